@@ -1,0 +1,188 @@
+"""Images per second of the whole input pipeline against decoding and resizing alone.
+
+The pipeline reads tar shards, decodes, resizes, crops, flips, draws a caption, tokenizes it and
+fills batches. What it is compared with has the same bytes in memory already and does nothing but
+decode and resize them, with the same library, the same filter and as many threads, in alternating
+rounds of the same run. The mark is a ratio of at least 0.85.
+
+    python benchmarks/input_pipeline.py                # $BIG_ALIGN_DATA or ../shared/data
+    python benchmarks/input_pipeline.py --path='data/train-*.tar' --caption=txt
+"""
+
+import argparse
+import concurrent.futures
+import importlib.util
+import io
+import os
+import pathlib
+import resource
+import statistics
+import sys
+import tarfile
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from PIL import Image
+
+from big_align.data import loader, tar_source, tokenizers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", ROOT.parent / "shared" / "data"))
+SMALL = (72, "resize(72)|random_crop(64)|flip_horizontal")
+PHOTO = (346, "resize(346)|random_crop(289)|flip_horizontal")  # ALIGN §5
+PHOTO_SIZE = (500, 375)
+PHOTO_COUNT = 600
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--path", default=str(DATA / "flickr8k" / "train-*.tar"))
+    parser.add_argument("--caption", default="json.captions")
+    parser.add_argument("--tokenizer", choices=("clip", "wordpiece", "words"), nargs="*")
+    parser.add_argument("--merges", default=str(DATA / "text/clip_bpe_simple_vocab_16e6.txt.gz"))
+    parser.add_argument("--vocabulary", default=str(DATA / "text/bert-base-uncased-vocab.txt"))
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--batch_size", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one round of one side")
+    return parser.parse_args()
+
+
+def make_tokenizer(name: str, options: argparse.Namespace) -> tokenizers.Tokenizer:
+    """Makes a tokenizer by its name; WordPiece imports TensorFlow."""
+    if name == "clip":
+        return tokenizers.ClipTokenizer(options.merges)
+    if name == "wordpiece":
+        return tokenizers.WordPieceTokenizer(options.vocabulary, length=64)
+    return tokenizers.WordTokenizer(("a", "dog", "man", "the"), length=64)
+
+
+def choose_tokenizers(options: argparse.Namespace) -> list[str]:
+    """Returns those asked for, or those whose files and packages are there."""
+    found = []
+    if os.path.isfile(options.merges):
+        found.append("clip")
+    if os.path.isfile(options.vocabulary) and importlib.util.find_spec("tensorflow_text"):
+        found.append("wordpiece")
+    return options.tokenizer or found or ["words"]
+
+
+def read_images(source: tar_source.TarSource) -> list[bytes]:
+    """Reads the encoded images of a source into memory."""
+    return [
+        source.read(shard, index).image
+        for shard, size in enumerate(source.shard_sizes.tolist())
+        for index in range(size)
+    ]
+
+
+def write_photos(path: str, images: list[bytes]) -> None:
+    """Writes a shard of the images enlarged to the size of photographs on the web."""
+    with tarfile.open(path, "w") as tar:
+        for number, data in enumerate(images[:PHOTO_COUNT]):
+            photo = io.BytesIO()
+            enlarged = Image.open(io.BytesIO(data)).convert("RGB").resize(PHOTO_SIZE)
+            enlarged.save(photo, "JPEG", quality=90)
+            caption = f"photograph number {number} of a dog that runs on the beach".encode()
+            for kind, member in (("jpg", photo.getvalue()), ("txt", caption)):
+                info = tarfile.TarInfo(f"{number:06d}.{kind}")
+                info.size = len(member)
+                tar.addfile(info, io.BytesIO(member))
+
+
+def decode_and_resize(images: list[bytes], side: int) -> None:
+    """Does what no pipeline can leave out."""
+    for data in images:
+        Image.open(io.BytesIO(data)).convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
+
+
+def time_bare(pool: concurrent.futures.Executor, images: list[bytes], side: int, count: int):
+    """Returns images per second of decoding and resizing `count` images in threads."""
+    chosen = [images[number % len(images)] for number in range(count)]
+    chunks = [chosen[first : first + 64] for first in range(0, count, 64)]
+    started = time.perf_counter()
+    list(pool.map(lambda chunk: decode_and_resize(chunk, side), chunks))
+    return count / (time.perf_counter() - started)
+
+
+def time_pipeline(train: loader.TrainLoader, start: int, steps: int, batch_size: int) -> float:
+    """Returns images per second of `steps` batches, in the steady state of prefetching."""
+    batches = train.iterate(start)
+    next(batches)
+    started = time.perf_counter()
+    for _ in range(steps):
+        next(batches)
+    rate = steps * batch_size / (time.perf_counter() - started)
+    batches.close()
+    train.batch(start)  # waits in the queue behind what was being filled ahead
+    return rate
+
+
+def peak_mebibytes() -> float:
+    """Returns the largest resident size so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def compare(title: str, source, images, size: tuple[int, str], tokenizer, options) -> float:
+    """Prints a row of the table and returns the ratio."""
+    side, transform = size
+    batch_size = min(options.batch_size, len(images) // 4)
+    with (
+        loader.TrainLoader(
+            source, transform, tokenizer, batch_size, num_threads=options.threads
+        ) as train,
+        concurrent.futures.ThreadPoolExecutor(options.threads) as pool,
+    ):
+        rate = time_bare(pool, images, side, 4 * batch_size)
+        steps = max(4, round(rate * options.seconds / batch_size))
+        time_pipeline(train, 0, steps, batch_size)  # warms caches and fills the batches ahead
+        before, rows = peak_mebibytes(), []
+        for turn in range(options.rounds):
+            whole = time_pipeline(train, turn * steps, steps, batch_size)
+            bare = time_bare(pool, images, side, steps * batch_size)
+            rows.append((whole, bare, whole / bare))
+        growth = peak_mebibytes() - before
+    whole, bare, ratio = (statistics.median(column) for column in zip(*rows, strict=True))
+    seen = options.rounds * (steps + 6) * batch_size
+    print(
+        f"{title:34} {len(images):8d} {whole:10.0f} {bare:10.0f} {ratio:7.3f} "
+        f"{seen:9d} {growth:10.1f}",
+        flush=True,
+    )
+    return ratio
+
+
+def main() -> int:
+    """Prints the table; returns 1 where a ratio is below the mark."""
+    options = parse_arguments()
+    source = tar_source.TarSource(options.path, caption=options.caption)
+    images = read_images(source)
+    print(f"{options.threads} threads, batches of {options.batch_size}, {options.rounds} rounds")
+    print(
+        f"{'':34} {'examples':>8} {'pipeline':>10} {'bare':>10} {'ratio':>7} {'seen':>9} "
+        f"{'growth MiB':>10}"
+    )
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_photos(f"{folder}/photos.tar", images)
+        photos = tar_source.TarSource(f"{folder}/photos.tar")
+        photo_images = read_images(photos)
+        for name in choose_tokenizers(options):
+            tokenizer = make_tokenizer(name, options)
+            for title, *work in (
+                (f"as stored, to 64, {name}", source, images, SMALL),
+                (f"500 x 375, to 289, {name}", photos, photo_images, PHOTO),
+            ):
+                ratios.append(compare(title, *work, tokenizer, options))
+    print(f"smallest ratio {min(ratios):.3f}, mark 0.85; tensorflow "
+          f"{'' if 'tensorflow' in sys.modules else 'not '}imported")
+    return int(min(ratios) < 0.85)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

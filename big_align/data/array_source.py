@@ -1,0 +1,81 @@
+"""Examples held in memory."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from big_align.data import sources
+
+
+class ArraySource:
+    """Images and captions in arrays: one shard, nothing to read, no TensorFlow.
+
+    Args:
+      image: uint8 [n h w 3].
+      captions: the texts of each image.
+      label: integers [n], the class of each image; None gives -1.
+      title: stands for the shard in messages.
+
+    Raises:
+      ValueError: the lengths differ.
+    """
+
+    def __init__(
+        self,
+        image: UInt8[np.ndarray, "n h w 3"],
+        captions: list[list[str]],
+        label: Any = None,
+        title: str = "array",
+    ):
+        label = np.full(len(image), sources.NO_LABEL) if label is None else np.asarray(label)
+        if not len(image) == len(captions) == len(label):
+            raise ValueError(
+                f"{title}: {len(image)} images, {len(captions)} lists of captions and "
+                f"{len(label)} labels; there must be as many of each"
+            )
+        self._image = image
+        self._captions = captions
+        self._label = label.tolist()
+        self._title = title
+        self.shard_sizes = np.array([len(image)], np.int64)
+        self.broken = np.zeros(1, np.int64)
+
+    def read(self, shard: int, index: int) -> sources.Example:
+        """Reads an example."""
+        captions, label = self.read_text(shard, index)
+        return sources.Example(str(index), self._image[index], captions, label)
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
+        """Reads captions and label."""
+        return self._captions[index], self._label[index]
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example, as in `array: 42`."""
+        return f"{self._title}: {index}"
+
+    def shard_name(self, shard: int) -> str:
+        """Names the only shard."""
+        return self._title
+
+
+def read_npz(path: str) -> ArraySource:
+    """Reads a source from a file of arrays.
+
+    Args:
+      path: an .npz with `image` uint8 [n h w 3], `caption` text [n] or [n k], and `label` [n] if
+        any. Empty texts fill up a row of [n k] and are left out.
+
+    Raises:
+      ValueError: an array is missing, or the lengths differ.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        missing = {"image", "caption"} - set(file)
+        if missing:
+            raise ValueError(
+                f"{path} has no array {sorted(missing)[0]!r}; it has {', '.join(file)}"
+            )
+        rows = file["caption"].reshape(len(file["caption"]), -1).tolist()
+        label = file["label"] if "label" in file else None
+        captions = [[text for text in row if text.strip()] for row in rows]
+        return ArraySource(file["image"], captions, label, title=path)

@@ -1,0 +1,156 @@
+"""CLIP's byte-pair encoding (Radford et al. 2021, §2.4) in plain Python."""
+
+import functools
+import gzip
+import hashlib
+import html
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int32
+
+NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
+START, END = "<|startoftext|>", "<|endoftext|>"
+
+# Typographic characters that CLIP's cleaning (ftfy) makes plain.
+PLAIN = {
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u02bc"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)},
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFF01, 0xFF5F)},
+}
+
+
+class ClipTokenizer:
+    """The tokenizer of the published CLIP models: start, pieces, end, then zeros.
+
+    Texts are unescaped from HTML, made plain (curly quotes, ligatures and full-width letters),
+    composed (NFC), stripped of repeated spaces and lowered. That is the published cleaning but
+    for the repair of wrongly decoded text, which CLIP leaves to a package whose results change
+    with its version.
+
+    Args:
+      merges: the published `bpe_simple_vocab_16e6.txt.gz`.
+      length: ids of a text; of a longer one the first pieces and the end are kept.
+
+    Raises:
+      ValueError: the file is missing or is not a list of merges, or the length is below 3.
+    """
+
+    def __init__(self, merges: str, length: int = 77):
+        if length < 3:
+            raise ValueError(f"length is {length}; it must be at least 3")
+        pairs = _read_merges(merges)
+        self._letters = _byte_letters()
+        # ids count the bytes in the order of their letters' code points, then the merges
+        singles = sorted(self._letters.values(), key=lambda letter: (ord(letter) > 255, letter))
+        pieces = singles + [letter + "</w>" for letter in singles]
+        pieces += [first + second for first, second in pairs] + [START, END]
+        self._ids = {piece: number for number, piece in enumerate(pieces)}
+        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        self._words = _word_pattern()
+        self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
+        self.length = length
+        self.vocab_size = len(pieces)
+        self.fingerprint = hashlib.sha256(f"clip {length} {pieces}".encode()).hexdigest()
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+        start, end = self._ids[START], self._ids[END]
+        text = np.zeros((len(texts), self.length), np.int32)
+        text_mask = np.zeros(text.shape, bool)
+        for row, caption in enumerate(texts):
+            ids = [start]
+            for word in self._words.findall(clean_text(caption)):
+                ids += self._encode(word)
+            ids = [*ids[: self.length - 1], end]
+            text[row, : len(ids)] = ids
+            text_mask[row, : len(ids)] = True
+        return text, text_mask
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        """Merges the bytes of a word, the pair of the lowest rank first."""
+        pieces = [self._letters[byte] for byte in word.encode("utf-8")]
+        pieces[-1] += "</w>"
+        while len(pieces) > 1:
+            pairs = zip(pieces, pieces[1:], strict=False)
+            best = min(pairs, key=lambda pair: self._ranks.get(pair, NUM_MERGES))
+            if best not in self._ranks:
+                break
+            pieces = _merge(pieces, best)
+        return tuple(self._ids[piece] for piece in pieces)
+
+
+def clean_text(text: str) -> str:
+    """Brings a caption into the form that the merges were learned on."""
+    if "&" in text:
+        text = html.unescape(html.unescape(text))
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(PLAIN))
+    return " ".join(text.split()).lower()
+
+
+def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    """Joins every occurrence of a pair, from the left."""
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
+
+
+def _read_merges(path: str) -> list[tuple[str, str]]:
+    if not os.path.isfile(path):
+        raise ValueError(f"merges: no file {path!r}; CLIP publishes bpe_simple_vocab_16e6.txt.gz")
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines = file.read().split("\n")[1 : 1 + NUM_MERGES]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"merges: {path!r} is not gzipped text ({error})") from error
+    pairs = [tuple(line.split()) for line in lines]
+    if len(pairs) < NUM_MERGES or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"merges: {path!r} does not hold {NUM_MERGES} pairs of pieces")
+    return pairs
+
+
+def _byte_letters() -> dict[int, str]:
+    """Gives every byte a letter to be written with: its own, or the next one from 256 on."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {byte: chr(byte) for byte in visible}
+    hidden = (byte for byte in range(256) if byte not in letters)
+    return letters | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
+
+
+def _word_pattern() -> re.Pattern[str]:
+    """Builds CLIP's pattern: contractions, letters, one digit, or other signs.
+
+    A caption that spells out a special token is plain text, lest it end in its middle.
+    The standard library has no classes for Unicode's letters and numbers, so those numbers that
+    `\\w` holds and `\\d` does not (fractions, Roman numerals) are listed.
+    """
+    category = unicodedata.category
+    characters = map(chr, range(sys.maxunicode + 1))
+    numbers = "".join(_ranges(c for c in characters if category(c) in ("Nl", "No")))
+    return re.compile(
+        rf"'s|'t|'re|'ve|'m|'ll|'d|[^\W\d_{numbers}]+|[\d{numbers}]|(?:[^\s\w]|_)+",
+        re.IGNORECASE,
+    )
+
+
+def _ranges(characters: Iterable[str]) -> list[str]:
+    """Writes sorted characters as ranges of a character class."""
+    ranges: list[list[str]] = []
+    for character in characters:
+        if ranges and ord(ranges[-1][1]) + 1 == ord(character):
+            ranges[-1][1] = character
+        else:
+            ranges.append([character, character])
+    return [f"{first}-{last}" for first, last in ranges]

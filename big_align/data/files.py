@@ -1,0 +1,183 @@
+"""Paths of shards, local or remote: expansion of patterns, sizes, and reads of byte ranges."""
+
+import functools
+import glob
+import itertools
+import os
+import re
+from typing import Any, Protocol, runtime_checkable
+
+from big_align.data import tensorflow_on_cpu
+
+OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 of a process
+
+
+@runtime_checkable
+class ReadableFile(Protocol):
+    """A file open for reading bytes at a position."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Reads up to `size` bytes."""
+
+    def seek(self, position: int) -> int:
+        """Moves to a position."""
+
+
+@runtime_checkable
+class Files(Protocol):
+    """What a source needs from a file system; every method is safe to call from threads."""
+
+    def glob(self, path: str) -> list[str]:
+        """Returns the files that match a pattern."""
+
+    def stamp(self, path: str) -> tuple[int, str]:
+        """Returns the size in bytes and a text that changes when the file does."""
+
+    def open(self, path: str) -> Any:
+        """Opens a file for reading and seeking."""
+
+    def read(self, path: str, start: int, size: int) -> bytes:
+        """Reads `size` bytes from `start`, or fewer at the end of the file."""
+
+
+class _Descriptor:
+    """An open file that closes itself when the last thread that reads it lets go."""
+
+    def __init__(self, path: str):
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self):
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
+class LocalFiles:
+    """Files of the operating system, read by offset without a shared position."""
+
+    def __init__(self):
+        self._descriptor = functools.lru_cache(maxsize=OPEN_FILES)(_Descriptor)
+
+    def glob(self, path: str) -> list[str]:
+        return glob.glob(path)
+
+    def stamp(self, path: str) -> tuple[int, str]:
+        status = os.stat(path)
+        return status.st_size, str(status.st_mtime_ns)
+
+    def open(self, path: str) -> Any:
+        return open(path, "rb", buffering=0)  # a scan of headers jumps further than any buffer
+
+    def read(self, path: str, start: int, size: int) -> bytes:
+        descriptor = self._descriptor(path)  # held while it is read: another thread may evict it
+        return os.pread(descriptor.number, size, start)
+
+
+class FsspecFiles:
+    """Files of any fsspec file system."""
+
+    def __init__(self, filesystem: Any):
+        self._filesystem = filesystem
+
+    def glob(self, path: str) -> list[str]:
+        return [self._filesystem.unstrip_protocol(name) for name in self._filesystem.glob(path)]
+
+    def stamp(self, path: str) -> tuple[int, str]:
+        info = self._filesystem.info(path)
+        changed = (info.get(key) for key in ("etag", "ETag", "mtime", "updated", "LastModified"))
+        return info["size"], next((str(value) for value in changed if value), "")
+
+    def open(self, path: str) -> Any:
+        return self._filesystem.open(path, "rb")
+
+    def read(self, path: str, start: int, size: int) -> bytes:
+        return self._filesystem.cat_file(path, start=start, end=start + size)
+
+
+class TensorFlowFiles:
+    """Files that only TensorFlow can open here, such as gs:// without gcsfs."""
+
+    def __init__(self):
+        self._tensorflow = tensorflow_on_cpu.load()
+        self._gfile = self._tensorflow.io.gfile
+
+    def glob(self, path: str) -> list[str]:
+        return self._gfile.glob(path)
+
+    def stamp(self, path: str) -> tuple[int, str]:
+        try:
+            status = self._gfile.stat(path)
+        except self._tensorflow.errors.NotFoundError as error:
+            raise FileNotFoundError(path) from error
+        return status.length, str(status.mtime_nsec)
+
+    def open(self, path: str) -> Any:
+        return self._gfile.GFile(path, "rb")
+
+    def read(self, path: str, start: int, size: int) -> bytes:
+        with self._gfile.GFile(path, "rb") as file:
+            file.seek(start)
+            return file.read(size)
+
+
+def files_of(path: str) -> Files:
+    """Returns the `Files` that can open a path: local, fsspec's, or else TensorFlow's."""
+    if "://" not in path:
+        return LocalFiles()
+    import fsspec
+
+    try:
+        return FsspecFiles(fsspec.core.url_to_fs(path)[0])
+    except (ImportError, ValueError):  # fsspec lacks the package of this protocol, or knows none
+        return TensorFlowFiles()
+
+
+def expand_paths(path: str) -> list[str]:
+    """Lists the files that a path with globs, braces and commas names, in order, each once.
+
+    Args:
+      path: names or patterns parted by commas; `{00000..00005}` counts and `{a,b}` enumerates.
+
+    Returns:
+      The file names; those of one glob are sorted.
+
+    Raises:
+      ValueError: a pattern matches no file.
+    """
+    names = []
+    for pattern in itertools.chain.from_iterable(map(_expand_braces, _split_commas(path))):
+        files = files_of(pattern)
+        if re.search(r"[*?\[]", pattern):
+            matches = sorted(files.glob(pattern))
+        else:
+            matches = [pattern] if _exists(files, pattern) else []
+        if not matches:
+            raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
+        names += matches
+    return list(dict.fromkeys(names))
+
+
+def _exists(files: Files, path: str) -> bool:
+    try:
+        files.stamp(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _split_commas(path: str) -> list[str]:
+    """Splits at the commas outside braces."""
+    return [part.strip() for part in re.findall(r"(?:[^,{]|\{[^}]*\}|\{)+", path) if part.strip()]
+
+
+def _expand_braces(pattern: str) -> list[str]:
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if not match:
+        return [pattern]
+    count = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
+    if count:
+        first, last = int(count[1]), int(count[2])
+        choices = [str(number).zfill(len(count[1])) for number in range(first, last + 1)]
+    else:
+        choices = match[1].split(",")
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    return [name for choice in choices for name in _expand_braces(head + choice + tail)]

@@ -1,0 +1,74 @@
+"""The order in which examples are visited: a pure function of seed and position."""
+
+import functools
+
+import numpy as np
+from jaxtyping import Int
+
+
+class Order:
+    """An endless stream of examples in which every epoch is another permutation.
+
+    In each epoch the shards are permuted and laid end to end, the line is cut into windows of
+    nearly equal size, and each window is permuted. So any position is found without replaying
+    those before it, only a few shards are read at a time, and memory grows with the number of
+    shards and the window but not with the number of examples. A window that holds all examples
+    gives a full shuffle.
+
+    Args:
+      shard_sizes: int [shards], examples of each shard.
+      seed: chooses the stream.
+      window: the largest number of examples that are shuffled among each other.
+
+    Raises:
+      ValueError: no examples, or a window below 1.
+    """
+
+    def __init__(self, shard_sizes: Int[np.ndarray, " s"], seed: int, window: int = 2**17):
+        self.num_examples = int(shard_sizes.sum())
+        if not self.num_examples:
+            raise ValueError("an order needs at least one example, and the source has none")
+        if window < 1:
+            raise ValueError(f"window is {window}; it must be at least 1")
+        if seed < 0:
+            raise ValueError(f"seed is {seed}; it must not be negative")
+        self._sizes = shard_sizes
+        self._seed = seed
+        self._num_windows = -(-self.num_examples // window)
+        self._shards = functools.lru_cache(maxsize=4)(self._permute_shards)
+        self._window = functools.lru_cache(maxsize=8)(self._permute_window)
+
+    def __call__(
+        self, positions: Int[np.ndarray, " b"]
+    ) -> tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"], Int[np.ndarray, " b"]]:
+        """Returns the epoch, the shard and the index in the shard at positions of the stream."""
+        epochs, places = np.divmod(np.asarray(positions, np.int64), self.num_examples)
+        # window k covers the places from k * n // windows, so this is the window of a place
+        windows = ((places + 1) * self._num_windows - 1) // self.num_examples
+        shards = np.empty_like(places)
+        indexes = np.empty_like(places)
+        for epoch, window in set(zip(epochs.tolist(), windows.tolist(), strict=True)):
+            here = (epochs == epoch) & (windows == window)
+            start, permutation = self._window(epoch, window)
+            shuffled = start + permutation[places[here] - start]
+            permuted, ends = self._shards(epoch)
+            slots = np.searchsorted(ends, shuffled, side="right")
+            shards[here] = permuted[slots]
+            indexes[here] = shuffled - (ends[slots] - self._sizes[permuted[slots]])
+        return epochs, shards, indexes
+
+    def _permute_shards(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        permuted = _permutation(len(self._sizes), self._seed, 0, epoch)
+        return permuted, np.cumsum(self._sizes[permuted])
+
+    def _permute_window(self, epoch: int, window: int) -> tuple[int, np.ndarray]:
+        start, end = (
+            edge * self.num_examples // self._num_windows for edge in (window, window + 1)
+        )
+        return start, _permutation(end - start, self._seed, 1, epoch, window).astype(np.int32)
+
+
+def _permutation(size: int, *key: int) -> np.ndarray:
+    """Sorts raw bits: NumPy promises that these never change, unlike `Generator.permutation`."""
+    bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(size)
+    return np.argsort(bits, kind="stable")

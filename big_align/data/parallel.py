@@ -1,0 +1,79 @@
+"""Batches filled by threads, several batches ahead of who takes them."""
+
+import collections
+import concurrent.futures
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+HostBatch = dict[str, np.ndarray]
+CHUNK_MAX = 64  # rows of one job: large enough for one tokenizer call to pay, small enough to share
+
+
+class Filling:
+    """A batch whose rows are being filled.
+
+    Args:
+      batch: the arrays that `futures` write into.
+      futures: the jobs.
+    """
+
+    def __init__(self, batch: HostBatch, futures: list[concurrent.futures.Future]):
+        self._batch = batch
+        self._futures = futures
+
+    def result(self) -> HostBatch:
+        """Waits for all rows; raises what a job raised."""
+        try:
+            for future in self._futures:
+                future.result()
+        finally:
+            self.cancel()
+        return self._batch
+
+    def cancel(self) -> None:
+        """Drops the jobs that have not begun."""
+        for future in self._futures:
+            future.cancel()
+
+
+class Workers:
+    """Threads that fill batches; decoding and resampling run outside Python's lock.
+
+    Args:
+      num_threads: None takes one a core that this process may use.
+    """
+
+    def __init__(self, num_threads: int | None):
+        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._pool = concurrent.futures.ThreadPoolExecutor(self.num_threads, "data")
+
+    def fill(
+        self, batch: HostBatch, rows: int, job: Callable[[HostBatch, int, int], None]
+    ) -> Filling:
+        """Starts `job(batch, first, end)` on chunks of rows."""
+        chunk = min(CHUNK_MAX, -(-rows // self.num_threads))
+        futures = [
+            self._pool.submit(job, batch, first, min(first + chunk, rows))
+            for first in range(0, rows, chunk)
+        ]
+        return Filling(batch, futures)
+
+    def close(self) -> None:
+        """Drops waiting jobs, waits for running ones and ends the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def take_ahead(started: Iterator[Filling], depth: int) -> Iterator[HostBatch]:
+    """Yields finished batches in order while up to `depth` later ones are being filled."""
+    queue = collections.deque(itertools.islice(started, depth))
+    try:
+        while queue:
+            filling = queue.popleft()
+            queue.extend(itertools.islice(started, 1))
+            yield filling.result()
+    finally:
+        for filling in queue:
+            filling.cancel()

@@ -1,0 +1,125 @@
+"""Where the examples of each shard begin, found once and kept on disk."""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from big_align.data import files
+
+INDEX_THREADS = 16  # scans wait for storage, not for the processor
+
+
+@dataclasses.dataclass
+class ShardIndex:
+    """The places of the examples of one shard.
+
+    Attributes:
+      table: unsigned [examples, columns], offsets and sizes as the format counts them.
+      keys: bytes [examples], the names of the examples, or empty.
+      broken: how many examples lack a part.
+      fault: why the scan stopped before the proper end, or empty.
+    """
+
+    table: np.ndarray
+    keys: np.ndarray
+    broken: int = 0
+    fault: str = ""
+
+
+def index_shards(
+    paths: list[str],
+    scan: Callable[[Any, int], ShardIndex],
+    settings: str,
+    index_dir: str | None,
+) -> list[ShardIndex]:
+    """Scans shards in threads, or loads what an earlier scan of the same bytes found.
+
+    Args:
+      paths: the shards.
+      scan: takes an open file and its size in bytes.
+      settings: whatever else decides what a scan finds.
+      index_dir: a local folder that keeps indexes; None keeps nothing.
+
+    Returns:
+      One index a shard.
+    """
+    started = logged = time.monotonic()
+    indexes = []
+    with concurrent.futures.ThreadPoolExecutor(INDEX_THREADS) as pool:
+        for index in pool.map(lambda path: _index_shard(path, scan, settings, index_dir), paths):
+            indexes.append(index)
+            if time.monotonic() - logged > 10:
+                logged = time.monotonic()
+                logging.info("indexed %d of %d shards", len(indexes), len(paths))
+    for path, index in zip(paths, indexes, strict=True):
+        if index.fault:
+            logging.warning("%s: %s; what stands before is used", path, index.fault)
+        if index.broken:
+            logging.warning("%s: %d examples lack a member", path, index.broken)
+    logging.info(
+        "%d examples in %d shards, indexed in %.1f s",
+        sum(len(index.table) for index in indexes), len(paths), time.monotonic() - started,
+    )
+    return indexes
+
+
+def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None) -> ShardIndex:
+    system = files.files_of(path)
+    size, changed = system.stamp(path)
+    cache = _cache_path(index_dir, path) if index_dir else None
+    stamp = f"1 {size} {changed} {settings}"
+    index = _load(cache, stamp) if cache else None
+    if index is None:
+        with system.open(path) as file:
+            index = scan(file, size)
+        if cache:
+            _save(cache, stamp, index)
+    return index
+
+
+def _cache_path(index_dir: str, path: str) -> str:
+    name = hashlib.sha256(path.encode()).hexdigest()[:16]
+    return os.path.join(index_dir, f"{os.path.basename(path)}-{name}.npz")
+
+
+def _load(cache: str, stamp: str) -> ShardIndex | None:
+    try:
+        with np.load(cache, allow_pickle=False) as saved:
+            if str(saved["stamp"]) != stamp:
+                return None
+            return ShardIndex(
+                saved["table"], saved["keys"], int(saved["broken"]), str(saved["fault"])
+            )
+    except (OSError, ValueError, KeyError, EOFError):  # absent, or not written by us: scan again
+        return None
+
+
+def _save(cache: str, stamp: str, index: ShardIndex) -> None:
+    """Writes beside and renames, so that another process never reads half an index."""
+    os.makedirs(os.path.dirname(cache), exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(cache), delete=False) as file:
+        np.savez(file, stamp=stamp, **dataclasses.asdict(index))
+    os.replace(file.name, cache)
+
+
+def count_broken(indexes: list[ShardIndex]) -> np.ndarray:
+    """Counts the broken examples of each shard, those lost with a truncated end included.
+
+    What a truncated shard has lost cannot be seen, so it is taken to have been as large as the
+    median of the whole shards.
+
+    Returns:
+      int64 [shards].
+    """
+    whole = [len(index.table) for index in indexes if not index.fault]
+    usual = int(np.median(whole)) if whole else 0
+    lost = [max(1, usual - len(index.table)) if index.fault else 0 for index in indexes]
+    return np.array([index.broken for index in indexes], np.int64) + np.array(lost, np.int64)

@@ -1,0 +1,115 @@
+"""What a source of examples is, and how captions and labels are read from bytes."""
+
+import dataclasses
+import json
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+NO_LABEL = -1
+
+
+class BrokenExample(ValueError):
+    """An example that cannot be used: an undecodable image, or a missing or unreadable text."""
+
+
+@dataclasses.dataclass(slots=True)
+class Example:
+    """One image with its captions and its class.
+
+    Attributes:
+      key: the name of the example in its shard.
+      image: the encoded file, or pixels uint8 [h w 3].
+      captions: texts that describe the image; empty where the source has none.
+      label: the class, or -1.
+    """
+
+    key: str
+    image: Any
+    captions: list[str]
+    label: int
+
+
+@runtime_checkable
+@runtime_checkable
+class Source(Protocol):
+    """Examples in shards, read at random and from several threads.
+
+    Attributes:
+      shard_sizes: int64 [shards], the number of examples of each shard.
+      broken: int64 [shards], examples of each shard that were found broken while indexing and
+        are not part of it.
+    """
+
+    shard_sizes: np.ndarray
+    broken: np.ndarray
+
+    def read(self, shard: int, index: int) -> Example:
+        """Reads an example; raises BrokenExample where a part is missing or unreadable."""
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
+        """Reads captions and label without the image; raises BrokenExample."""
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example for messages, as in `train-00003.tar: 00000042`."""
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard for messages."""
+
+
+def split_member(name: str) -> tuple[str, tuple[str, ...]]:
+    """Splits `json.info.title` into the member `json` and the path of fields inside it."""
+    parts = name.split(".")
+    if "json" not in parts:
+        return name, ()
+    end = parts.index("json") + 1
+    return ".".join(parts[:end]), tuple(parts[end:])
+
+
+def decode_text(data: bytes) -> str:
+    """Decodes UTF-8; raises BrokenExample with the place of the first bad byte."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BrokenExample(
+            f"the text is not UTF-8 (byte {data[error.start]:#04x} at {error.start})"
+        ) from error
+
+
+def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
+    """Returns the text of a member, or the value of a field inside a JSON member."""
+    text = decode_text(data)
+    if member.rpartition(".")[2] != "json":
+        return text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
+    for field in fields:
+        if not isinstance(value, dict) or field not in value:
+            found = ", ".join(sorted(value)) if isinstance(value, dict) else type(value).__name__
+            raise BrokenExample(f"no field {field!r} in member {member!r} (it has {found})")
+        value = value[field]
+    return value
+
+
+def clean_captions(value: Any) -> list[str]:
+    """Makes a list of non-empty captions of a text or a list of texts."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
+        raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
+    captions = [text for text in map(str.strip, values) if text]
+    if not captions:
+        raise BrokenExample("the caption is empty")
+    return captions
+
+
+def clean_label(value: Any) -> int:
+    """Makes a class number of an integer or its digits."""
+    try:
+        label = int(value)
+    except (TypeError, ValueError) as error:
+        raise BrokenExample(f"the label is {str(value)[:40]!r}, not an integer") from error
+    if not 0 <= label < 2**31:
+        raise BrokenExample(f"the label is {label}, not a class number from 0 to 2^31 - 1")
+    return label

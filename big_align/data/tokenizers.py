@@ -1,0 +1,150 @@
+"""Tokenizers: callables from texts to `text` int32 [n l] and `text_mask` bool [n l].
+
+Each is safe to call from threads and has `vocab_size`, `length` and `fingerprint`, a hash of
+everything that decides its ids: a model is evaluated with the tokenizer that trained it.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int32
+
+from big_align.data import tensorflow_on_cpu
+from big_align.data.clip_tokenizer import ClipTokenizer
+
+__all__ = ["ClipTokenizer", "Tokenizer", "WordPieceTokenizer", "WordTokenizer"]
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What turns captions and prompts into ids."""
+
+    vocab_size: int
+    length: int
+    fingerprint: str
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+
+
+class WordTokenizer:
+    """Whole words of a closed vocabulary, parted by spaces, behind [CLS]; case is ignored.
+
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, then the words in their order.
+
+    Args:
+      words: the vocabulary.
+      length: ids of a text; what is longer is cut off.
+
+    Raises:
+      ValueError: a word stands twice or has a space, or the length is below 2.
+    """
+
+    def __init__(self, words: tuple[str, ...], length: int):
+        _check_length(length, 2)
+        repeated = [word for word, count in Counter(map(str.lower, words)).items() if count > 1]
+        spaced = [word for word in words if word.split() != [word]]
+        if repeated or spaced:
+            fault = "stands twice" if repeated else "is empty or has a space"
+            raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
+        self.length = length
+        self.vocab_size = len(words) + 3
+        self.fingerprint = _fingerprint("words", words, length)
+        self._ids = {word.lower(): number for number, word in enumerate(words, start=3)}
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+        rows = [[2, *(self._ids.get(word, 1) for word in text.lower().split())] for text in texts]
+        text = np.zeros((len(texts), self.length), np.int32)
+        for row, ids in zip(text, rows, strict=True):
+            row[: len(ids)] = ids[: self.length]
+        return text, text != 0
+
+
+class WordPieceTokenizer:
+    """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
+
+    Args:
+      vocabulary: a file with one piece a line, continued pieces with ##.
+      length: ids of a text; of a longer one the first pieces and [SEP] are kept.
+      lowercase: whether case and accents are dropped; as when the vocabulary was made.
+
+    Raises:
+      ValueError: the file is missing, or lacks a special token, or the length is below 3.
+    """
+
+    def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
+        _check_length(length, 3)
+        pieces = _read_vocabulary(vocabulary)
+        self.length = length
+        self.vocab_size = len(pieces)
+        self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)
+        places = {piece: number for number, piece in enumerate(pieces)}
+        self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
+        self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+        pieces, starts = self._tokenize(texts)
+        counts = np.minimum(np.diff(starts), self.length - 2)[:, None]
+        column = np.arange(self.length)[None, :]
+        text_mask = column < counts + 2
+        text = np.full(text_mask.shape, self._pad, np.int32)
+        text[:, 0] = self._start
+        inner = (column > 0) & (column <= counts)
+        text[inner] = pieces[(starts[:-1, None] + column - 1)[inner]]
+        text[column == counts + 1] = self._end
+        return text, text_mask
+
+
+def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
+    """Makes a function from texts to flat ids and where each text starts, [n + 1]."""
+    tf = tensorflow_on_cpu.load()
+    import tensorflow_text
+
+    with tf.device("CPU"):
+        tokenizer = tensorflow_text.FastBertTokenizer(
+            vocab=pieces, token_out_type=tf.int32, lower_case_nfd_strip_accents=lowercase
+        )
+
+    def tokenize(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        with tf.device("CPU"):
+            ragged = tokenizer.tokenize(tf.constant(list(texts), tf.string))
+        return ragged.values.numpy(), ragged.row_splits.numpy()
+
+    return tokenize
+
+
+def _read_vocabulary(vocabulary: str) -> list[str]:
+    make = "python -m big_align.tools.build_vocab makes a vocabulary"
+    if not os.path.isfile(vocabulary):
+        raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}")
+    with open(vocabulary, encoding="utf-8") as file:
+        pieces = file.read().splitlines()
+    missing = [token for token in SPECIAL_TOKENS[:4] if token not in pieces]
+    if missing:
+        raise ValueError(f"vocabulary: {vocabulary!r} lacks {', '.join(missing)}; {make}")
+    return pieces
+
+
+def _check_length(length: int, least: int) -> None:
+    if length < least:
+        raise ValueError(f"length is {length}; it must be at least {least}")
+
+
+def _fingerprint(kind: str, entries: Iterable[str], *settings: Any) -> str:
+    text = json.dumps([kind, list(entries), settings])
+    return hashlib.sha256(text.encode()).hexdigest()

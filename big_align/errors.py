@@ -1,0 +1,21 @@
+"""Errors that a user can mend; main.py prints them as one line, without a traceback."""
+
+
+class UserError(ValueError):
+    """What the user gave cannot be used; the message says what and what would be right."""
+
+
+class ConfigError(UserError):
+    """A config that cannot be built."""
+
+
+class CheckpointMismatch(UserError):
+    """The checkpoints of a workdir belong to another model or another order of examples."""
+
+
+class BrokenDataError(UserError):
+    """More examples are broken than the config allows."""
+
+
+class NotFiniteError(UserError):
+    """The loss is NaN or infinite."""

@@ -1,0 +1,80 @@
+"""Evaluation of a model, during training and from a checkpoint."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from big_align import build
+from big_align.embedding import Embedder
+from big_align.logs import format_table
+from big_align.state import describe_state
+from big_align.types import Evaluator
+
+
+def evaluate_all(evaluators: Mapping[str, Evaluator], embedder: Embedder) -> dict[str, float]:
+    """Runs every evaluator and returns its numbers by `evaluator/name`."""
+    return {
+        f"{name}/{key}": value
+        for name, evaluate in evaluators.items()
+        for key, value in evaluate(embedder).items()
+    }
+
+
+def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:
+    """Loads the newest checkpoint of a workdir, ready to embed.
+
+    Args:
+      config: the config of the run.
+      workdir: where its checkpoints lie.
+      tokenizer: built from the config; it has to be the one of the training.
+
+    Returns:
+      The embedder, and the step of the checkpoint.
+
+    Raises:
+      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
+      FileNotFoundError: there is no checkpoint.
+    """
+    mesh = build.build_mesh(config)
+    objective = build.build_objective(config, mesh)
+    optimizer, _ = build.build_optimizer(config)
+    averaged = config.average_decay is not None
+    described, _ = describe_state(
+        objective, optimizer, build.example_batch(config, tokenizer), mesh, averaged=averaged
+    )
+    weights = "average" if averaged else "params"
+    fields = {k: getattr(described, k) for k in (weights, "model_state")}
+    checkpointer = build.build_checkpointer(config, workdir, read_only=True)
+    with contextlib.closing(checkpointer):
+        restored = checkpointer.restore(fields, {"tokenizer": tokenizer.fingerprint})
+        step = checkpointer.latest_step
+    if restored is None:
+        raise FileNotFoundError(f"no complete checkpoint in {workdir}: train with it first")
+    embedder = Embedder(objective, mesh, config.evaluate_batch_size)
+    return embedder.use(restored[weights], restored["model_state"]), step
+
+
+def run(config: Any, workdir: str) -> dict[str, float]:
+    """Evaluates the newest checkpoint of a workdir and prints a table.
+
+    Args:
+      config: the config of the run; its evaluators say what is measured.
+      workdir: where the checkpoints lie.
+
+    Returns:
+      Numbers by `evaluator/name`.
+
+    Raises:
+      ConfigError: a field of the config is wrong.
+      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
+      FileNotFoundError: there is no checkpoint.
+    """
+    build.check_config(config)
+    tokenizer = build.build_tokenizer(config)
+    embedder, step = load_embedder(config, workdir, tokenizer)
+    results = evaluate_all(build.build_evaluators(config, tokenizer), embedder)
+    if jax.process_index() == 0:
+        print(f"{workdir} at step {step}\n{format_table(results)}")
+    return results

@@ -1,0 +1,1 @@
+"""Evaluators: each takes functions that embed, and data, and returns named numbers."""

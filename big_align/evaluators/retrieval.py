@@ -1,0 +1,72 @@
+"""Image-text retrieval with several captions an image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.data.loader import EvalLoader
+from big_align.data.sources import Source
+from big_align.embedding import Embedder
+
+
+def rank_of_match(
+    queries: Float[np.ndarray, "q d"],
+    candidates: Float[np.ndarray, "k d"],
+    query_owner: Int[np.ndarray, "q"],
+    candidate_owner: Int[np.ndarray, "k"],
+    chunk: int = 1024,
+) -> Int[np.ndarray, "q"]:
+    """Returns how many wrong candidates stand before the best right one, for each query.
+
+    A candidate is right if it has the owner of the query. Wrong candidates that tie with it stand
+    before it, so embeddings that have collapsed to a point score nothing.
+
+    Args:
+      queries: unit-length embeddings.
+      candidates: unit-length embeddings.
+      query_owner: which example each query belongs to.
+      candidate_owner: which example each candidate belongs to.
+      chunk: queries compared at a time.
+    """
+    ranks = []
+    for start in range(0, len(queries), chunk):
+        similarity = queries[start : start + chunk] @ candidates.T
+        right = query_owner[start : start + chunk, None] == candidate_owner[None, :]
+        best = np.where(right, similarity, -np.inf).max(axis=1, keepdims=True)
+        ranks.append(((similarity >= best) & ~right).sum(axis=1))
+    return np.concatenate(ranks)
+
+
+class Retrieval:
+    """Recall at 1, 5 and 10, image to text and text to image, in [0, 1].
+
+    Image to text counts an image as found when any of its captions is among the first k; text to
+    image has every caption as a query.
+
+    Args:
+      source: examples with an image and one or more captions.
+      transform: image operations, without randomness.
+      tokenizer: the one that the model was trained with.
+      ks: cut-offs.
+    """
+
+    def __init__(self, source: Source, transform: str, tokenizer, ks: tuple[int, ...] = (1, 5, 10)):
+        self.source = source
+        self.transform = transform
+        self.tokenizer = tokenizer
+        self.ks = ks
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Embeds all images and captions and returns the recalls."""
+        loader = EvalLoader(self.source, self.transform, embedder.batch_size, embedder.rows)
+        zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
+        captions = [c for c, real in zip(loader.captions(), readable, strict=True) if real]
+        zimg, image = zimg[readable], np.arange(len(captions))
+        owner = np.repeat(image, [len(c) for c in captions])
+        ztxt = embedder.embed_texts(*self.tokenizer([c for group in captions for c in group]))
+        image_to_text = rank_of_match(zimg, ztxt, image, owner)
+        text_to_image = rank_of_match(ztxt, zimg, owner, image)
+        return {
+            f"{name}_r{k}": float(np.mean(ranks < k))
+            for name, ranks in (("image_to_text", image_to_text), ("text_to_image", text_to_image))
+            for k in self.ks
+        }

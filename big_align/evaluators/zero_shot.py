@@ -1,0 +1,79 @@
+"""Zero-shot classification with class names in averaged templates (CLIP §3.1.4; ALIGN §5.2)."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.data.loader import EvalLoader
+from big_align.data.prompts import fill_templates
+from big_align.data.sources import Source
+from big_align.embedding import Embedder
+
+
+def embed_classes(
+    embedder: Embedder, tokenizer, names: tuple[str, ...], templates: tuple[str, ...]
+) -> Float[np.ndarray, "c d"]:
+    """Embeds each class as the mean over its filled templates, brought back to unit length."""
+    prompts = [prompt for group in fill_templates(names, templates) for prompt in group]
+    ztxt = embedder.embed_texts(*tokenizer(prompts)).reshape(len(names), len(templates), -1)
+    mean = ztxt.mean(axis=1)
+    return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
+
+
+def measure_accuracy(
+    similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> dict[str, float]:
+    """Returns top-1, top-5 and mean-per-class accuracy; ties count against the right class.
+
+    Args:
+      similarity: of each example to each class.
+      label: the right class of each example.
+    """
+    own = np.take_along_axis(similarity, label[:, None], axis=1)
+    rank = (similarity >= own).sum(axis=1) - 1
+    hit = rank == 0
+    per_class = [hit[label == c].mean() for c in np.unique(label)]
+    return {
+        "top1": float(hit.mean()),
+        "top5": float((rank < 5).mean()),
+        "mean_per_class": float(np.mean(per_class)),
+    }
+
+
+class ZeroShot:
+    """Accuracy of naming the class of an image by the nearest class text.
+
+    Args:
+      source: examples with an image and a label that counts into `names`.
+      transform: image operations, without randomness.
+      tokenizer: the one that the model was trained with.
+      names: class names in the order of their labels.
+      templates: texts with {} where the name goes.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tokenizer,
+        names: tuple[str, ...],
+        templates: tuple[str, ...] = ("a photo of a {}.",),
+    ):
+        self.source = source
+        self.transform = transform
+        self.tokenizer = tokenizer
+        self.names = names
+        self.templates = templates
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Embeds all images and classes and returns the accuracies."""
+        loader = EvalLoader(self.source, self.transform, embedder.batch_size, embedder.rows)
+        zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
+        zimg, label = zimg[readable], loader.labels()[readable]
+        outside = (label < 0) | (label >= len(self.names))
+        if outside.any():
+            raise ValueError(
+                f"zero_shot: {outside.sum()} labels, {label[outside][0]} among them, are not in "
+                f"the {len(self.names)} class names"
+            )
+        classes = embed_classes(embedder, self.tokenizer, self.names, self.templates)
+        return measure_accuracy(zimg @ classes.T, label)

@@ -1,0 +1,160 @@
+"""What a run tells: metrics on disk, a progress bar, and how fast the machine works."""
+
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import tensorboardX
+from tqdm import tqdm
+
+PEAK_FLOPS = {
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+"""Published dense bf16 FLOP/s of one JAX device (a core of v2 and v3), by prefix of its kind."""
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns the published bf16 FLOP/s of a kind of device, None if it is not in the table."""
+    kinds = [kind for kind in PEAK_FLOPS if device_kind.startswith(kind)]
+    return PEAK_FLOPS[max(kinds, key=len)] if kinds else None
+
+
+def drop_after(path: pathlib.Path, step: int) -> None:
+    """Drops the lines of a metrics file that lie after a step, and a line cut short by a kill."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if record["step"] <= step:
+            kept.append(line + "\n")
+    scratch = path.with_suffix(".rewrite")
+    scratch.write_text("".join(kept))
+    os.replace(scratch, path)
+
+
+class MetricWriter:
+    """Writes scalars to `metrics.jsonl` and TensorBoard events, from the first process only.
+
+    What an earlier run wrote after `step` is dropped, since the run repeats those steps.
+
+    Args:
+      workdir: where the files lie.
+      step: the step that the run continues from.
+    """
+
+    def __init__(self, workdir: str, step: int):
+        self._active = jax.process_index() == 0
+        if not self._active:
+            return
+        path = pathlib.Path(workdir) / "metrics.jsonl"
+        drop_after(path, step)
+        self._file = path.open("a", buffering=1)
+        self._events = tensorboardX.SummaryWriter(workdir, purge_step=step + 1)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends the scalars of a step; NaN and infinity are written as strings, valid JSON."""
+        if not self._active:
+            return
+        values = {k: v if math.isfinite(v) else str(v) for k, v in scalars.items()}
+        self._file.write(json.dumps({"step": step} | values) + "\n")
+        for name, value in scalars.items():
+            self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes the files."""
+        if self._active:
+            self._file.close()
+            self._events.close()
+
+
+class Progress:
+    """A progress bar with time left, and where the time of a step goes.
+
+    Args:
+      step: the step that the run continues from.
+      total_steps: the last step.
+      batch_size: examples a step, over all processes.
+      step_flops: FLOPs of one step on one device; None if unknown.
+    """
+
+    def __init__(self, step: int, total_steps: int, batch_size: int, step_flops: float | None):
+        self._batch_size = batch_size
+        peak = peak_flops(jax.local_devices()[0].device_kind)
+        self._flops = (step_flops, peak)
+        self._start, self._waited, self._steps = time.monotonic(), 0.0, 0
+        self._bar = tqdm(
+            total=total_steps,
+            initial=step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=jax.process_index() != 0,
+        )
+
+    def wait_for(self, batches: Iterator[Any]) -> Any:
+        """Takes the next batch and counts the time as waiting for data."""
+        start = time.monotonic()
+        batch = next(batches)
+        self._waited += time.monotonic() - start
+        return batch
+
+    def advance(self) -> None:
+        """Counts one step."""
+        self._steps += 1
+        self._bar.update()
+
+    def rates(self) -> dict[str, float]:
+        """Returns the rates since the last call: images/s, seconds a step, share of waiting."""
+        seconds = max(time.monotonic() - self._start, 1e-9)
+        rates = {
+            "images_per_second": self._steps * self._batch_size / seconds,
+            "step_seconds": seconds / max(self._steps, 1),
+            "data_wait_seconds": self._waited / max(self._steps, 1),
+        }
+        flops, peak = self._flops
+        if flops:
+            rates["device_flops_per_second"] = flops * self._steps / seconds
+            if peak:
+                rates["model_flop_utilisation"] = rates["device_flops_per_second"] / peak
+        self._start, self._waited, self._steps = time.monotonic(), 0.0, 0
+        return rates
+
+    def show(self, scalars: Mapping[str, float]) -> None:
+        """Shows the loss and the rates beside the bar."""
+        wait = scalars["data_wait_seconds"] / scalars["step_seconds"]
+        self._bar.set_postfix_str(
+            f"loss {scalars['loss']:.3f}, {scalars['images_per_second']:.0f} images/s, "
+            f"{wait:.0%} waiting for data",
+            refresh=False,
+        )
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if jax.process_index() == 0:
+            self._bar.write(text)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        self._bar.close()
+
+
+def format_table(rows: Mapping[str, float]) -> str:
+    """Formats named numbers as a table, grouped by the part of the name before the slash."""
+    width = max((len(name) for name in rows), default=0)
+    return "\n".join(f"  {name:<{width}}  {value:8.4f}" for name, value in rows.items())

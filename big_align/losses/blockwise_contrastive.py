@@ -1,0 +1,319 @@
+"""Softmax over the pairs of a batch, in blocks of rows over the devices of a mesh.
+
+Same numbers and gradients as `contrastive.contrastive_loss`, without the whole matrix of logits.
+
+Each device holds its images x and gathers all texts y. One matrix product S = scale * x y^T serves
+both directions: rows are normalised at once, columns by a running (maximum, sum of exponentials)
+over the blocks of rows and then over the devices. With A_i and B_j the weight of a row in either
+direction (one over the number that take part, or 0), the gradient with respect to the logits is
+
+    dS_ij = A_i exp(S_ij - row_lse_i) + B_j exp(S_ij - col_lse_j) - share_i [i and j are positive]
+    dx = scale * dS y      dy = scale * dS^T x, summed over devices      dscale = sum(x * (dS y))
+
+which makes four matrix products, or three where the logits were kept from the forward pass. The
+share has no j because equal labels have equal numbers of positives. Positives are subtracted within
+dS, before it is rounded to the precision of the embeddings: 1 - P can be far smaller than P. Label
+smoothing is bilinear in weighted sums of embeddings, so it needs no matrix at all.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.contrastive import compute_logits
+from big_align.losses.targets import (
+    Labels,
+    Weights,
+    average,
+    complete_targets,
+    rank_labels,
+    weigh_labels,
+)
+
+Losses = tuple[Float[Array, ""], Float[Array, ""]]
+_LOWEST = -1e30  # stands for the maximum of nothing; finite, so that differences are never NaN
+
+
+def blockwise_contrastive_loss(
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    *,
+    image_label: Int[Array, " b"] | None = None,
+    text_label: Int[Array, " c"] | None = None,
+    image_mask: Bool[Array, " b"] | None = None,
+    text_mask: Bool[Array, " c"] | None = None,
+    label_smoothing: float = 0.0,
+    mesh: Mesh | None = None,
+    axes: tuple[str, ...] | None = None,
+    block: int = 512,
+    keep_logits_bytes: int = 2**28,
+) -> Losses:
+    """Returns what `contrastive.contrastive_loss` returns, in less memory.
+
+    Besides its arguments a device needs memory for a few blocks [block c], for all texts [c d] and,
+    if they fit `keep_logits_bytes`, for its own logits.
+
+    Args:
+      zimg: unit-length image embeddings, float32 or bfloat16.
+      ztxt: unit-length text embeddings.
+      scale: what multiplies the cosines.
+      image_label: a label per image; with None image i and text i are the only positives.
+      text_label: a label per text; given if and only if `image_label` is.
+      image_mask: True on real images; None when all are.
+      text_mask: True on real texts; None when all are.
+      label_smoothing: share of the target spread over all real candidates, in [0, 1].
+      mesh: the devices that share the work; None computes in one piece.
+      axes: the axes of the mesh over which images and texts are split; None means all of them.
+      block: rows of logits that a device computes at a time.
+      keep_logits_bytes: the logits of a device are kept for the backward pass when they are no
+        larger than this, which saves one of four matrix products.
+
+    Returns:
+      Two scalars, image-to-text and text-to-image.
+
+    Raises:
+      ValueError: as `contrastive.contrastive_loss` does, and if `block` is not positive.
+    """
+    if block < 1:
+        raise ValueError(f"block must be at least 1 row, got {block}")
+    labels = rank_labels(
+        *complete_targets(
+            zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
+        ),
+        distinct=image_label is None,
+    )
+    axes = axes or (mesh.axis_names if mesh else ())
+    devices = math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
+    blocks = math.ceil(len(zimg) / (block * devices))
+    plan = _Plan(mesh, axes, blocks, keep_logits_bytes * devices)
+    zimg, ztxt, labels = _pad(zimg, ztxt, labels, devices * blocks, devices)
+    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    weights = weigh_labels(labels, label_smoothing, dtype)
+    i2t, t2i = _contrast(plan, zimg, ztxt, scale, labels, weights)
+    if label_smoothing > 0:
+        smooth = functools.partial(_sum_logits, zimg, ztxt, label_smoothing * scale)
+        i2t -= smooth(weights.row, average(labels.column >= 0, dtype))
+        t2i -= smooth(average(labels.row >= 0, dtype), weights.column)
+    return i2t, t2i
+
+
+class _Plan(NamedTuple):
+    """How the work is split; known when compiling."""
+
+    mesh: Mesh | None
+    axes: tuple[str, ...]
+    blocks: int  # of rows on a device
+    keep_logits_bytes: int  # on all devices together
+
+    def run(self, function: Callable, split: Any, whole: Any) -> Any:
+        """Runs a function of (split, whole) that returns (split, whole) on every device.
+
+        Arrays of `split` are cut by rows, those of `whole` are on every device. No derivative is
+        taken through this, so no collective needs a transpose.
+        """
+        if self.mesh is None:
+            return function(split, whole)
+        specs = PartitionSpec(self.axes), PartitionSpec()
+        run = jax.shard_map(
+            function, mesh=self.mesh, in_specs=specs, out_specs=specs, check_vma=False
+        )
+        return run(split, whole)
+
+    def gather(self, x: Array) -> Array:
+        return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
+
+    def sum(self, x: Array) -> Array:
+        return jax.lax.psum(x, self.axes) if self.axes else x
+
+    def max(self, x: Array) -> Array:
+        return jax.lax.pmax(x, self.axes) if self.axes else x
+
+    def scatter_sum(self, x: Array) -> Array:
+        return jax.lax.psum_scatter(x, self.axes, tiled=True) if self.axes else x
+
+    def cut(self, x: Array) -> Array:
+        return x.reshape(self.blocks, -1, *x.shape[1:])
+
+
+def _pad(
+    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], labels: Labels, rows: int, columns: int
+) -> tuple[Float[Array, "p d"], Float[Array, "q d"], Labels]:
+    """Appends masked examples up to a multiple of `rows` images and of `columns` texts."""
+    images, texts = -len(zimg) % rows, -len(ztxt) % columns
+    return (
+        jnp.pad(zimg, ((0, images), (0, 0))),
+        jnp.pad(ztxt, ((0, texts), (0, 0))),
+        Labels(
+            jnp.pad(labels.row, (0, images), constant_values=-1),
+            jnp.pad(labels.column, (0, texts), constant_values=-2),
+        ),
+    )
+
+
+def _sum_logits(
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    row: Float[Array, " b"],
+    column: Float[Array, " c"],
+) -> Float[Array, ""]:
+    """Returns the sum of row_i logit_ij column_j over all pairs, without computing any of them."""
+    images = (row[:, None] * zimg.astype(row.dtype)).sum(axis=0)
+    texts = (column[:, None] * ztxt.astype(row.dtype)).sum(axis=0)
+    return scale.astype(row.dtype) * (images * texts).sum()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _contrast(
+    plan: _Plan,
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    labels: Labels,
+    weights: Weights,
+) -> Losses:
+    """Returns both losses, as differentiable functions of the embeddings and the scale."""
+    return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits=False)[0]
+
+
+def _forward(
+    plan: _Plan,
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    labels: Labels,
+    weights: Weights,
+    keep_logits: bool,
+) -> tuple[Losses, Any]:
+    """Returns both losses, and what the backward pass needs to know."""
+    (row_lse, positive, logits), column_lse = plan.run(
+        functools.partial(_normalize, plan, keep_logits), (zimg, ztxt, labels), scale
+    )
+    # Sums of products, not dot products, whose factors accelerators round by default.
+    i2t = (weights.row * row_lse - weights.row_positive * positive).sum()
+    t2i = (weights.column * column_lse).sum() - (weights.column_positive * positive).sum()
+    return (i2t, t2i), (zimg, ztxt, scale, labels, weights, row_lse, column_lse, logits)
+
+
+def _forward_rule(
+    plan: _Plan, zimg: Array, ztxt: Array, scale: Array, labels: Labels, weights: Weights
+) -> tuple[Losses, Any]:
+    """Decides whether the logits are kept for the backward pass."""
+    keep_logits = len(zimg) * len(ztxt) * weights.row.dtype.itemsize <= plan.keep_logits_bytes
+    return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits)
+
+
+def _backward_rule(plan: _Plan, residuals: Any, cotangents: Losses) -> tuple:
+    """Scales the weights by the cotangents of the two losses, and differentiates."""
+    zimg, ztxt, scale, labels, weights, row_lse, column_lse, logits = residuals
+    i2t, t2i = cotangents
+    row, column = i2t * weights.row, t2i * weights.column
+    positive = i2t * weights.row_positive + t2i * weights.column_positive
+    (zimg_grad, ztxt_grad), scale_grad = plan.run(
+        functools.partial(_differentiate, plan),
+        (zimg, ztxt, labels, row_lse, row, column, positive, logits),
+        (scale, column_lse),
+    )
+    return zimg_grad, ztxt_grad, scale_grad, None, None
+
+
+_contrast.defvjp(_forward_rule, _backward_rule)
+
+
+def _compare(
+    x: Float[Array, "b d"],
+    y: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    x_label: Int[Array, " b"],
+    y_label: Int[Array, " c"],
+) -> Float[Array, "b c"]:
+    """Returns the logits of a block, -inf where either side is masked."""
+    real = (x_label >= 0)[:, None] & (y_label >= 0)
+    return jnp.where(real, compute_logits(x, y, scale), -jnp.inf)
+
+
+def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Returns peak + log(total); 0 over nothing, so that neither weight nor difference is NaN."""
+    return jnp.where(total > 0, peak + jnp.log(total), 0)
+
+
+def _normalize(
+    plan: _Plan,
+    keep_logits: bool,
+    split: tuple[Float[Array, "b d"], Float[Array, "c d"], Labels],
+    scale: Float[Array, ""],
+) -> tuple[Any, Float[Array, " columns"]]:
+    """Normalises the rows of one device, block by block, and the columns over all devices.
+
+    Returns:
+      The logsumexp of its rows, the sum of their positive logits, and their logits by block or
+      None; and the logsumexp of all columns.
+    """
+    x, y, labels = split
+    y, y_label = plan.gather(y), plan.gather(labels.column)
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+
+    def step(columns: tuple, block: tuple) -> tuple:
+        x, x_label = block
+        logits = _compare(x, y, scale, x_label, y_label)
+        peak = jnp.maximum(logits.max(axis=1), _LOWEST)
+        total = jnp.exp(logits - peak[:, None]).sum(axis=1)
+        positive = jnp.where(x_label[:, None] == y_label, logits, 0).sum(axis=1)
+        old, column_total = columns
+        new = jnp.maximum(logits.max(axis=0), old)
+        column_total = column_total * jnp.exp(old - new) + jnp.exp(logits - new).sum(axis=0)
+        rows = _logsumexp(peak, total), positive, logits if keep_logits else None
+        return (new, column_total), rows
+
+    start = jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)
+    blocks = plan.cut(x), plan.cut(labels.row)
+    (peak, total), (row_lse, positive, logits) = jax.lax.scan(step, start, blocks)
+    top = plan.max(peak)
+    column_lse = _logsumexp(top, plan.sum(total * jnp.exp(peak - top)))
+    return (row_lse.ravel(), positive.ravel(), logits), column_lse
+
+
+def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Float[Array, ""]]:
+    """Computes one device's part of the gradients, block by block.
+
+    Args:
+      plan: how the work is split.
+      split: images, texts, labels, logsumexp of the rows, what multiplies the softmax of rows and
+        of columns, what is taken off at the positives of a row, and the logits by block or None.
+      whole: the scale, and the logsumexp of all columns.
+
+    Returns:
+      The gradients of its images and of its texts; and that of the scale.
+    """
+    x, y, labels, row_lse, row, column, positive, logits = split
+    scale, column_lse = whole
+    dtype = row.dtype
+    y, y_label, column = plan.gather(y), plan.gather(labels.column), plan.gather(column)
+
+    def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
+        x, x_label, row_lse, row, positive, logits = block
+        if logits is None:
+            logits = _compare(x, y, scale, x_label, y_label)
+        slope = row[:, None] * jnp.exp(logits - row_lse[:, None])
+        slope += column * jnp.exp(logits - column_lse)
+        slope -= jnp.where(x_label[:, None] == y_label, positive[:, None], 0)
+        slope = slope.astype(x.dtype)
+        x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
+        # Transposed, so that the long axis is contiguous in both operands and in the result.
+        y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
+        scale_grad = (x.astype(dtype) * x_grad).sum()
+        return y_grad, ((scale.astype(dtype) * x_grad).astype(x.dtype), scale_grad)
+
+    rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), logits
+    start = jnp.zeros(y.shape[::-1], dtype)
+    y_grad, (x_grad, scale_grad) = jax.lax.scan(step, start, rows)
+    y_grad = scale.astype(dtype) * plan.scatter_sum(y_grad.T)
+    scale_grad = plan.sum(scale_grad.sum())
+    return (x_grad.reshape(x.shape), y_grad.astype(y.dtype)), scale_grad.astype(scale.dtype)

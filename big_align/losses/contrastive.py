@@ -1,0 +1,90 @@
+"""Softmax over the pairs of a batch, in both directions: the plain formula.
+
+It holds the whole [b c] matrix several times over; `blockwise_contrastive` computes the same
+numbers and gradients without doing so and is tested against this file.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.targets import complete_targets
+
+
+def contrastive_loss(
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    *,
+    image_label: Int[Array, " b"] | None = None,
+    text_label: Int[Array, " c"] | None = None,
+    image_mask: Bool[Array, " b"] | None = None,
+    text_mask: Bool[Array, " c"] | None = None,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns the mean image-to-text and the mean text-to-image cross-entropy of a batch.
+
+    An image and a text are positive for each other when both are real and their labels are equal.
+    The target of a row spreads `1 - label_smoothing` evenly over its positives and the rest evenly
+    over all real candidates. A row that is masked or has no positive takes no part: it counts
+    neither in the value nor in the mean, and the mean over no rows is 0.
+
+    Args:
+      zimg: unit-length image embeddings.
+      ztxt: unit-length text embeddings.
+      scale: what multiplies the cosines (one over ALIGN's temperature, CLIP's exp(tau)).
+      image_label: a label per image; with None image i and text i are the only positives.
+      text_label: a label per text; given if and only if `image_label` is.
+      image_mask: True on real images; None when all are.
+      text_mask: True on real texts; None when all are.
+      label_smoothing: share of the target spread over all real candidates, in [0, 1].
+
+    Returns:
+      Two scalars, image-to-text and text-to-image. ALIGN adds them, CLIP and UniCL average them.
+
+    Raises:
+      ValueError: if one of the labels is missing, if without labels the batches differ in size, or
+        if `label_smoothing` is not in [0, 1].
+
+    Sources: ALIGN (Jia et al., 2021) eq. 1 and 2; UniCL (Yang et al., 2022) Algorithm 1.
+    """
+    image_label, text_label, image_mask, text_mask = complete_targets(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
+    )
+    logits = compute_logits(zimg, ztxt, scale)
+    real = image_mask[:, None] & text_mask[None, :]
+    positive = (image_label[:, None] == text_label[None, :]) & real
+    return (
+        _cross_entropy(logits, positive, real, label_smoothing, axis=1),
+        _cross_entropy(logits, positive, real, label_smoothing, axis=0),
+    )
+
+
+def compute_logits(
+    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], scale: Float[Array, ""]
+) -> Float[Array, "b c"]:
+    """Returns scaled cosines in float32 or better, whatever the precision of the embeddings."""
+    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    cosine = jnp.einsum("bd,cd->bc", zimg, ztxt, preferred_element_type=dtype)
+    return scale.astype(dtype) * cosine
+
+
+def _cross_entropy(
+    logits: Float[Array, "b c"],
+    positive: Bool[Array, "b c"],
+    real: Bool[Array, "b c"],
+    label_smoothing: float,
+    axis: int,
+) -> Float[Array, ""]:
+    """Returns the mean, over those with a positive, of the cross-entropy along an axis."""
+    dtype = logits.dtype
+    positive, candidate = positive.astype(dtype), real.astype(dtype)
+    positives = positive.sum(axis, keepdims=True)
+    candidates = candidate.sum(axis, keepdims=True)
+    targets = (1 - label_smoothing) * positive / jnp.maximum(positives, 1)
+    targets += label_smoothing * candidate / jnp.maximum(candidates, 1)
+    # A large finite number instead of -inf: 0 * log(0) and rows of nothing else stay finite.
+    log_probs = jax.nn.log_softmax(jnp.where(real, logits, -1e30), axis)
+    takes_part = positives.squeeze(axis) > 0
+    each = jnp.where(takes_part, -(targets * log_probs).sum(axis), 0)
+    return each.sum() / jnp.maximum(takes_part.sum(), 1).astype(dtype)

@@ -1,0 +1,115 @@
+"""Which pairs of a batch are positive, and what each counts in the mean."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+
+def complete_targets(
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    image_label: Int[Array, " b"] | None,
+    text_label: Int[Array, " c"] | None,
+    image_mask: Bool[Array, " b"] | None,
+    text_mask: Bool[Array, " c"] | None,
+    label_smoothing: float,
+) -> tuple[Int[Array, " b"], Int[Array, " c"], Bool[Array, " b"], Bool[Array, " c"]]:
+    """Checks the targets of a contrastive loss and fills in those left out.
+
+    Raises:
+      ValueError: as `contrastive_loss` says.
+    """
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    if (image_label is None) != (text_label is None):
+        raise ValueError("image_label and text_label must be given together or both be None")
+    if image_label is None or text_label is None:
+        if len(zimg) != len(ztxt):
+            raise ValueError(
+                f"without labels image i belongs to text i, but there are {len(zimg)} images and "
+                f"{len(ztxt)} texts; give image_label and text_label"
+            )
+        image_label = text_label = jnp.arange(len(zimg))
+    if image_mask is None:
+        image_mask = jnp.ones(len(zimg), bool)
+    if text_mask is None:
+        text_mask = jnp.ones(len(ztxt), bool)
+    return image_label, text_label, image_mask, text_mask
+
+
+class Labels(NamedTuple):
+    """Equal labels are positive for each other; a negative one is masked and equals none."""
+
+    row: Int[Array, " b"]
+    column: Int[Array, " c"]
+
+
+class Weights(NamedTuple):
+    """What multiplies each row's logsumexp, and each of its positive logits, in either mean.
+
+    Rows that take no part weigh 0. Both losses sum their positives by image: texts with the same
+    label have the same number of positives.
+    """
+
+    row: Float[Array, " b"]
+    column: Float[Array, " c"]
+    row_positive: Float[Array, " b"]
+    column_positive: Float[Array, " b"]
+
+
+def rank_labels(
+    image_label: Int[Array, " b"],
+    text_label: Int[Array, " c"],
+    image_mask: Bool[Array, " b"],
+    text_mask: Bool[Array, " c"],
+    distinct: bool,
+) -> Labels:
+    """Numbers labels from 0 to at most b + c - 1, and masked images -1, masked texts -2.
+
+    Args:
+      image_label: a label per image.
+      text_label: a label per text.
+      image_mask: True on real images.
+      text_mask: True on real texts.
+      distinct: True where labels are 0, 1, ... already, which saves a sort.
+    """
+    if not distinct:
+        both = jnp.concatenate([image_label, text_label])
+        _, ranks = jnp.unique(both, return_inverse=True, size=len(both))
+        image_label, text_label = jnp.split(ranks, [len(image_label)])
+    return Labels(jnp.where(image_mask, image_label, -1), jnp.where(text_mask, text_label, -2))
+
+
+def average(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, " n"]:
+    """Returns one over the number of those counted for each of them, 0 for the others."""
+    return counted.astype(dtype) / jnp.maximum(counted.sum(), 1).astype(dtype)
+
+
+def weigh_labels(labels: Labels, label_smoothing: float, dtype: DTypeLike) -> Weights:
+    """Counts the positives of every example and the examples that have any.
+
+    Args:
+      labels: as `rank_labels` returns them.
+      label_smoothing: share of a target that its positives do not get.
+      dtype: of the weights.
+    """
+
+    def count(label: Int[Array, " n"]) -> Int[Array, " labels"]:
+        # Masked labels index from the end, and add 0 there.
+        counts = jnp.zeros(len(labels.row) + len(labels.column), label.dtype)
+        return counts.at[label].add((label >= 0).astype(label.dtype))
+
+    images, texts = count(labels.row), count(labels.column)
+    takes_part = (labels.row >= 0) & (texts[labels.row] > 0)
+    row = average(takes_part, dtype)
+    column = average((labels.column >= 0) & (images[labels.column] > 0), dtype)
+    # All texts that take part weigh the same, so the weight of the heaviest is that of any.
+    share = jnp.where(takes_part, 1 - label_smoothing, 0).astype(dtype)
+    return Weights(
+        row,
+        column,
+        share * row / jnp.maximum(texts[labels.row], 1).astype(dtype),
+        share * column.max() / jnp.maximum(images[labels.row], 1).astype(dtype),
+    )

@@ -1,0 +1,100 @@
+"""Depthwise convolution, fast on accelerators and on CPUs."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def depthwise_conv(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "k k 1 c"], stride: int
+) -> Float[Array, "b h2 w2 c"]:
+    """Convolves every channel by itself, with TensorFlow's "SAME" padding.
+
+    Args:
+      x: activations.
+      kernel: one filter a channel.
+      stride: step in both directions.
+
+    Returns:
+      Activations of ceil(h / stride) by ceil(w / stride).
+    """
+    return jax.lax.platform_dependent(
+        x,
+        kernel,
+        cpu=lambda x, kernel: _shifted_conv(x, kernel, stride),
+        default=lambda x, kernel: _grouped_conv(x, kernel, stride),
+    )
+
+
+def _grouped_conv(x, kernel, stride):
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=x.shape[-1],
+    )
+
+
+def _sum_of_shifts(x, kernel, stride):
+    offsets = np.ndindex(kernel.shape[:2])
+    windows = _windows(x, kernel.shape[0], stride)
+    pairs = zip(windows, offsets, strict=True)
+    products = (window.astype(jnp.float32) * kernel[i, j, 0] for window, (i, j) in pairs)
+    return sum(products).astype(x.dtype)
+
+
+# On a CPU, XLA 0.10 has no fast depthwise convolution. In one run on two busy cores, float32,
+# forward and backward: [64 32 32 96] with 3x3 filters took 150 and 360 ms as a grouped convolution,
+# 5 and 19 ms this way; with 5x5 filters 267 and 573, 9 and 96; [64 8 8 480] with 5x5 filters and
+# stride 2 took 26 and 514, 2 and 27. The filter's gradient is written out because differentiating
+# the sum reads the activations once for each of the filter's elements (149 ms instead of 19).
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _shifted_conv(x, kernel, stride):
+    return _sum_of_shifts(x, kernel, stride)
+
+
+def _shifted_conv_forward(x, kernel, stride):
+    return _sum_of_shifts(x, kernel, stride), (x, kernel)
+
+
+def _shifted_conv_backward(stride, residuals, cotangent):
+    x, kernel = residuals
+    _, pull_back = jax.vjp(lambda x: _sum_of_shifts(x, kernel, stride), x)
+    wide = cotangent.astype(jnp.float32)
+    products = tuple(window * wide for window in _windows(x, kernel.shape[0], stride))
+    zeros = (jnp.float32(0.0),) * len(products)
+
+    def add(a, b):
+        return tuple(p + q for p, q in zip(a, b, strict=True))
+
+    # One reduction for all elements of the filter. The sum over the batch stays apart, since XLA
+    # knows how to split that one over devices.
+    sums = jnp.stack(jax.lax.reduce(products, zeros, add, (1, 2)))
+    return *pull_back(cotangent), sums.sum(1).reshape(kernel.shape).astype(kernel.dtype)
+
+
+_shifted_conv.defvjp(_shifted_conv_forward, _shifted_conv_backward)
+
+
+def _windows(x, size: int, stride: int) -> list:
+    """Returns what each element of a filter is multiplied with, row by row of the filter."""
+    (rows, height), (columns, width) = (_same_padding(n, size, stride) for n in x.shape[1:3])
+    padded = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
+    return [
+        padded[:, i : i + height : stride, j : j + width : stride]
+        for i in range(size)
+        for j in range(size)
+    ]
+
+
+def _same_padding(size: int, kernel: int, stride: int) -> tuple[tuple[int, int], int]:
+    """Returns the padding before and after, and the reach of the windows' first elements."""
+    reach = (math.ceil(size / stride) - 1) * stride + 1
+    total = max(reach - 1 + kernel - size, 0)
+    return (total // 2, total - total // 2), reach

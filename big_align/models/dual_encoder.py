@@ -1,0 +1,137 @@
+"""An image tower and a text tower that end in one space of unit-length embeddings."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from big_align.models import layers
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def normalize_image(
+    image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+) -> Float[Array, "b h w 3"]:
+    """Standardises the colours of uint8 images; float images pass as they are.
+
+    Args:
+      image: images; float ones are standardised already.
+      mean: of red, green and blue, on a scale from 0 to 1.
+      std: standard deviations, on the same scale.
+
+    Returns:
+      Float images.
+    """
+    if jnp.issubdtype(image.dtype, jnp.floating):
+        return image
+    return (image.astype(jnp.float32) / 255.0 - jnp.array(mean)) / jnp.array(std)
+
+
+def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
+    """Scales rows to unit length in float32.
+
+    Args:
+      x: embeddings.
+
+    Returns:
+      Rows of length 1; a row of zeros stays one, and has a gradient of zero.
+    """
+    x = x.astype(jnp.float32)
+    square = jnp.sum(jnp.square(x), -1, keepdims=True)
+    positive = square > jnp.finfo(jnp.float32).tiny
+    return jnp.where(positive, x * jax.lax.rsqrt(jnp.where(positive, square, 1.0)), 0.0)
+
+
+class DualEncoder(nn.Module):
+    """Encodes images and texts by separate towers into one space (ALIGN §4.1).
+
+    A linear layer takes the text tower's features to the embedding. The image tower's features are
+    the embedding themselves, unless a linear layer takes them to another size as well, as in
+    ALIGN's study of smaller towers (§6.1).
+
+    Args:
+      image: the image tower.
+      text: the text tower.
+      embedding_dim: size of the embeddings; None for the width of the image tower.
+      image_projection: whether there is a linear layer on the image side too.
+      image_mean: of red, green and blue of uint8 images, on a scale from 0 to 1.
+      image_std: standard deviations, on the same scale.
+    """
+
+    image: nn.Module
+    text: nn.Module
+    embedding_dim: int | None = None
+    image_projection: bool = False
+    image_mean: tuple[float, float, float] = IMAGENET_MEAN
+    image_std: tuple[float, float, float] = IMAGENET_STD
+
+    def setup(self):
+        dim = self.embedding_dim or self.image.output_dim
+        if dim != self.image.output_dim and not self.image_projection:
+            raise ValueError(
+                f"embedding_dim={dim} differs from the width of the image tower, "
+                f"{self.image.output_dim}: set image_projection=True, or embedding_dim=None"
+            )
+
+        def linear() -> nn.Dense:
+            kernel_init = nn.initializers.lecun_normal()
+            return layers.dense(dim, ("embed", None), kernel_init=kernel_init)
+
+        self.project_text = linear()
+        if self.image_projection:
+            self.project_image = linear()
+
+    def encode_image(
+        self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        """Embeds images.
+
+        Args:
+          image: uint8, or float and standardised already.
+          train: training mode of the tower.
+
+        Returns:
+          `zimg`, float32 and of unit length.
+        """
+        features, _ = self.image(normalize_image(image, self.image_mean, self.image_std), train)
+        return normalize(self.project_image(features) if self.image_projection else features)
+
+    def encode_text(
+        self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        """Embeds texts.
+
+        Args:
+          text: token ids.
+          text_mask: True on real tokens.
+          train: training mode of the tower.
+
+        Returns:
+          `ztxt`, float32 and of unit length.
+        """
+        features, _ = self.text(text, text_mask, train)
+        return normalize(self.project_text(features))
+
+    def __call__(
+        self,
+        image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
+        text: Int[Array, "b l"],
+        text_mask: Bool[Array, "b l"],
+        train: bool = False,
+    ) -> tuple[Float[Array, "b d"], Float[Array, "b d"]]:
+        """Embeds pairs.
+
+        Args:
+          image: uint8, or float and standardised already.
+          text: token ids.
+          text_mask: True on real tokens.
+          train: training mode of the towers.
+
+        Returns:
+          `zimg` and `ztxt`, float32 and of unit length.
+        """
+        return self.encode_image(image, train), self.encode_text(text, text_mask, train)

@@ -1,0 +1,301 @@
+"""Layers that several towers share: normalisation, stochastic depth, attention, perceptrons."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+ACTIVATIONS: dict[str, Callable] = {
+    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
+}
+
+truncated_normal = nn.initializers.truncated_normal(0.02)
+"""Initialises the kernels and embeddings of transformers (BERT, ViT)."""
+
+
+def choose(field: str, name: str, table: dict):
+    """Looks up a named choice.
+
+    Args:
+      field: the field that holds the name, for the message.
+      name: the choice.
+      table: the choices by name.
+
+    Returns:
+      The entry of the table.
+
+    Raises:
+      ValueError: the name is not in the table.
+    """
+    if name not in table:
+        known = ", ".join(map(repr, table))
+        raise ValueError(f"{field}={name!r} is unknown; choose one of {known}")
+    return table[name]
+
+
+def compute_dtype(name: str) -> jnp.dtype:
+    """Turns the name of a floating-point type into the type.
+
+    Args:
+      name: "float32", "bfloat16" or "float16".
+
+    Returns:
+      The type in which a tower computes; its parameters stay float32.
+
+    Raises:
+      ValueError: the name is another.
+    """
+    names = ("float32", "bfloat16", "float16")
+    return choose("dtype", name, {name: jnp.dtype(name) for name in names})
+
+
+def dense(
+    features: int,
+    axes: tuple[str | None, str | None],
+    *,
+    dtype: str = "float32",
+    name: str | None = None,
+    kernel_init: Callable = truncated_normal,
+    use_bias: bool = True,
+) -> nn.Dense:
+    """Makes a dense layer whose kernel carries the logical names of its axes.
+
+    Args:
+      features: width of the output.
+      axes: logical names of the kernel's input and output axes.
+      dtype: name of the type of the computation.
+      name: name of the layer in the parameter tree.
+      kernel_init: initialiser of the kernel.
+      use_bias: whether to add a bias.
+
+    Returns:
+      The layer.
+    """
+    kernel_init = nn.with_logical_partitioning(kernel_init, axes)
+    return nn.Dense(
+        features, use_bias, dtype=compute_dtype(dtype), kernel_init=kernel_init, name=name
+    )
+
+
+def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> nn.LayerNorm:
+    """Makes a layer normalisation that computes its statistics in float32, in two passes.
+
+    Args:
+      epsilon: added to the variance.
+      dtype: name of the type of the result.
+      name: name of the layer in the parameter tree.
+
+    Returns:
+      The layer.
+    """
+    dtype = compute_dtype(dtype)
+    return nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over the whole batch or over groups of rows.
+
+    Under jit the batch is the global one, so `group_size=None` takes statistics over every device.
+    ALIGN took them on each TPU core, over its 16 examples: `group_size=16` does the same on any
+    number of devices, and without communication when the groups lie within devices.
+
+    Statistics are float32 whatever the type of the input. The variance is the biased one, for
+    normalising and for the running average alike, as in EfficientNet's TPU code and in
+    `flax.linen.BatchNorm`. The running averages (collection `batch_stats`) move towards the mean
+    over the groups of the groups' means and variances.
+
+    Args:
+      momentum: what the running averages keep at each update.
+      epsilon: added to the variance.
+      group_size: examples that share their statistics, contiguous in the batch; None for all.
+    """
+
+    momentum: float = 0.99
+    epsilon: float = 1e-3
+    group_size: int | None = None
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b *spatial c"], train: bool
+    ) -> Float[Array, "b *spatial c"]:
+        """Normalises every channel.
+
+        Args:
+          x: activations, channels last.
+          train: normalise by the batch's statistics and update the running ones.
+
+        Returns:
+          Activations of the same shape and type.
+
+        Raises:
+          ValueError: the batch does not divide into groups.
+        """
+        channels = x.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones, channels)
+        bias = self.param("bias", nn.initializers.zeros, channels)
+        running_mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
+        running_var = self.variable("batch_stats", "var", jnp.ones, channels)
+        if not train:
+            mean, var = running_mean.value, running_var.value
+            return _standardise(x, mean, var, scale, bias, self.epsilon)
+
+        rows = self.group_size or x.shape[0]
+        if x.shape[0] % rows:
+            raise ValueError(
+                f"a batch of {x.shape[0]} examples does not divide into batch-norm groups of "
+                f"group_size={rows}; make the (micro-)batch a multiple of it, or set it to None"
+            )
+        groups = x.reshape(-1, rows, *x.shape[1:])
+        axes = tuple(range(1, groups.ndim - 1))
+        wide = groups.astype(jnp.float32)
+        mean = wide.mean(axes, keepdims=True)
+        # E[x^2] - E[x]^2 reads the activations once; rounding could leave it below zero.
+        var = jnp.maximum(jnp.square(wide).mean(axes, keepdims=True) - jnp.square(mean), 0.0)
+        if not self.is_initializing():
+            running_mean.value = self._average(running_mean.value, mean)
+            running_var.value = self._average(running_var.value, var)
+        return _standardise(groups, mean, var, scale, bias, self.epsilon).reshape(x.shape)
+
+    def _average(self, running: Float[Array, "c"], new: Float[Array, "*groups c"]):
+        new = jax.lax.stop_gradient(new).mean(tuple(range(new.ndim - 1)))
+        return self.momentum * running + (1.0 - self.momentum) * new
+
+
+def _standardise(x, mean, var, scale, bias, epsilon):
+    factor = scale * jax.lax.rsqrt(var + epsilon)
+    return ((x - mean) * factor + bias).astype(x.dtype)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: leaves a residual branch out for some examples, and scales the others up.
+
+    Huang et al., "Deep Networks with Stochastic Depth", 2016, with the scaling of dropout, so that
+    the expectation is the branch itself.
+
+    Args:
+      rate: probability that an example loses the branch.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b *rest"], train: bool) -> Float[Array, "b *rest"]:
+        """Drops the branch of some examples.
+
+        Args:
+          x: output of the branch.
+          train: False returns `x` as it is.
+
+        Returns:
+          `x`, with the rows that are dropped set to zero.
+        """
+        every_axis_but_the_first = tuple(range(1, x.ndim))
+        drop = nn.Dropout(self.rate, broadcast_dims=every_axis_but_the_first)
+        return drop(x, deterministic=not train)
+
+
+def attend(
+    query: Float[Array, "b q heads c"],
+    key: Float[Array, "b k heads c"],
+    value: Float[Array, "b k heads c"],
+    mask: Bool[Array, "b k"] | None,
+    drop: Callable[[Array], Array] = lambda weights: weights,
+) -> Float[Array, "b q heads c"]:
+    """Scaled dot-product attention with its softmax in float32.
+
+    Args:
+      query: what asks.
+      key: what is compared with.
+      value: what is averaged.
+      mask: True where a key may be attended to; None for everywhere.
+      drop: applied to the weights, which have shape [b heads q k].
+
+    Returns:
+      The weighted means of the values; zero for a row without any key that may be attended to.
+    """
+    query = query * query.shape[-1] ** -0.5
+    logits = jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
+    if mask is not None:
+        real = mask[:, None, None, :]
+        # A finite fill keeps the softmax of a row without real keys finite; its weights are then
+        # cleared, so that padding never reaches the result.
+        logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
+        weights = jnp.where(real, jax.nn.softmax(logits), 0.0)
+    else:
+        weights = jax.nn.softmax(logits)
+    return jnp.einsum("bhqk,bkhc->bqhc", drop(weights.astype(value.dtype)), value)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention (Vaswani et al., 2017).
+
+    Args:
+      heads: number of heads; divides the width.
+      dropout: rate on the attention weights.
+      dtype: name of the type of the computation.
+    """
+
+    heads: int
+    dropout: float = 0.0
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b l c"], mask: Bool[Array, "b l"] | None, train: bool
+    ) -> Float[Array, "b l c"]:
+        """Lets every token attend to the real ones.
+
+        Args:
+          x: tokens.
+          mask: True on real tokens; None when all are.
+          train: whether dropout is on.
+
+        Returns:
+          Tokens of the same shape.
+
+        Raises:
+          ValueError: the width is not a multiple of the number of heads.
+        """
+        width = x.shape[-1]
+        if width % self.heads:
+            raise ValueError(f"width={width} is not a multiple of heads={self.heads}")
+
+        def project(name: str):
+            y = dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
+            return y.reshape(*x.shape[:-1], self.heads, -1)
+
+        drop = nn.Dropout(self.dropout, deterministic=not train)
+        y = attend(project("query"), project("key"), project("value"), mask, drop)
+        return dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y.reshape(x.shape))
+
+
+class MlpBlock(nn.Module):
+    """The perceptron of a transformer block: up, activation, down.
+
+    Args:
+      mlp_dim: hidden width.
+      activation: a name in `ACTIVATIONS`.
+      dtype: name of the type of the computation.
+    """
+
+    mlp_dim: int
+    activation: str = "gelu"
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b l c"]) -> Float[Array, "b l c"]:
+        """Transforms every token by itself.
+
+        Args:
+          x: tokens.
+
+        Returns:
+          Tokens of the same shape.
+        """
+        y = dense(self.mlp_dim, ("embed", "mlp"), dtype=self.dtype, name="up")(x)
+        y = choose("activation", self.activation, ACTIVATIONS)(y)
+        return dense(x.shape[-1], ("mlp", "embed"), dtype=self.dtype, name="down")(y)

@@ -1,0 +1,161 @@
+"""ResNet (He et al. 2016) with basic or bottleneck blocks, strides in the 3x3 convolution."""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from big_align.models import layers
+
+VARIANTS = {  # block, blocks of each stage
+    "18": ("basic", (2, 2, 2, 2)),
+    "34": ("basic", (3, 4, 6, 3)),
+    "50": ("bottleneck", (3, 4, 6, 3)),
+    "101": ("bottleneck", (3, 4, 23, 3)),
+}
+EXPANSION = {"basic": 1, "bottleneck": 4}
+
+_conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+def _conv(channels: int, kernel: int, stride: int, dtype: str, name: str) -> nn.Conv:
+    """A convolution without bias, padded by half its kernel on every side."""
+    axes = (None, None, "channels_in", "channels_out")
+    return nn.Conv(
+        channels,
+        (kernel, kernel),
+        stride,
+        padding=kernel // 2,
+        use_bias=False,
+        dtype=layers.compute_dtype(dtype),
+        kernel_init=nn.with_logical_partitioning(_conv_init, axes),
+        name=name,
+    )
+
+
+class Block(nn.Module):
+    """A residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1.
+
+    Args:
+      kind: "basic" or "bottleneck".
+      channels: width of the 3x3 convolutions.
+      stride: of the first 3x3 convolution and of the shortcut.
+      drop_path: stochastic depth's rate.
+      norm: makes a batch normalisation of a given name.
+      dtype: name of the type of the computation.
+    """
+
+    kind: str
+    channels: int
+    stride: int
+    drop_path: float
+    norm: functools.partial
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b h w c"], train: bool) -> Float[Array, "b h2 w2 c2"]:
+        """Transforms activations and adds them to the shortcut."""
+        wide = self.channels * EXPANSION[self.kind]
+        if self.kind == "basic":
+            kernels = ((self.channels, 3, self.stride), (wide, 3, 1))
+        else:
+            kernels = ((self.channels, 1, 1), (self.channels, 3, self.stride), (wide, 1, 1))
+
+        y = x
+        for i, (channels, kernel, stride) in enumerate(kernels):
+            y = nn.relu(y) if i else y
+            y = _conv(channels, kernel, stride, self.dtype, f"conv_{i}")(y)
+            y = self.norm(name=f"norm_{i}")(y, train)
+        if x.shape[-1] != wide or self.stride != 1:
+            x = _conv(wide, 1, self.stride, self.dtype, "shortcut_conv")(x)
+            x = self.norm(name="shortcut_norm")(x, train)
+        return nn.relu(x + layers.DropPath(self.drop_path)(y, train))
+
+
+class ResNet(nn.Module):
+    """ResNet as an image tower.
+
+    Args:
+      variant: "18", "34", "50" or "101"; sets the kind and the number of blocks.
+      width: channels of the first stage's 3x3 convolutions; each stage doubles them.
+      depths: blocks of each stage, instead of the variant's.
+      stem: "imagenet", a 7x7 convolution of stride 2 and a max pooling of stride 2; "small", a
+        3x3 convolution of stride 1, or "patch", one of stride 2, for small images.
+      dropout: rate on the pooled features.
+      drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
+      group_size: examples that share batch-norm statistics; None for the global batch.
+      momentum: of the running batch-norm statistics.
+      epsilon: added to batch-norm variances.
+      dtype: name of the type of the computation.
+      remat: recompute each block in the backward pass instead of storing its activations.
+    """
+
+    variant: str = "50"
+    width: int = 64
+    depths: tuple[int, ...] | None = None
+    stem: str = "imagenet"
+    dropout: float = 0.0
+    drop_path: float = 0.0
+    group_size: int | None = None
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+    dtype: str = "float32"
+    remat: bool = False
+
+    @property
+    def blocks(self) -> tuple[str, tuple[int, ...]]:
+        """The kind of block, and how many a stage."""
+        kind, depths = layers.choose("variant", self.variant, VARIANTS)
+        return kind, self.depths or depths
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the pooled features."""
+        kind, depths = self.blocks
+        return self.width * 2 ** (len(depths) - 1) * EXPANSION[kind]
+
+    @nn.compact
+    def __call__(
+        self, image: Float[Array, "b h w 3"], train: bool = False
+    ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
+        """Encodes images.
+
+        Args:
+          image: normalised images.
+          train: use and update batch statistics, drop blocks and features.
+
+        Returns:
+          The mean over all positions, and the features of every position, row by row.
+
+        Raises:
+          ValueError: variant, stem or dtype is unknown, or the batch does not divide into groups.
+        """
+        norm: Callable = functools.partial(
+            layers.BatchNorm, self.momentum, self.epsilon, self.group_size
+        )
+        kernel, stride = layers.choose(
+            "stem", self.stem, {"imagenet": (7, 2), "small": (3, 1), "patch": (3, 2)}
+        )
+        x = _conv(self.width, kernel, stride, self.dtype, "stem_conv")(image)
+        x = nn.relu(norm(name="stem_norm")(x, train))
+        if self.stem == "imagenet":
+            x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+
+        kind, depths = self.blocks
+        block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
+        last = max(sum(depths) - 1, 1)
+        for stage, depth in enumerate(depths):
+            for i in range(depth):
+                number = sum(depths[:stage]) + i
+                x = block_class(
+                    kind=kind,
+                    channels=self.width * 2**stage,
+                    stride=2 if stage and not i else 1,
+                    drop_path=self.drop_path * number / last,
+                    norm=norm,
+                    dtype=self.dtype,
+                    name=f"block_{number:02d}",
+                )(x, train)
+        pooled = nn.Dropout(self.dropout, deterministic=not train)(x.mean((1, 2)))
+        return pooled, x.reshape(x.shape[0], -1, x.shape[-1])

@@ -1,0 +1,1 @@
+"""One file an objective: what it encodes, its loss, its extra parameters."""

@@ -1,0 +1,73 @@
+"""What objectives over an image tower and a text tower share: parameters, encoding, embedding."""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from big_align.models.dual_encoder import DualEncoder
+from big_align.types import Batch, ModelState, Outputs, Params
+
+
+class TwoTower:
+    """Encodes images and texts by a dual encoder; a base for objectives that add a loss.
+
+    The parameters are a dictionary: `model` holds the dual encoder's, objectives add their own
+    beside it.
+
+    Args:
+      model: the dual encoder.
+    """
+
+    def __init__(self, model: DualEncoder):
+        self.model = model
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes fresh parameters and BatchNorm statistics."""
+        texts = batch["text"], batch["text_mask"]
+        variables = dict(self.model.init(rng, batch["image"], *texts))
+        return {"model": variables.pop("params")}, variables
+
+    def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
+        """Nothing is shared between the examples."""
+        return None
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `zimg` and `ztxt`, unit length, [b d] each."""
+        (zimg, ztxt), new_state = self.model.apply(
+            {"params": params["model"], **model_state},
+            batch["image"],
+            batch["text"],
+            batch["text_mask"],
+            train=True,
+            mutable=list(model_state),
+            rngs={"dropout": rng},
+        )
+        # A tower without running statistics leaves its collections out of what it returns.
+        return {"zimg": zimg, "ztxt": ztxt}, {**model_state, **new_state}
+
+    def project(self, params: Params) -> Params:
+        """Parameters without bounds stay as they are."""
+        return params
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length image embeddings, in evaluation mode."""
+        variables = {"params": params["model"], **model_state}
+        return self.model.apply(variables, batch["image"], method="encode_image")
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length text embeddings, in evaluation mode."""
+        variables = {"params": params["model"], **model_state}
+        texts = batch["text"], batch["text_mask"]
+        return self.model.apply(variables, *texts, method="encode_text")
+
+
+def replace_leaf(params: Params, name: str, value: Array) -> Params:
+    """Returns the parameters with one top-level entry replaced."""
+    return {**params, name: jax.numpy.asarray(value, params[name].dtype)}

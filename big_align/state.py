@@ -1,0 +1,90 @@
+"""The training state, and how a fresh one is described and made on the mesh."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.sharding import Mesh
+
+from big_align import sharding
+from big_align.types import ModelState, Objective, Params
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training changes, as one pytree.
+
+    Attributes:
+      step: int32, updates done.
+      params: what the optimizer updates.
+      model_state: running statistics.
+      opt_state: moments and counts.
+      rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
+      average: exponential moving average of `params`, None if it is not kept.
+    """
+
+    # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
+    step: Any
+    params: Params
+    model_state: ModelState
+    opt_state: Any
+    rng: Any
+    average: Params | None = None
+
+    @property
+    def evaluated_params(self) -> Params:
+        """The parameters to evaluate: the average where one is kept."""
+        return self.params if self.average is None else self.average
+
+
+def describe_state(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    batch: Mapping[str, Any],
+    mesh: Mesh,
+    *,
+    seed: int = 0,
+    averaged: bool = False,
+) -> tuple[TrainState, Callable[[], TrainState]]:
+    """Describes the state of a fresh run without making it.
+
+    Args:
+      objective: what is trained.
+      optimizer: the chain whose moments the state holds.
+      batch: arrays or shapes of any batch size.
+      mesh: where the state lies.
+      seed: of the initial parameters and of every draw of the run.
+      averaged: whether a moving average of the parameters is kept.
+
+    Returns:
+      Shapes with their placement, and a function that makes the state there.
+    """
+    # Initialisation needs the shapes of one example, not the memory of a batch.
+    example = {k: jnp.zeros((1, *v.shape[1:]), v.dtype) for k, v in batch.items()}
+    rng = jax.random.PRNGKey(seed)
+
+    def create() -> TrainState:
+        init_rng, train_rng = jax.random.split(rng)
+        params, model_state = nn.meta.unbox(objective.init(init_rng, example))
+        return TrainState(
+            step=jnp.int32(0),
+            params=params,
+            model_state=model_state,
+            opt_state=optimizer.init(params),
+            rng=train_rng,
+            average=params if averaged else None,
+        )
+
+    boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
+    shapes = jax.eval_shape(create)
+    shardings = sharding.state_shardings(boxed, shapes, mesh)
+    described = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
+    )
+    # It runs once, and LLVM would spend more on optimising the draws than they take.
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return described, jax.jit(create, out_shardings=shardings, compiler_options=options)

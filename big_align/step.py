@@ -1,0 +1,195 @@
+"""The pure train step: a batch becomes gradients, gradients become an update.
+
+It composes the verbs of an objective and knows none by name. With one micro-batch the loss is
+differentiated straight through. With several, embeddings are computed twice: a first pass caches
+the outputs of every micro-batch, the loss of the whole batch gives the gradient of each output, and
+a second pass pulls these back to the parameters, one micro-batch at a time. So every negative is
+kept and the gradient is exact, at the memory of one micro-batch (Gao et al. 2021, "Scaling deep
+contrastive learning batch size under memory limited setup").
+
+BatchNorm under micro-batches: a micro-batch is normalised by its own statistics, in both passes,
+and the running statistics move once a step, by the mean over micro-batches. A micro-batch takes
+contiguous rows from every device, so with a statistics group that divides the rows of a micro-batch
+on a device the groups are the same as without accumulation and so are all numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from big_align import sharding
+from big_align.optim import update_average
+from big_align.state import TrainState
+from big_align.types import Batch, Metrics, ModelState, Objective, Params
+
+Gradients = tuple[Params, ModelState, Float[Array, ""], Metrics]
+
+
+def full_gradients(
+    objective: Objective,
+    params: Params,
+    model_state: ModelState,
+    batch: Batch,
+    rng: PRNGKeyArray,
+    mesh: Mesh,
+) -> Gradients:
+    """Differentiates the loss of the whole batch straight through.
+
+    Returns:
+      gradients, new model state, loss, metrics.
+    """
+    prepare_rng, encode_rng = jax.random.split(rng)
+
+    def forward(params: Params) -> Any:
+        params = sharding.gather(params, mesh)
+        prepared = objective.prepare(params, batch, prepare_rng)
+        outputs, new_state = objective.encode(params, model_state, batch, encode_rng)
+        loss, metrics = objective.loss(params, outputs, prepared, batch)
+        return loss, (new_state, metrics)
+
+    (loss, (new_state, metrics)), grads = jax.value_and_grad(forward, has_aux=True)(params)
+    return grads, new_state, loss, metrics
+
+
+def _split(tree: Any, microbatches: int, mesh: Mesh) -> Any:
+    """[b ...] -> [microbatches, b / microbatches, ...] without moving a row between devices."""
+
+    def split(x: Array) -> Array:
+        x = x.reshape(mesh.size, microbatches, -1, *x.shape[1:]).swapaxes(0, 1)
+        x = x.reshape(microbatches, -1, *x.shape[3:])
+        return jax.lax.with_sharding_constraint(x, sharding.microbatch_sharding(mesh))
+
+    return jax.tree.map(split, tree)
+
+
+def _merge(tree: Any, mesh: Mesh) -> Any:
+    """The inverse of `_split`."""
+
+    def merge(x: Array) -> Array:
+        x = x.reshape(x.shape[0], mesh.size, -1, *x.shape[2:]).swapaxes(0, 1)
+        x = x.reshape(-1, *x.shape[3:])
+        return jax.lax.with_sharding_constraint(x, sharding.batch_sharding(mesh))
+
+    return jax.tree.map(merge, tree)
+
+
+def accumulated_gradients(
+    objective: Objective,
+    params: Params,
+    model_state: ModelState,
+    batch: Batch,
+    rng: PRNGKeyArray,
+    mesh: Mesh,
+    microbatches: int,
+) -> Gradients:
+    """Computes the gradients of the whole batch with the memory of one micro-batch.
+
+    Returns:
+      gradients, new model state, loss, metrics, as `full_gradients` does.
+    """
+    prepare_rng, encode_rng = jax.random.split(rng)
+    whole = sharding.gather(params, mesh)
+    rows = _split(dict(batch), microbatches, mesh)
+    rngs = jax.random.split(encode_rng, microbatches)
+
+    encoded = jax.lax.map(lambda x: objective.encode(whole, model_state, *x), (rows, rngs))
+    outputs, states = _merge(encoded[0], mesh), encoded[1]
+    new_state = jax.tree.map(lambda x: jnp.mean(x, axis=0).astype(x.dtype), states)
+
+    prepared, pull_prepared = jax.vjp(
+        lambda p: objective.prepare(p, batch, prepare_rng), whole
+    )
+    (loss, metrics), (grads, output_grads, prepared_grads) = jax.value_and_grad(
+        objective.loss, argnums=(0, 1, 2), has_aux=True
+    )(whole, outputs, prepared, batch)
+    grads = jax.tree.map(jnp.add, grads, pull_prepared(prepared_grads)[0])
+
+    def pull_back(grads: Params, x: Any) -> tuple[Params, None]:
+        microbatch, key, cotangent = x
+        _, pull = jax.vjp(
+            lambda p: objective.encode(p, model_state, microbatch, key)[0], whole
+        )
+        return jax.tree.map(jnp.add, grads, pull(cotangent)[0]), None
+
+    cotangents = _split(output_grads, microbatches, mesh)
+    grads, _ = jax.lax.scan(pull_back, grads, (rows, rngs, cotangents))
+    return grads, new_state, loss, metrics
+
+
+def make_train_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    microbatches: int = 1,
+    average_decay: float | None = None,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """Makes the pure function from a state and a batch to the next state and metrics.
+
+    Args:
+      objective: what is trained.
+      optimizer: the chain that turns gradients into updates.
+      mesh: where the batch lies.
+      microbatches: into how many parts the batch of each device is split for `encode`.
+      average_decay: decay of the moving average of parameters; None keeps no average.
+
+    Returns:
+      A function to compile; `metrics` holds the objective's, and `loss`, `gradient_norm`,
+      `parameter_norm`, `update_norm`.
+    """
+
+    def gradients(state: TrainState, batch: Batch) -> Gradients:
+        arguments = (objective, state.params, state.model_state, batch)
+        rng = jax.random.fold_in(state.rng, state.step)
+        if microbatches == 1:
+            return full_gradients(*arguments, rng, mesh)
+        return accumulated_gradients(*arguments, rng, mesh, microbatches)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        grads, model_state, loss, metrics = gradients(state, batch)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = objective.project(optax.apply_updates(state.params, updates))
+        average = state.average
+        if average_decay is not None:
+            average = update_average(average, params, average_decay, state.step)
+        metrics = metrics | {
+            "loss": loss,
+            "gradient_norm": optax.global_norm(grads),
+            "parameter_norm": optax.global_norm(params),
+            "update_norm": optax.global_norm(updates),
+        }
+        return TrainState(
+            step=state.step + 1,
+            params=params,
+            model_state=model_state,
+            opt_state=opt_state,
+            rng=state.rng,
+            average=average,
+        ), metrics
+
+    return train_step
+
+
+def compile_step(
+    step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]],
+    state: TrainState,
+    batch: Batch,
+    mesh: Mesh,
+) -> jax.stages.Compiled:
+    """Compiles a train step for the placement of a state; the state that goes in is used up."""
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    jitted = jax.jit(
+        step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
+    )
+    return jitted.lower(state, batch).compile()
+
+
+def count_flops(compiled: jax.stages.Compiled) -> float | None:
+    """Returns the FLOPs of one call on one device, as XLA counts them (a loop's body once)."""
+    analysis = compiled.cost_analysis()
+    return analysis.get("flops") if analysis else None

@@ -1,0 +1,1 @@
+"""Offline jobs: each is a small command line over library functions."""

@@ -1,0 +1,65 @@
+"""Makes a WordPiece vocabulary from the captions of a data set (ALIGN §4.1 has 100k pieces).
+
+For example:
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' --caption=json.captions \
+      --size=100000 --output=vocabulary.txt
+"""
+
+import argparse
+import os
+import sys
+
+from absl import logging
+
+from big_align.data import vocabulary
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.build_vocab",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--source",
+        required=True,
+        help="tar or TFRecord files, or text files with one caption a line (globs, braces, comma "
+        "lists; local or remote), or tfds:NAME:SPLIT",
+    )
+    parser.add_argument(
+        "--caption", help="tar member (txt, json.captions) or feature that holds the text"
+    )
+    parser.add_argument("--data_dir", help="where a TFDS data set was prepared")
+    parser.add_argument("--size", type=int, default=100_000, help="pieces at most (%(default)s)")
+    parser.add_argument(
+        "--lowercase",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="drop case and accents; as the tokenizer will",
+    )
+    parser.add_argument("--output", required=True, help="the file to write, one piece a line")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    logging.set_verbosity(logging.INFO)
+    folder = os.path.dirname(os.path.abspath(options.output))
+    try:
+        if not os.path.isdir(folder):
+            raise ValueError(f"--output: no folder {folder}")
+        captions = vocabulary.open_captions(options.source, options.caption, options.data_dir)
+        counts = vocabulary.count_words(captions, options.lowercase)
+        pieces = vocabulary.learn_vocabulary(counts, options.size)
+    except ValueError as error:
+        print(f"build_vocab: {error}", file=sys.stderr)
+        return 1
+    vocabulary.write_vocabulary(pieces, options.output)
+    print(f"{options.output}: {len(pieces)} pieces from {len(counts)} different words")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""Training: build, restore, loop, evaluate, save. Nothing here is specific to an objective."""
+
+import contextlib
+import math
+import pathlib
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import optax
+from clu import parameter_overview
+
+from big_align import build, sharding
+from big_align.checkpoint import Checkpointer
+from big_align.embedding import Embedder
+from big_align.errors import NotFiniteError
+from big_align.evaluate import evaluate_all
+from big_align.logs import MetricWriter, Progress, format_table
+from big_align.state import TrainState, describe_state
+from big_align.step import compile_step, count_flops, make_train_step
+from big_align.types import Batch, Metrics
+
+
+class MetricQueue:
+    """Keeps the host at most `depth` steps ahead of the device, and watches the loss.
+
+    Args:
+      depth: steps whose metrics may still be in the making.
+      last_good: names the newest checkpoint, for the message when the loss is not finite.
+    """
+
+    def __init__(self, depth: int, last_good: Callable[[], Any]):
+        self._depth = depth
+        self._last_good = last_good
+        self._pending: deque[tuple[int, Metrics]] = deque()
+
+    def push(self, step: int, metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
+        """Adds a step's metrics; yields those that have left the queue."""
+        self._pending.append((step, metrics))
+        return self._pop_until(self._depth)
+
+    def flush(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Yields everything; afterwards every step so far is known to be finite."""
+        return self._pop_until(0)
+
+    def _pop_until(self, length: int) -> Iterator[tuple[int, dict[str, float]]]:
+        while len(self._pending) > length:
+            step, metrics = self._pending.popleft()
+            scalars = {k: float(v) for k, v in jax.device_get(metrics).items()}
+            if not math.isfinite(scalars["loss"]):
+                raise NotFiniteError(
+                    f"the loss is {scalars['loss']} at step {step}; the last good checkpoint is "
+                    f"that of step {self._last_good()}. Lower config.schedule.learning_rate or "
+                    f"set config.optimizer.clip_norm, and run the same command again."
+                )
+            yield step, scalars
+
+
+@contextlib.contextmanager
+def noticing_sigterm() -> Iterator[Callable[[], bool]]:
+    """Turns SIGTERM into a question that the loop can ask.
+
+    With several processes JAX's own handler has to stay, which makes them agree on a step.
+    """
+    received = []
+    if jax.process_count() > 1:
+        yield lambda: False
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: received.append(True))
+    try:
+        yield lambda: bool(received)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _leave_description(workdir: str, config: Any, state: TrainState) -> None:
+    """Leaves the config and the table of parameters in the workdir."""
+    if jax.process_index() != 0:
+        return
+    folder = pathlib.Path(workdir)
+    (folder / "config.json").write_text(config.to_json_best_effort(indent=2) + "\n")
+    table = parameter_overview.get_parameter_overview(state.params, include_stats=False)
+    (folder / "parameters.txt").write_text(table + "\n")
+    parts = {k: sum(x.size for x in jax.tree.leaves(v)) for k, v in _parts(state.params).items()}
+    print(f"{sum(parts.values()):,} parameters; each one is listed in {folder}/parameters.txt")
+    for name, count in parts.items():
+        print(f"  {name:<24} {count:>14,}")
+
+
+def _parts(params: Any) -> dict[str, Any]:
+    """The parameters two levels deep: one entry for each tower and projection."""
+    parts = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            parts |= {f"{name}/{key}": inner for key, inner in value.items()}
+        else:
+            parts[name] = value
+    return parts
+
+
+class Loop:
+    """Steps, and what is due between them: logging, evaluating, saving, stopping.
+
+    Args:
+      config: the run's config.
+      workdir: where metrics lie.
+      checkpointer: saves the state.
+      evaluate: measures a state.
+      learning_rate: step -> learning rate, logged.
+      record: what a checkpoint is told about the run.
+      images_per_epoch: size of the training set.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        workdir: str,
+        *,
+        checkpointer: Checkpointer,
+        evaluate: Callable[[TrainState], dict[str, float]],
+        learning_rate: optax.Schedule,
+        record: dict[str, Any],
+        images_per_epoch: int,
+    ):
+        self.config = config
+        self.workdir = workdir
+        self.checkpointer = checkpointer
+        self.evaluate = evaluate
+        self.learning_rate = learning_rate
+        self.record = record
+        self.epochs_per_step = config.batch_size / images_per_epoch
+
+    def run(
+        self, state: TrainState, batches: Iterator[Batch], train_step: jax.stages.Compiled
+    ) -> dict[str, float]:
+        """Trains to the last step, or to the step at which it is told to stop.
+
+        Returns:
+          The numbers of the last evaluation.
+        """
+        config, results = self.config, {}
+        start, total = int(state.step), config.total_steps
+        flops = count_flops(train_step)
+        with (
+            contextlib.closing(MetricWriter(self.workdir, start)) as self.writer,
+            contextlib.closing(Progress(start, total, config.batch_size, flops)) as self.progress,
+            noticing_sigterm() as told_to_stop,
+        ):
+            queue = MetricQueue(depth=2, last_good=lambda: self.checkpointer.latest_step)
+            for step in range(start + 1, total + 1):
+                state, metrics = train_step(state, self.progress.wait_for(batches))
+                self._log(queue.push(step, metrics))
+                self.progress.advance()
+                stopping = told_to_stop() or self.checkpointer.preempted(step)
+                evaluating = step == total or step % config.evaluate_every == 0
+                if evaluating or stopping or step % config.checkpoint.every == 0:
+                    self._log(queue.flush())
+                if evaluating:
+                    results = self.evaluate(state)
+                    self._report(step, results)
+                if stopping or step == total or step % config.checkpoint.every == 0:
+                    self.checkpointer.save(state, self.record)
+                if stopping and step < total:
+                    self.progress.say(
+                        f"stopped on request after step {step}; the same command continues"
+                    )
+                    break
+        return results
+
+    def _log(self, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
+        for step, scalars in finished:
+            if step % self.config.log_every:
+                continue
+            scalars |= self.progress.rates()
+            scalars["learning_rate"] = float(self.learning_rate(step - 1))
+            scalars["epoch"] = step * self.epochs_per_step
+            self.writer.write(step, scalars)
+            self.progress.show(scalars)
+
+    def _report(self, step: int, results: dict[str, float]) -> None:
+        if results:
+            self.writer.write(step, results)
+            self.progress.say(f"step {step}\n{format_table(results)}")
+        self.progress.rates()  # Evaluation is not part of the time of a step.
+
+
+def run(config: Any, workdir: str) -> dict[str, float]:
+    """Trains as the config says, continuing where the workdir stands.
+
+    Args:
+      config: an `ml_collections.ConfigDict`; configs/common.py has every field.
+      workdir: where metrics, events and checkpoints lie.
+
+    Returns:
+      The numbers of the last evaluation, empty if none was due.
+
+    Raises:
+      ConfigError: a field of the config is wrong.
+      CheckpointMismatch: the workdir belongs to another model, or another order of examples.
+      BrokenDataError: too many examples are broken.
+      NotFiniteError: the loss is NaN or infinite.
+    """
+    build.check_config(config)
+    mesh = build.build_mesh(config)
+    objective = build.build_objective(config, mesh)
+    optimizer, learning_rate = build.build_optimizer(config)
+    tokenizer = build.build_tokenizer(config)
+    evaluators = build.build_evaluators(config, tokenizer)
+    record = build.describe_run(config, tokenizer)
+    rows = sharding.process_rows(mesh, config.batch_size)
+    with (
+        build.build_train_loader(config, tokenizer, rows) as loader,
+        contextlib.closing(build.build_checkpointer(config, workdir)) as checkpointer,
+    ):
+        described, create = describe_state(
+            objective,
+            optimizer,
+            build.example_batch(config, tokenizer),
+            mesh,
+            seed=config.seed,
+            averaged=config.average_decay is not None,
+        )
+        state = checkpointer.restore(described, record) or create()
+        _leave_description(workdir, config, state)
+        batches = (
+            sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))
+        )
+        train_step = make_train_step(
+            objective,
+            optimizer,
+            mesh,
+            microbatches=config.microbatches,
+            average_decay=config.average_decay,
+        )
+        first_batch = sharding.place_batch(loader.batch(0), mesh)
+        compiled = compile_step(train_step, state, first_batch, mesh)
+        embedder = Embedder(objective, mesh, config.evaluate_batch_size)
+        loop = Loop(
+            config,
+            workdir,
+            checkpointer=checkpointer,
+            evaluate=lambda state: evaluate_all(
+                evaluators, embedder.use(state.evaluated_params, state.model_state)
+            ),
+            learning_rate=learning_rate,
+            record=record,
+            images_per_epoch=loader.num_examples,
+        )
+        return loop.run(state, batches, compiled)

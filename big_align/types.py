@@ -1,0 +1,82 @@
+"""The contracts between the parts: a batch, an objective, an evaluator.
+
+Dimension letters used in every signature:
+  b  examples of the global batch     h w  image height and width
+  l  tokens of a text                 d    width of an embedding
+  c  classes or channels              n    examples of a data set
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Batch = Mapping[str, Array | np.ndarray]
+"""Arrays with the global batch leading.
+
+  image      uint8 or float [b h w 3]; uint8 is normalised on the device
+  text       int32 [b l]; text_mask bool [b l] is True on real tokens
+  label      int32 [b]; -1 for an image-text pair
+  mask       bool [b]; False on padding
+"""
+
+Params = Any
+"""A pytree of float32 arrays that the optimizer updates."""
+
+ModelState = Any
+"""A pytree of arrays that the forward pass updates (running statistics of BatchNorm)."""
+
+Outputs = Mapping[str, Array]
+"""What `encode` returns: arrays with the batch leading."""
+
+Metrics = dict[str, Array]
+"""Named scalars."""
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """What is trained: three verbs that the step composes, and the parameters they share.
+
+    The step calls `prepare` once, `encode` on the batch or on each of its micro-batches, and `loss`
+    on the outputs of the whole batch, so that accumulation keeps every negative.
+    """
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes fresh parameters and statistics from a batch of the right shapes.
+
+        Leaves may be boxed with the logical names of their axes (`flax.linen.Partitioned`).
+        """
+
+    def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
+        """Computes what every example shares in this step; differentiable; may return None."""
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Encodes a (micro-)batch example by example, in training mode."""
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: Any, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the loss of the whole batch and named scalars to log."""
+
+    def project(self, params: Params) -> Params:
+        """Moves parameters back into their bounds after an update."""
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length image embeddings, in evaluation mode."""
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length text embeddings, in evaluation mode."""
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Measures a model, given an `Embedder`, and returns named numbers."""
+
+    def __call__(self, embedder: Any) -> dict[str, float]: ...

@@ -1,0 +1,61 @@
+"""Every field that a config has, with the value it takes when a config does not say otherwise."""
+
+import os
+
+from ml_collections import ConfigDict, config_dict
+
+
+def get_base() -> ConfigDict:
+    """Returns the base; components (`data.source`, `model.image`, ...) are the config's own."""
+    return ConfigDict(
+        dict(
+            seed=0,
+            batch_size=256,
+            total_steps=1000,
+            microbatches=1,
+            average_decay=config_dict.placeholder(float),
+            log_every=10,
+            mesh=dict(fsdp=1),
+            data=dict(
+                source={},
+                transform="",
+                window=2**17,
+                max_broken_share=0.01,
+            ),
+            tokenizer={},
+            model=dict(
+                image={},
+                text={},
+                embedding_dim=config_dict.placeholder(int),
+                image_projection=False,
+            ),
+            objective=dict(name="align"),
+            schedule=dict(decay="linear", learning_rate=1e-3, warmup_steps=0),
+            optimizer=dict(
+                name="lamb",
+                weight_decay=1e-5,
+                clip_norm=config_dict.placeholder(float),
+            ),
+            evaluators={},
+            evaluate_every=1000,
+            evaluate_batch_size=256,
+            checkpoint=dict(
+                every=1000,
+                keep_last=2,
+                keep_every=config_dict.placeholder(int),
+            ),
+        )
+    )
+
+
+def data_dir() -> str:
+    """Returns the folder of data sets: $BIG_ALIGN_DATA, else ../shared/data beside the checkout."""
+    return os.environ.get("BIG_ALIGN_DATA", "../shared/data")
+
+
+def paper_transforms(resize: int = 346, crop: int = 289) -> tuple[str, str]:
+    """Returns ALIGN's image operations for training and evaluation (§5: 346 -> 289 pixels)."""
+    return (
+        f"resize({resize})|random_crop({crop})|flip_horizontal",
+        f"resize({resize})|central_crop({crop})",
+    )

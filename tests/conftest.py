@@ -1,0 +1,38 @@
+"""Eight virtual CPU devices, shape-checked signatures, and where the real data lies."""
+
+import os
+import pathlib
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Tests compile much and run little: without LLVM's optimisation they take a fifth of the time.
+for flag in ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"):
+    if flag.split("=")[0] not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " " + flag
+
+from jaxtyping import install_import_hook  # noqa: E402
+
+install_import_hook("big_align", "beartype.beartype")
+
+import pytest  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def _find(variable: str, default: str) -> pathlib.Path:
+    path = pathlib.Path(os.environ.get(variable, ROOT.parent / "shared" / default)).resolve()
+    if not path.is_dir():
+        pytest.skip(f"no {default} at {path}; set ${variable} to the folder that holds it")
+    return path
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> pathlib.Path:
+    """The folder of real data (flickr8k, twemoji, ...), or a skip that says how to give it."""
+    return _find("BIG_ALIGN_DATA", "data")
+
+
+@pytest.fixture(scope="session")
+def reference_dir() -> pathlib.Path:
+    """The folder of golden numbers, or a skip that says how to give it."""
+    return _find("BIG_ALIGN_REFERENCE", "reference")

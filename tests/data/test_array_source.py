@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from big_align.data.array_source import ArraySource, read_npz
+from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
+from big_align.data.prompts import fill_templates
+from big_align.data.tokenizers import WordTokenizer
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
+
+
+def test_arrays_are_read_back():
+    source = ArraySource(IMAGE, [["a"], ["b", "c"], ["d"]], [4, 5, 6])
+    example = source.read(0, 1)
+    np.testing.assert_array_equal(example.image, IMAGE[1])
+    assert (example.captions, example.label) == (["b", "c"], 5) == source.read_text(0, 1)
+    assert ArraySource(IMAGE, [[]] * 3).read_text(0, 2) == ([], -1)
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="3 images, 2 lists of captions and 3 labels"):
+        ArraySource(IMAGE, [["a"], ["b"]])
+
+
+def test_npz_files(tmp_path):
+    path = str(tmp_path / "x.npz")
+    np.savez(path, image=IMAGE, caption=np.array([["a", ""], ["b", "c"], ["d", " "]]))
+    source = read_npz(path)
+    assert [source.read_text(0, i)[0] for i in range(3)] == [["a"], ["b", "c"], ["d"]]
+    assert source.read_text(0, 0)[1] == -1
+    np.savez(path, image=IMAGE, caption=np.array(["a", "b", "c"]), label=[0, 1, 2])
+    assert read_npz(path).read_text(0, 2) == (["c"], 2)
+    np.savez(path, image=IMAGE)
+    with pytest.raises(ValueError, match="no array 'caption'; it has image"):
+        read_npz(path)
+
+
+def test_digits_are_split_without_overlap():
+    train, test = digits_source("train"), digits_source("test")
+    assert (train.shard_sizes[0], test.shard_sizes[0]) == (1437, 360)
+    seen = {train.read(0, i).image.tobytes() for i in range(1437)}
+    assert not seen & {test.read(0, i).image.tobytes() for i in range(360)}
+    with pytest.raises(ValueError, match="'train' and 'test'"):
+        digits_source("val")
+
+
+def test_captions_of_digits_name_the_label_in_known_words():
+    source = digits_source("test")
+    tokenizer = WordTokenizer(DIGIT_WORDS, length=12)
+    for index in range(50):
+        captions, label = source.read_text(0, index)
+        assert len(captions) == len(set(captions)) == 2 * len(DIGIT_TEMPLATES)
+        assert {n for text in captions for n in text.split() if n.isdigit()} == {str(label)}
+        assert set(fill_templates([DIGIT_CLASSES[label]], DIGIT_TEMPLATES)[0]) <= set(captions)
+        text, text_mask = tokenizer(captions)
+        assert not (text == 1).any() and not text_mask.all(1).any()  # nothing unknown, nothing cut
+
+
+def test_digits_span_the_range_of_bytes():
+    source = digits_source("train")
+    images = np.stack([source.read(0, i).image for i in range(100)])
+    assert images.min() == 0 and images.max() == 255
+    assert (images == images[..., :1]).all()

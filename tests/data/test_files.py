@@ -1,0 +1,86 @@
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import fsspec
+import pytest
+
+from big_align.data import files
+
+
+def test_braces_globs_and_commas(tmp_path):
+    for name in ("a-0.tar", "a-1.tar", "a-2.tar", "b.tar", "c.txt"):
+        (tmp_path / name).write_bytes(b"")
+
+    def names(pattern):
+        return [path.rsplit("/", 1)[1] for path in files.expand_paths(pattern)]
+
+    assert names(f"{tmp_path}/a-*.tar") == ["a-0.tar", "a-1.tar", "a-2.tar"]
+    assert names(f"{tmp_path}/a-{{1..2}}.tar") == ["a-1.tar", "a-2.tar"]
+    assert names(f"{tmp_path}/{{b.tar,c.txt}}") == ["b.tar", "c.txt"]
+    assert names(f"{tmp_path}/b.tar, {tmp_path}/a-{{0,2}}.tar") == ["b.tar", "a-0.tar", "a-2.tar"]
+    assert names(f"{tmp_path}/a-?.tar,{tmp_path}/a-1.tar") == ["a-0.tar", "a-1.tar", "a-2.tar"]
+
+
+def test_brace_ranges_keep_their_zeros():
+    assert files._expand_braces("x-{008..010}-{a,b}") == [
+        "x-008-a", "x-008-b", "x-009-a", "x-009-b", "x-010-a", "x-010-b",
+    ]  # fmt: skip
+
+
+def test_nothing_found_names_the_pattern(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"")
+    for pattern in ("none-*.tar", "none.tar"):
+        with pytest.raises(ValueError, match="no file matches '.*none") as error:
+            files.expand_paths(f"{tmp_path}/a.tar,{tmp_path}/{pattern}")
+        assert pattern in str(error.value)
+
+
+def test_local_and_remote_files_read_alike(tmp_path):
+    data = bytes(range(256)) * 8
+    (tmp_path / "x.bin").write_bytes(data)
+    fsspec.filesystem("memory").pipe("/bucket/x.bin", data)
+    for path in (f"{tmp_path}/x.bin", "memory://bucket/x.bin"):
+        system = files.files_of(path)
+        assert [name.rpartition("/")[2] for name in system.glob(path[:-3] + "*")] == ["x.bin"]
+        assert system.stamp(path)[0] == len(data)
+        assert system.read(path, 300, 70) == data[300:370]
+        assert system.read(path, 2040, 70) == data[2040:]
+        with system.open(path) as file:
+            file.seek(5)
+            assert file.read(3) == data[5:8]
+
+
+def test_tensorflow_files_read_alike(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"0123456789")
+    system = files.TensorFlowFiles()
+    assert system.glob(f"{tmp_path}/*.bin") == [str(path)]
+    assert system.stamp(str(path))[0] == 10
+    assert system.read(str(path), 3, 4) == b"3456"
+    with pytest.raises(FileNotFoundError):
+        system.stamp(f"{tmp_path}/none")
+
+
+def test_many_files_do_not_stay_open(tmp_path):
+    system = files.LocalFiles()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(2 * files.OPEN_FILES):
+        (tmp_path / str(number)).write_bytes(b"x")
+        system.read(str(tmp_path / str(number)), 0, 1)
+    assert len(os.listdir("/proc/self/fd")) <= before + files.OPEN_FILES
+    del system
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_file_stays_open_while_a_thread_reads_it(tmp_path, monkeypatch):
+    """With room for one open file, threads evict each other's all the time."""
+    monkeypatch.setattr(files, "OPEN_FILES", 1)
+    system = files.LocalFiles()
+    for number in range(4):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 100)
+
+    def read(turn: int) -> bool:
+        return system.read(str(tmp_path / str(turn % 4)), 0, 100) == bytes([turn % 4]) * 100
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(4000)))

@@ -1,0 +1,35 @@
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+import numpy as np
+import big_align.data
+from big_align.data import loader, tokenizers, prompts, record_source, vocabulary
+from big_align.data.tar_source import TarSource
+from big_align.data.digits import digits_source, DIGIT_WORDS
+
+words = tokenizers.WordTokenizer(DIGIT_WORDS, 8)
+for source in (TarSource(sys.argv[1]), digits_source("test")):
+    with loader.TrainLoader(source, "resize(8)", words, 4) as batches:
+        assert batches.batch(0)["image"].shape == (4, 8, 8, 3)
+print([name for name in ("tensorflow", "jax") if name in sys.modules])
+"""
+
+
+def test_tar_and_arrays_need_neither_tensorflow_nor_jax(shards):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, shards], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("module", ["main", "big_align.build"])
+def test_nothing_else_imports_tensorflow(module):
+    code = f"import sys, {module}; print('tensorflow' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "False", done.stderr

@@ -1,0 +1,279 @@
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from samples import encode_image, make_members, make_pixels, write_tar
+
+from big_align.data.array_source import ArraySource
+from big_align.data.loader import EvalLoader, TrainLoader
+from big_align.data.tar_source import TarSource
+from big_align.data.tokenizers import WordTokenizer
+from big_align.errors import BrokenDataError
+
+WORDS = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
+FLIP = "resize(8)|random_crop(6)|flip_horizontal"
+
+
+def make_loader(source, batch_size=8, **choice):
+    choice = {"transform": "", "tokenizer": WORDS, "num_threads": 3, **choice}
+    return TrainLoader(source, batch_size=batch_size, **choice)
+
+
+def make_array(size: int) -> ArraySource:
+    noise = np.random.default_rng(0).integers(0, 256, (size, 8, 8, 3), np.uint8)
+    noise[:, 0, 0, 0] = np.arange(size)
+    captions = [[f"number {number}", f"n {number}"] for number in range(size)]
+    return ArraySource(noise, captions, np.arange(size))
+
+
+def numbers(batch) -> list[int]:
+    """Which example stands in each row, told by its image, which its caption must agree with."""
+    shown = batch["image"][:, 0, 0, 0].astype(int)
+    np.testing.assert_array_equal(batch["text"][:, 2] - 5, shown)
+    return shown.tolist()
+
+
+def assert_equal(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_a_batch_holds_images_captions_and_labels_of_the_same_examples(shards):
+    with make_loader(TarSource(shards, "json.captions", "json.about.label")) as loader:
+        batch = loader.batch(0)
+        np.testing.assert_array_equal(batch["label"], np.array(numbers(batch)) % 10)
+        assert {name: (x.shape, x.dtype.name) for name, x in batch.items()} == {
+            "image": ((8, 8, 8, 3), "uint8"),
+            "text": ((8, 4), "int32"),
+            "text_mask": ((8, 4), "bool"),
+            "label": ((8,), "int32"),
+            "mask": ((8,), "bool"),
+        }
+        assert batch["mask"].all() and loader.steps_per_epoch == 27 / 8
+
+
+def test_an_epoch_has_every_example_once(shards):
+    with make_loader(TarSource(shards), batch_size=9) as loader:
+        for epoch in range(3):
+            batches = [loader.batch(step) for step in range(3 * epoch, 3 * epoch + 3)]
+            assert sorted(n for batch in batches for n in numbers(batch)) == list(range(27))
+
+
+def test_iterate_yields_the_batches_of_its_steps():
+    with make_loader(make_array(50), transform=FLIP) as loader:
+        for start in (0, 5, 23):
+            for step, batch in zip(range(start, start + 9), loader.iterate(start), strict=False):
+                assert_equal(batch, loader.batch(step))
+    with make_loader(make_array(50), transform=FLIP, num_threads=1) as other:
+        assert_equal(other.batch(31), batch)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_rows_of_processes_join_to_the_global_batch(processes):
+    source = make_array(30)
+    size = 8 // processes
+    with make_loader(source, transform=FLIP, seed=3) as whole:
+        for step in (0, 3, 4):
+            parts = []
+            for first in range(0, 8, size):
+                rows = (first, first + size)
+                with make_loader(source, transform=FLIP, seed=3, rows=rows) as loader:
+                    parts.append(loader.batch(step))
+            joined = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+            assert_equal(joined, whole.batch(step))
+
+
+def test_every_visit_draws_caption_and_augmentation_anew():
+    with make_loader(make_array(64), batch_size=64, transform="flip_horizontal") as loader:
+        batches = list(itertools.islice(loader.iterate(0), 40))
+    order = [np.argsort(batch["label"]) for batch in batches]
+    first = np.stack([b["text"][o, 1] for b, o in zip(batches, order, strict=True)]) == 3
+    assert abs(first.mean() - 0.5) < 0.05
+    assert (first.mean(0) > 0).all() and (first.mean(0) < 1).all()
+    images = np.stack([b["image"][o] for b, o in zip(batches, order, strict=True)])
+    flipped = (images != images[:1]).any((2, 3, 4)).mean(0)
+    assert (flipped > 0).all() and (flipped < 1).all()
+
+
+def test_seeds_differ():
+    with make_loader(make_array(50), seed=0) as one, make_loader(make_array(50), seed=1) as two:
+        assert numbers(one.batch(0)) != numbers(two.batch(0))
+
+
+def break_some(tmp_path, broken, total=200):
+    """Shards of 40 examples in which some images are cut off, or captions are not UTF-8."""
+    for shard in range(0, total, 40):
+        members = []
+        for number in range(shard, shard + 40):
+            image, text, *_ = make_members(number)
+            if number in broken and number % 2:
+                image = (image[0], image[1][:45])
+            elif number in broken:
+                text = (text[0], b"number \xff")
+            members += [image, text]
+        write_tar(tmp_path / f"train-{shard // 40:02d}.tar", members)
+    return TarSource(f"{tmp_path}/train-*.tar")
+
+
+BROKEN = {3, 4, 77, 120, 121, 122}
+
+
+def test_broken_examples_are_replaced_and_counted(tmp_path, caplog):
+    source = break_some(tmp_path, BROKEN)
+    words = WordTokenizer(("number", *map(str, range(200))), length=4)
+    kept = {"tokenizer": words, "batch_size": 20, "max_broken_share": 0.1}
+    with make_loader(source, **kept) as loader, caplog.at_level("WARNING"):
+        seen = []
+        for batch in itertools.islice(loader.iterate(0), 10):
+            shown = (batch["text"][:, 2] - 4).tolist()
+            np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], shown)
+            assert len(set(shown)) == 20  # no example is its own negative
+            seen += shown
+        assert loader.broken == len(BROKEN)
+        assert set(range(200)) - set(seen) == BROKEN
+        assert len(seen) == 200
+        with make_loader(source, rows=(5, 10), num_threads=1, **kept) as part:
+            for step in range(10):
+                whole = loader.batch(step)
+                assert_equal(part.batch(step), {name: x[5:10] for name, x in whole.items()})
+    for shard, number in ((0, 3), (1, 77), (3, 122)):
+        assert f"train-{shard:02d}.tar: {number:06d}" in caplog.text
+
+
+def test_two_broken_rows_of_a_batch_never_share_a_substitute(tmp_path):
+    source = break_some(tmp_path, set(range(0, 200, 3)))
+    words = WordTokenizer(("number", *map(str, range(200))), length=4)
+    kept = {"tokenizer": words, "batch_size": 40, "max_broken_share": 1.0}
+    with make_loader(source, **kept) as loader:
+        for batch in itertools.islice(loader.iterate(0), 5):
+            assert len(set(batch["text"][:, 2].tolist())) == 40
+
+
+def test_too_many_broken_examples_stop_and_name_the_shard(tmp_path):
+    source = break_some(tmp_path, {3, 77, *range(120, 130)})
+    words = WordTokenizer(("number",), length=4)
+    with make_loader(source, tokenizer=words, batch_size=20, max_broken_share=0.05) as loader:
+        # the eleventh stops the run; another thread may have found the last one by then
+        message = "1[12] of 200 examples.*train-03.tar.*raise max_broken_share"
+        with pytest.raises(BrokenDataError, match=message):
+            for _ in itertools.islice(loader.iterate(0), 100):
+                pass
+
+
+def test_a_shard_lost_while_indexing_stops_at_the_start(tmp_path):
+    break_some(tmp_path, set())
+    shard = tmp_path / "train-02.tar"
+    shard.write_bytes(shard.read_bytes()[:5000])
+    source = TarSource(f"{tmp_path}/train-*.tar")
+    for make in (make_loader, lambda source, **_: EvalLoader(source, "", batch_size=4)):
+        with pytest.raises(BrokenDataError, match="train-02.tar") as error:
+            make(source, max_broken_share=0.01)
+        assert "max_broken_share=0.01" in str(error.value)
+
+
+def test_nothing_but_broken_examples_stops(tmp_path):
+    source = break_some(tmp_path, set(range(200)))
+    with pytest.raises(BrokenDataError, match="broken"):
+        make_loader(source, max_broken_share=1.0)
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(ValueError, match="batch_size is 9 and the source has 8 examples"):
+        make_loader(make_array(8), batch_size=9)
+
+
+def test_wrong_rows_are_refused():
+    with pytest.raises(ValueError, match=r"rows 4\.\.12 are not in a batch of batch_size=8"):
+        make_loader(make_array(20), rows=(4, 12))
+
+
+def test_images_of_different_sizes_are_explained(tmp_path):
+    members = []
+    for number in range(8):
+        image = encode_image(make_pixels(number, size=8 + number))
+        members += [(f"{number}.png", image), (f"{number}.txt", b"number")]
+    with make_loader(TarSource(write_tar(tmp_path / "x.tar", members))) as loader:
+        with pytest.raises(ValueError, match="end it with a resize or a crop"):
+            loader.batch(0)
+
+
+def test_what_a_thread_raises_reaches_the_consumer_and_no_thread_is_left():
+    reads = itertools.count()
+
+    class Failing(ArraySource):
+        def read(self, shard, index):
+            if next(reads) == 13:
+                raise OSError("the disk is gone")
+            return super().read(shard, index)
+
+    before = threading.active_count()
+    array = make_array(20)
+    source = Failing(array._image, array._captions)
+    with make_loader(source, batch_size=5) as loader, pytest.raises(OSError, match="disk is gone"):
+        for _ in itertools.islice(loader.iterate(0), 5):
+            pass
+    assert threading.active_count() == before
+
+
+def test_close_in_the_middle_ends_soon():
+    class Slow(ArraySource):
+        def read(self, shard, index):
+            time.sleep(0.002)
+            return super().read(shard, index)
+
+    array = make_array(50)
+    before = threading.active_count()
+    loader = make_loader(Slow(array._image, array._captions), batch_size=50, prefetch=20)
+    next(loader.iterate(0))
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 1
+    assert threading.active_count() == before
+
+
+def test_prefetching_is_bounded():
+    reads = []
+
+    class Counting(ArraySource):
+        def read(self, shard, index):
+            reads.append(index)
+            return super().read(shard, index)
+
+    array = make_array(50)
+    with make_loader(Counting(array._image, array._captions), batch_size=10, prefetch=3) as loader:
+        batches = loader.iterate(0)
+        next(batches)
+        time.sleep(0.2)
+        assert len(reads) <= 1 + 10 * (1 + 4)  # one for the shape, the batch taken, those ahead
+
+
+def test_evaluation_counts_every_example_once_in_order(shards):
+    source = TarSource(shards, "json.captions", "json.about.label")
+    parts = []
+    for rows in ((0, 4), (4, 8)):
+        with EvalLoader(source, "central_crop(4)", batch_size=8, rows=rows) as loader:
+            parts.append(list(loader.images()))
+            assert loader.captions() == [[f"number {n}", f"n {n}"] for n in range(27)]
+            np.testing.assert_array_equal(loader.labels(), np.arange(27) % 10)
+    assert [len(part) for part in parts] == [4, 4]
+    image = np.concatenate([x["image"] for pair in zip(*parts, strict=True) for x in pair])
+    mask = np.concatenate([x["mask"] for pair in zip(*parts, strict=True) for x in pair])
+    assert mask.tolist() == [True] * 27 + [False] * 5
+    assert image[:27, 0, 0, 0].tolist() == list(range(27))
+    assert not image[27:].any() and image.shape == (32, 4, 4, 3)
+
+
+def test_evaluation_masks_broken_examples(tmp_path):
+    source = break_some(tmp_path, BROKEN)
+    with EvalLoader(source, "", batch_size=64, max_broken_share=0.5) as loader:
+        mask = np.concatenate([batch["mask"] for batch in loader.images()])[:200]
+        assert set(np.flatnonzero(~mask)) == BROKEN == set(range(200)) - set(np.flatnonzero(mask))
+        captions = loader.captions()
+        assert loader.broken == len(BROKEN)
+    assert [n for n, texts in enumerate(captions) if not texts] == [4, 120, 122]
+    with EvalLoader(source, "", batch_size=64, max_broken_share=0.01) as loader:
+        with pytest.raises(BrokenDataError, match="most are in train-0[03].tar"):
+            list(loader.images())

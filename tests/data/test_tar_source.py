@@ -1,0 +1,179 @@
+import io
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+
+import fsspec
+import numpy as np
+import pytest
+from samples import encode_image, make_members, make_pixels, write_tar
+
+from big_align.data import tar_source
+from big_align.data.sources import BrokenExample
+from big_align.data.tar_source import TarSource
+
+
+def read_all(source):
+    return [
+        source.read(shard, index)
+        for shard, size in enumerate(source.shard_sizes)
+        for index in range(size)
+    ]
+
+
+def test_examples_are_those_of_a_sequential_read(shards):
+    source = TarSource(shards, caption="json.captions", label="json.about.label")
+    assert source.shard_sizes.tolist() == [7, 5, 9, 6] and source.broken.sum() == 0
+    for number, example in enumerate(read_all(source)):
+        assert example.key == f"{number:06d}"
+        assert example.image == make_members(number)[0][1]
+        assert example.captions == [f"number {number}", f"n {number}"]
+        assert example.label == number % 10
+    assert source.name(1, 2) == "train-00001.tar: 000009"
+
+
+def test_members_are_chosen_by_name(shards):
+    assert TarSource(shards).read_text(2, 3) == (["number 15"], -1)
+    assert TarSource(shards, caption=None, label="cls").read_text(2, 3) == ([], 5)
+    assert TarSource(shards, label="cls").read_text(2, 3) == (["number 15"], 5)
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_scan_equals_tarfile(tmp_path, kind):
+    """Every format of headers, with names of every length and members of awkward sizes."""
+    folder = "deep/" * 12
+    names = ["a.jpg", "sub/b.c.jpg", folder + "x" * 60 + ".jpg"]
+    if kind != tarfile.USTAR_FORMAT:
+        names += [folder * 4 + "y" * 120 + ".jpg", "grün/日本.jpg"]
+    sizes = (0, 1, 511, 512, 513)
+    members = [(name, bytes(size)) for name, size in zip(names, sizes, strict=False)]
+    path = write_tar(tmp_path / "x.tar", members, format=kind)
+    with tarfile.open(path, "a", format=kind) as tar:
+        folder = tarfile.TarInfo("folder")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        link = tarfile.TarInfo("link.jpg")
+        link.type = tarfile.SYMTYPE
+        link.linkname = "z" * (100 if kind == tarfile.USTAR_FORMAT else 150)
+        tar.addfile(link)
+        last = tarfile.TarInfo("last.jpg")
+        last.size = 3
+        tar.addfile(last, io.BytesIO(b"end"))
+    with tarfile.open(path) as tar:
+        wanted = [(m.name, m.offset_data, m.size, "") for m in tar if m.isfile()]
+    with open(path, "rb") as file:
+        found = list(tar_source.scan_members(file, (tmp_path / "x.tar").stat().st_size))
+    assert found == wanted
+
+
+def test_keys_group_members_that_are_not_neighbours(tmp_path):
+    members = sorted((part for n in range(3) for part in make_members(n)), key=lambda m: m[0][-3:])
+    source = TarSource(write_tar(tmp_path / "x.tar", members))
+    assert [e.captions for e in read_all(source)] == [["number 0"], ["number 1"], ["number 2"]]
+
+
+def test_a_missing_member_is_counted_and_left_out(tmp_path, caplog):
+    members = [part for n in range(4) for part in make_members(n)]
+    members = [m for m in members if m[0] not in ("000001.txt", "000003.png")]
+    members.append(("README", b"no example"))
+    source = TarSource(write_tar(tmp_path / "x.tar", members))
+    assert [e.key for e in read_all(source)] == ["000000", "000002"]
+    assert source.broken.tolist() == [2]
+
+
+@pytest.mark.parametrize("cut", [1, 511, 700, 1024, 5000])
+def test_a_truncated_shard_gives_what_stands_before(tmp_path, shards, cut):
+    """The loss is estimated from the size of the whole shards, whose median is 7."""
+    path = tmp_path / "train-00002.tar"
+    whole = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(whole[: len(whole) - cut])
+    source = TarSource(shards, caption="txt", label="cls")
+    kept = source.shard_sizes[2]
+    assert 0 < kept <= 9 and source.shard_sizes[[0, 1, 3]].tolist() == [7, 5, 6]
+    assert source.broken.tolist() == [0, 0, max(1, 6 - kept), 0]
+    numbers = [int(e.captions[0].split()[1]) for e in read_all(source)]
+    assert numbers == [n for n in range(27) if not 12 + kept <= n < 21]
+
+
+def test_an_empty_and_a_foreign_shard_count_as_lost(tmp_path, shards):
+    (tmp_path / "train-00000.tar").write_bytes(b"")
+    (tmp_path / "train-00001.tar").write_bytes(b"<html>" * 500)
+    source = TarSource(shards)
+    assert source.shard_sizes.tolist() == [0, 0, 9, 6]
+    assert source.broken.tolist() == [7, 7, 0, 0]
+
+
+def test_nothing_usable_says_what_is_there(shards, tmp_path):
+    with pytest.raises(ValueError, match="'caption'.*members cls, json, png, txt"):
+        TarSource(shards, caption="caption")
+    packed = tmp_path / "x.tar"
+    packed.write_bytes(b"\x1f\x8b" + bytes(1000))
+    with pytest.raises(ValueError, match="gzip.*unpack"):
+        TarSource(str(packed))
+
+
+def broken_text(tmp_path, name, data, **choice):
+    members = [("0.png", encode_image(make_pixels(0))), (name, data)]
+    source = TarSource(write_tar(tmp_path / "x.tar", members), **choice)
+    with pytest.raises(BrokenExample) as error:
+        source.read(0, 0)
+    return str(error.value)
+
+
+def test_broken_texts_say_what_is_wrong(tmp_path):
+    assert "not UTF-8 (byte 0xff at 2)" in broken_text(tmp_path, "0.txt", b"ab\xff")
+    assert "empty" in broken_text(tmp_path, "0.txt", b" \n")
+    field = {"caption": "json.captions"}
+    assert "not JSON" in broken_text(tmp_path, "0.json", b"{", **field)
+    assert "(it has title)" in broken_text(tmp_path, "0.json", b'{"title": "x"}', **field)
+    assert "not a text" in broken_text(tmp_path, "0.json", b'{"captions": [1]}', **field)
+    assert "empty" in broken_text(tmp_path, "0.json", b'{"captions": ["", " "]}', **field)
+    label = {"caption": None, "label": "cls"}
+    assert "not an integer" in broken_text(tmp_path, "0.cls", b"cat", **label)
+    assert "-3" in broken_text(tmp_path, "0.cls", b"-3", **label)
+
+
+def test_a_kept_index_equals_a_fresh_one(shards, tmp_path, monkeypatch):
+    fresh = read_all(TarSource(shards))
+    folder = str(tmp_path / "index")
+    assert read_all(TarSource(shards, index_dir=folder)) == fresh
+
+    def refuse(*_):
+        raise AssertionError("scanned again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tar_source, "scan_members", refuse)
+        assert read_all(TarSource(shards, index_dir=folder)) == fresh
+        with pytest.raises(AssertionError, match="again"):  # other members need another index
+            TarSource(shards, caption="json.captions", index_dir=folder)
+    write_tar(tmp_path / "train-00001.tar", make_members(99))
+    assert TarSource(shards, index_dir=folder).read_text(1, 0) == (["number 99"], -1)
+    for file in (tmp_path / "index").iterdir():
+        file.write_bytes(b"PK broken")
+    assert TarSource(shards, index_dir=folder).shard_sizes.tolist() == [7, 1, 9, 6]
+
+
+def test_remote_shards_read_alike(shards, tmp_path):
+    memory = fsspec.filesystem("memory")
+    for number in range(4):
+        name = f"train-{number:05d}.tar"
+        memory.pipe(f"/tars/{name}", (tmp_path / name).read_bytes())
+    assert read_all(TarSource("memory://tars/train-*.tar")) == read_all(TarSource(shards))
+
+
+def test_threads_read_what_one_reads(shards):
+    source = TarSource(shards, caption="json.captions")
+    places = [(s, i) for s, n in enumerate(source.shard_sizes) for i in range(n)] * 20
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda p: source.read(*p), places)) == read_all(source) * 20
+
+
+def test_the_index_is_small():
+    """16 bytes and the key for each example with one text."""
+    rows = {f"{n:09d}.{kind}" for n in range(1) for kind in ("jpg", "txt")}
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name in sorted(rows):
+            tar.addfile(tarfile.TarInfo(name))
+    index = tar_source._index(file, len(file.getvalue()), {"jpg": 0, "txt": 1})
+    assert index.table.itemsize * index.table.shape[1] == 16
+    assert index.keys.dtype == np.dtype("S9")

@@ -1,0 +1,166 @@
+import gzip
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from big_align.data.clip_tokenizer import clean_text
+from big_align.data.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
+
+PIECES = (
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
+    "un", "##aff", "##able", "##a", "##ff", "a", "cat", "the", "##s", "!", "naive",
+)  # fmt: skip
+
+
+def write_pieces(tmp_path, pieces=PIECES, name="vocabulary.txt") -> str:
+    (tmp_path / name).write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return str(tmp_path / name)
+
+
+@pytest.fixture(scope="session")
+def clip(data_dir) -> ClipTokenizer:
+    return ClipTokenizer(str(data_dir / "text" / "clip_bpe_simple_vocab_16e6.txt.gz"))
+
+
+def real(tokenizer, text: str) -> list[int]:
+    ids, mask = tokenizer([text])
+    assert (np.diff(mask[0].astype(int)) <= 0).all()  # real tokens first
+    assert not ids[~mask].any()
+    return ids[mask].tolist()
+
+
+def test_words():
+    tokenizer = WordTokenizer(("cat", "dog"), length=4)
+    assert real(tokenizer, "Cat  fish DOG") == [2, 3, 1, 4]
+    assert real(tokenizer, "dog dog dog dog dog") == [2, 4, 4, 4]
+    assert real(tokenizer, "") == [2]
+    assert tokenizer.vocab_size == 5
+    for words, message in ((("a", "A"), "'a' stands twice"), (("a b",), "'a b' is empty or has")):
+        with pytest.raises(ValueError, match=message):
+            WordTokenizer(words, length=4)
+
+
+def test_word_pieces_are_the_longest_from_the_left(tmp_path):
+    """By hand: `unaffable` is un ##aff ##able, `unaff` un ##aff; `cab` has no piece for its b."""
+    tokenizer = WordPieceTokenizer(write_pieces(tmp_path), length=10)
+    assert real(tokenizer, "the unaffable cats!") == [2, 12, 5, 6, 7, 11, 13, 14, 3]
+    assert real(tokenizer, "unaff cab") == [2, 5, 6, 1, 3]
+    assert real(tokenizer, "Naïve") == [2, 15, 3]
+    assert real(tokenizer, "") == [2, 3]
+    assert (tokenizer.vocab_size, tokenizer.length) == (16, 10)
+
+
+def test_word_pieces_keep_the_end_when_cut(tmp_path):
+    tokenizer = WordPieceTokenizer(write_pieces(tmp_path), length=5)
+    text, text_mask = tokenizer(["the cat a cat the", "the cat a", "cat"])
+    assert text.tolist() == [[2, 12, 11, 10, 3], [2, 12, 11, 10, 3], [2, 11, 3, 0, 0]]
+    assert text_mask.sum(1).tolist() == [5, 5, 3]
+    assert (text.dtype, text_mask.dtype) == (np.int32, bool)
+
+
+def test_case_is_kept_on_request(tmp_path):
+    path = write_pieces(tmp_path, [*PIECES, "Cat"])
+    assert real(WordPieceTokenizer(path, 10, lowercase=False), "Cat cat The") == [2, 16, 11, 1, 3]
+
+
+def test_special_tokens_may_stand_anywhere(tmp_path):
+    pieces = ["cat", "[SEP]", "[UNK]", "[CLS]", "[PAD]", "[MASK]"]
+    text, text_mask = WordPieceTokenizer(write_pieces(tmp_path, pieces), 5)(["cat dog"])
+    assert text.tolist() == [[3, 0, 2, 1, 4]] and text_mask.tolist() == [[True] * 4 + [False]]
+
+
+def test_bert_ids(data_dir):
+    """Published ids of bert-base-uncased."""
+    tokenizer = WordPieceTokenizer(str(data_dir / "text" / "bert-base-uncased-vocab.txt"), 64)
+    assert tokenizer.vocab_size == 30522
+    ids = [101, 7592, 1010, 2026, 3899, 2003, 10140, 102]
+    assert real(tokenizer, "Hello, my dog is cute") == ids
+    ids = [101, 14477, 20961, 3468, 7861, 8270, 4667, 2015, 102]
+    assert real(tokenizer, "unaffable embeddings") == ids
+
+
+def test_vocabulary_files_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="no file '.*none.txt'; .*build_vocab"):
+        WordPieceTokenizer(str(tmp_path / "none.txt"))
+    with pytest.raises(ValueError, match=r"lacks \[CLS\], \[SEP\]; .*build_vocab"):
+        WordPieceTokenizer(write_pieces(tmp_path, ["[PAD]", "[UNK]", "cat"]))
+    with pytest.raises(ValueError, match="length is 2"):
+        WordPieceTokenizer(write_pieces(tmp_path), length=2)
+
+
+def test_clip_ids(clip):
+    """The ids that CLIP's own tokenizer gives."""
+    assert clip.vocab_size == 49408
+    assert real(clip, "a photo of a cat") == [49406, 320, 1125, 539, 320, 2368, 49407]
+    assert real(clip, "Hello   World!") == [49406, 3306, 1002, 256, 49407]
+    assert real(clip, "") == [49406, 49407]
+    assert real(clip, "it's") == [49406, 585, 568, 49407] == real(clip, "it\u2019s")
+    assert len(real(clip, "2024")) == 6  # digits stand alone
+
+
+def test_clip_keeps_the_end_when_cut(data_dir, clip):
+    short = ClipTokenizer(str(data_dir / "text" / "clip_bpe_simple_vocab_16e6.txt.gz"), length=5)
+    text, text_mask = short(["a photo of a cat", "a cat"])
+    assert text.tolist() == [[49406, 320, 1125, 539, 49407], [49406, 320, 2368, 49407, 0]]
+    assert text_mask.sum(1).tolist() == [5, 4]
+    assert short.fingerprint != clip.fingerprint
+
+
+def test_clip_encodes_any_text_without_loss(clip):
+    """The letters of the pieces spell the bytes of the cleaned text, spaces apart."""
+    names = {number: piece for piece, number in clip._ids.items()}
+    letters = {letter: byte for byte, letter in clip._letters.items()}
+    for text in ("½ + Ⅷ = 3²", "日本 नमस्ते é", "👩‍🚀🇩🇪", "a_b__c'S <|endoftext|> 's"):
+        pieces = "".join(names[i] for i in real(clip, text)[1:-1]).replace("</w>", "")
+        wanted = clean_text(text).replace(" ", "").encode()
+        assert bytes(letters[letter] for letter in pieces) == wanted
+
+
+def test_a_caption_cannot_spell_the_end(clip):
+    assert real(clip, "a <|endoftext|> b").count(49407) == 1
+
+
+def test_clip_cleaning():
+    assert clean_text(" &lt;B&gt;  &amp;amp; \n x ") == "<b> & x"
+    assert clean_text("“ﬁne” ＡＢＣ！ cafe\u0301") == '"fine" abc! café'
+
+
+def test_merges_files_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="no file"):
+        ClipTokenizer(str(tmp_path / "none.gz"))
+    (tmp_path / "x.gz").write_bytes(b"plain")
+    with pytest.raises(ValueError, match="not gzipped"):
+        ClipTokenizer(str(tmp_path / "x.gz"))
+    (tmp_path / "y.gz").write_bytes(gzip.compress(b"#version\na b\n"))
+    with pytest.raises(ValueError, match="does not hold 48894 pairs"):
+        ClipTokenizer(str(tmp_path / "y.gz"))
+
+
+def test_fingerprints_change_with_whatever_changes_ids(tmp_path, clip):
+    base = write_pieces(tmp_path)
+    swapped = write_pieces(tmp_path, (*PIECES[:-2], PIECES[-1], PIECES[-2]), "swapped.txt")
+    copy = write_pieces(tmp_path, PIECES, "copy.txt")
+    prints = [
+        WordPieceTokenizer(base, 10).fingerprint,
+        WordPieceTokenizer(swapped, 10).fingerprint,
+        WordPieceTokenizer(base, 11).fingerprint,
+        WordPieceTokenizer(base, 10, lowercase=False).fingerprint,
+        WordTokenizer(("a", "b"), 4).fingerprint,
+        WordTokenizer(("b", "a"), 4).fingerprint,
+        WordTokenizer(("a", "b"), 5).fingerprint,
+        clip.fingerprint,
+    ]
+    assert len(set(prints)) == len(prints)
+    assert WordPieceTokenizer(copy, 10).fingerprint == prints[0]
+    assert all(len(value) == 64 for value in prints)
+
+
+def test_threads_get_what_one_gets(tmp_path, clip):
+    texts = [f"the cat {n} unaffable" for n in range(200)]
+    for tokenizer in (clip, WordPieceTokenizer(write_pieces(tmp_path), 8)):
+        whole = tokenizer(texts)
+        with ThreadPoolExecutor(8) as pool:
+            parts = list(pool.map(tokenizer, [[text] for text in texts]))
+        for column in range(2):
+            np.testing.assert_array_equal(np.concatenate([p[column] for p in parts]), whole[column])

@@ -1,0 +1,17 @@
+"""Random variables for a model, without compiling its initialisation."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+
+def draw_variables(model: nn.Module, *inputs) -> dict:
+    """Returns variables of the right shapes, none of them at a special value such as 0 or 1."""
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs))
+    rng = np.random.default_rng(0)
+
+    def draw(path, shape):
+        mean = 1.0 if path[-1].key in ("scale", "var") else 0.0
+        return np.float32(mean + 0.2 * rng.uniform(-1, 1, shape.shape))
+
+    return jax.tree_util.tree_map_with_path(draw, nn.meta.unbox(shapes))

@@ -1,0 +1,86 @@
+"""Laws that every tower obeys: precision, rematerialisation, randomness, compilation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drawn_variables import draw_variables
+
+from big_align.models import efficientnet
+from big_align.models.bert import Bert
+from big_align.models.efficientnet import EfficientNet
+from big_align.models.vit import ViT
+
+TOWERS = {
+    "efficientnet": EfficientNet(width=0.5, stem_stride=1, drop_path=0.5, dropout=0.1),
+    "vit": ViT("ti/4", width=16, depth=2, mlp_dim=32, heads=2, drop_path=0.5, dropout=0.1),
+    "bert": Bert(width=16, depth=2, mlp_dim=32, heads=2, vocab_size=20, max_length=8),
+}
+
+
+@pytest.fixture(scope="module", params=TOWERS)
+def case(request):
+    """A tower, its inputs and its variables."""
+    tower, size = TOWERS[request.param], 8
+    image = jax.random.normal(jax.random.key(0), (size, 16, 16, 3))
+    text = jax.random.randint(jax.random.key(1), (size, 8), 1, 20)
+    mask = jnp.arange(8) < jnp.arange(1, size + 1)[:, None]
+    inputs = (text, mask) if request.param == "bert" else (image,)
+    with pytest.MonkeyPatch.context() as patch:
+        # Seven stages take most of a minute to compile; two have all that the laws are about.
+        patch.setattr(efficientnet, "STAGES", ((1, 3, 1, 1, 16), (2, 5, 2, 6, 24)))
+        yield tower, inputs, draw_variables(tower, *inputs)
+
+
+def train_step(tower, inputs):
+    """Returns a compiled function from variables and a seed to features, loss and gradients."""
+
+    def loss(params, rest, seed):
+        rngs = {"dropout": jax.random.key(seed)}
+        variables = {"params": params, **rest}
+        (pooled, _), new = tower.apply(variables, *inputs, True, rngs=rngs, mutable=list(rest))
+        return jnp.sin(pooled.astype(jnp.float32)).sum(), (pooled, new)
+
+    compiled = jax.jit(jax.grad(loss, has_aux=True))
+
+    def step(variables, seed):
+        rest = {name: value for name, value in variables.items() if name != "params"}
+        return compiled(variables["params"], rest, seed)
+
+    step.compiled = compiled
+    return step
+
+
+def test_remat_equals_storing_and_seeds_are_the_only_randomness(case):
+    tower, inputs, variables = case
+    step, remat = train_step(tower, inputs), train_step(tower.clone(remat=True), inputs)
+    stored, repeated = step(variables, 0), step(variables, 0)
+    jax.tree.map(np.testing.assert_array_equal, repeated, stored)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        remat(variables, 0),
+        stored,
+    )
+    _, (other, _) = step(variables, 1)
+    assert np.abs(other - stored[1][0]).max() > 1e-3
+    assert step.compiled._cache_size() == 1
+
+
+def test_bfloat16_is_close_and_keeps_float32_parameters(case):
+    tower, inputs, variables = case
+    half = tower.clone(dtype="bfloat16")
+    shapes = jax.eval_shape(half.init, jax.random.key(0), *inputs)
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(shapes))
+    pooled, tokens = jax.jit(half.apply)(variables, *inputs)
+    expected, _ = jax.jit(tower.apply)(variables, *inputs)
+    assert pooled.dtype == tokens.dtype == jnp.bfloat16
+    error = jnp.linalg.norm(pooled.astype(jnp.float32) - expected) / jnp.linalg.norm(expected)
+    assert error < 0.03
+
+
+def test_evaluation_treats_every_example_alone(case):
+    tower, inputs, variables = case
+    pooled, _ = jax.jit(tower.apply)(variables, *inputs)
+    alone, _ = jax.jit(tower.apply)(variables, *(x[3:4] for x in inputs))
+    np.testing.assert_allclose(alone, pooled[3:4], rtol=1e-4, atol=1e-5)
+    assert tower.output_dim == pooled.shape[-1]

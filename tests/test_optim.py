@@ -1,0 +1,220 @@
+"""Laws of schedules, masks, optimizers and the moving average."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from big_align.optim import decay_mask, make_optimizer, make_schedule, update_average
+
+
+def draw_params(seed: int) -> dict:
+    rng = np.random.default_rng(seed)
+    return {
+        "dense": {
+            "kernel": jnp.asarray(rng.normal(size=(16, 8)), jnp.float32),
+            "bias": jnp.asarray(rng.normal(size=8), jnp.float32),
+        },
+        "temperature": jnp.float32(rng.normal()),
+    }
+
+
+def run(optimizer, params, steps=3, seed=10):
+    """Returns the parameters after a few updates from gradients that depend on the step alone."""
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for step in range(steps):
+        updates, state = update(draw_params(seed + step), state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def assert_close(actual, desired, rtol=1e-5):
+    jax.tree.map(lambda a, d: np.testing.assert_allclose(a, d, rtol=rtol, atol=1e-7), actual, desired)
+
+
+def test_align_schedule():
+    schedule = make_schedule(total_steps=1_200_000, learning_rate=1e-3, warmup_steps=10_000)
+    expected = {0: 0, 5_000: 5e-4, 10_000: 1e-3, 605_000: 5e-4, 1_200_000: 0, 1_300_000: 0}
+    for step, value in expected.items():
+        np.testing.assert_allclose(schedule(step), value, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({"decay": "linear", "end_value": 0.2}, {10: 1, 35: 0.6, 60: 0.2}),
+        ({"decay": "cosine"}, {10: 1, 35: 0.5, 60: 0}),
+        ({"decay": "cosine", "end_value": 0.2}, {10: 1, 35: 0.6, 60: 0.2, 99: 0.2}),
+        ({"decay": "constant"}, {5: 0.5, 10: 1, 60: 1}),
+        (
+            {"decay": "step", "decay_every": 5, "decay_rate": 0.5, "end_value": 0.2},
+            {10: 1, 14: 1, 15: 0.5, 20: 0.25, 25: 0.2, 60: 0.2},
+        ),
+    ],
+)
+def test_decays(options, expected):
+    schedule = make_schedule(total_steps=60, learning_rate=1.0, warmup_steps=10, **options)
+    for step, value in expected.items():
+        np.testing.assert_allclose(schedule(jnp.int32(step)), value, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"decay": "exponential"}, "decay = 'exponential' is unknown; known: linear, cosine"),
+        ({"warmup_steps": 101}, r"warmup_steps = 101 is not in \[0, total_steps = 100\]"),
+        ({"warmup_steps": -1}, "warmup_steps = -1 is not in"),
+        ({"total_steps": 0}, "total_steps = 0 must be at least 1"),
+        ({"learning_rate": -1.0}, "learning_rate = -1.0 must be positive"),
+        ({"end_value": 2.0}, "end_value = 2.0 is not in"),
+        ({"decay": "step"}, "decay_every = None must be at least 1 step"),
+        ({"decay": "step", "decay_every": 5, "decay_rate": 0.0}, "decay_rate = 0.0 is not in"),
+    ],
+)
+def test_impossible_schedule(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_schedule(**{"total_steps": 100, "learning_rate": 1.0} | options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"name": "adam"}, "name = 'adam' is unknown; known: lamb, adamw, sgd"),
+        ({"b2": 1.0}, r"b2 = 1.0 is not in \[0, 1\)"),
+        ({"weight_decay": -0.1}, "weight_decay = -0.1 must not be negative"),
+        ({"eps": 0.0}, "eps = 0.0 must be positive"),
+        ({"clip_norm": 0.0}, "clip_norm = 0.0 must be positive"),
+    ],
+)
+def test_impossible_optimizer(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_optimizer(1e-3, **options)
+
+
+def test_decay_mask():
+    params = draw_params(0) | {
+        "embedding": jnp.ones((5, 3)),
+        "norm": {"scale": jnp.ones(3), "bias": jnp.ones(3)},
+        "heads": {"bias": jnp.ones((2, 4)), "kernel": jnp.ones((3, 2, 4))},
+        "head": {"kernel": jnp.ones((3, 3))},
+    }
+    assert decay_mask(params, ("bias", "head")) == {
+        "dense": {"kernel": True, "bias": False},
+        "temperature": False,
+        "embedding": True,
+        "norm": {"scale": False, "bias": False},
+        "heads": {"bias": False, "kernel": True},
+        "head": {"kernel": False},
+    }
+
+
+def test_lamb_by_hand():
+    # The first step of Adam is the sign of the gradient: u = (1, -1) + 0.1 * (3, 4), |w| = 5.
+    params = {"kernel": jnp.array([[3.0, 4.0]]), "bias": jnp.array([3.0, 4.0])}
+    grads = {"kernel": jnp.array([[0.5, -2.0]]), "bias": jnp.array([0.5, -2.0])}
+    optimizer = make_optimizer(0.01, "lamb", weight_decay=0.1, eps=1e-12)
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    ratio = 5 / np.hypot(1.3, 0.6)
+    np.testing.assert_allclose(updates["kernel"], [[-0.013 * ratio, 0.006 * ratio]], rtol=1e-6)
+    np.testing.assert_allclose(updates["bias"], [-0.01, 0.01], rtol=1e-6)
+
+
+def test_lamb_moves_parameters_that_are_zero():
+    params = {"kernel": jnp.zeros((2, 2))}
+    updates, _ = (o := make_optimizer(0.01, "lamb")).update(
+        {"kernel": jnp.ones((2, 2))}, o.init(params), params
+    )
+    np.testing.assert_allclose(updates["kernel"], -0.01, rtol=1e-5)
+
+
+def test_lamb_equals_optax_where_nothing_is_excluded():
+    params = {"kernel": draw_params(0)["dense"]["kernel"]}
+    ours, theirs = (
+        make_optimizer(0.1, "lamb", weight_decay=0.1),
+        optax.lamb(0.1, eps=1e-6, weight_decay=0.1),
+    )
+    states = [ours.init(params), theirs.init(params)]
+    for step in range(3):
+        grads = {"kernel": draw_params(step + 1)["dense"]["kernel"]}
+        (mine, states[0]), (other, states[1]) = (
+            o.update(grads, s, params) for o, s in zip((ours, theirs), states, strict=True)
+        )
+        assert_close(mine, other)
+        params = optax.apply_updates(params, mine)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_excluded_parameters_follow_plain_adam(name):
+    params = draw_params(0)
+    ours = run(make_optimizer(0.1, name, weight_decay=0.5), params)
+    adam = run(optax.adam(0.1, eps=1e-6), params)
+    assert_close(ours["dense"]["bias"], adam["dense"]["bias"])
+    assert_close(ours["temperature"], adam["temperature"])
+    assert np.abs(ours["dense"]["kernel"] - adam["dense"]["kernel"]).max() > 1e-2
+
+
+def test_adamw_equals_optax():
+    params = draw_params(0)
+    ours = run(make_optimizer(0.1, "adamw", weight_decay=0.5), params)
+    assert_close(ours, run(optax.adamw(0.1, eps=1e-6, weight_decay=0.5, mask=decay_mask), params))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_equals_optax(nesterov):
+    params = draw_params(0)
+    ours = run(make_optimizer(0.1, "sgd", momentum=0.8, nesterov=nesterov), params)
+    assert_close(ours, run(optax.sgd(0.1, 0.8, nesterov), params))
+
+
+def test_clip_scales_the_whole_gradient():
+    params = draw_params(0)
+    optimizer = make_optimizer(1.0, "sgd", momentum=0.0, clip_norm=0.5)
+    for size, norm in ((1e3, 0.5), (1e-3, None)):
+        grads = jax.tree.map(lambda g, size=size: size * g, draw_params(1))
+        updates, _ = optimizer.update(grads, optimizer.init(params), params)
+        norm = norm or optax.global_norm(grads)
+        np.testing.assert_allclose(optax.global_norm(updates), norm, rtol=1e-5)
+        assert_close(updates, jax.tree.map(lambda g: -g * norm / optax.global_norm(grads), grads))
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
+def test_sharded_update_equals_unsharded(name):
+    mesh = jax.make_mesh((1, 8), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    params = draw_params(0)
+    sharded = dict(params, dense=dict(params["dense"]))
+    sharded["dense"]["kernel"] = jax.device_put(
+        params["dense"]["kernel"], NamedSharding(mesh, PartitionSpec("fsdp"))
+    )
+    optimizer = make_optimizer(0.1, name, weight_decay=0.1, clip_norm=1.0)
+    assert_close(run(optimizer, sharded), run(optimizer, params))
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
+def test_strict_types_and_float32_state(name):
+    with jax.numpy_dtype_promotion("strict"):
+        schedule = make_schedule(100, 1e-3, "cosine", warmup_steps=10)
+        optimizer = make_optimizer(schedule, name, weight_decay=0.1, clip_norm=1.0)
+        params = draw_params(0)
+        state = optimizer.init(params)
+        _, after = jax.jit(optimizer.update)(draw_params(1), state, params)
+        update_average(params, draw_params(1), 0.9, jnp.int32(3))
+    assert jax.tree.map(jnp.dtype, state) == jax.tree.map(jnp.dtype, after)
+    assert {x.dtype for x in jax.tree.leaves(after)} <= {np.dtype("float32"), np.dtype("int32")}
+
+
+def test_average_warms_up_and_then_decays():
+    first, second = draw_params(0), draw_params(1)
+    early = update_average(first, second, 0.99, 0)
+    assert_close(early, jax.tree.map(lambda a, b: 0.1 * a + 0.9 * b, first, second))
+    late = update_average(first, second, 0.99, 10_000)
+    assert_close(late, jax.tree.map(lambda a, b: 0.99 * a + 0.01 * b, first, second))
+    assert_close(update_average(first, first, 0.99, 5), first)
+
+
+def test_average_forgets_where_training_started():
+    average = {"kernel": jnp.full((2, 2), 100.0)}
+    for step in range(60):
+        average = update_average(average, {"kernel": jnp.ones((2, 2))}, 0.9999, step)
+    np.testing.assert_allclose(average["kernel"], 1, atol=1e-3)

@@ -1,0 +1,52 @@
+"""Config nodes become objects; every mistake is named with its field."""
+
+import pytest
+
+from big_align.errors import ConfigError
+from big_align.registry import check_arguments, lookup, make
+
+
+class Tower:
+    def __init__(
+        self, width: int, rate: float = 0.5, sizes: tuple[int, ...] = (), kind: str | None = None
+    ):
+        if width < 1:
+            raise ValueError(f"width = {width} must be positive")
+        self.width, self.rate, self.sizes, self.kind = width, rate, sizes, kind
+
+
+def test_values_reach_the_constructor_with_their_types():
+    tower = make(Tower, {"name": "x", "width": 3, "rate": 1, "sizes": [1, 2]}, "config.t")
+    assert (tower.width, tower.rate, tower.sizes) == (3, 1.0, (1, 2))
+    assert isinstance(tower.rate, float)
+
+
+def test_none_means_the_default():
+    assert make(Tower, {"width": 3, "rate": None}, "config.t").rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"widht": 3}, "config.t.widht is unknown .did you mean 'width'"),
+        ({"width": "3"}, "config.t.width = '3' is not of type int"),
+        ({"width": 2.5}, "config.t.width = 2.5 is not of type int"),
+        ({"width": 3, "sizes": ["a"]}, "config.t.sizes = .* is not of type tuple"),
+        ({"rate": 0.1}, "config.t.width is missing; Tower needs it"),
+        ({"width": 0}, "config.t: width = 0 must be positive"),
+    ],
+)
+def test_a_mistake_is_named(node, message):
+    with pytest.raises(ConfigError, match=message):
+        make(Tower, node, "config.t")
+
+
+def test_what_the_program_gives_is_not_a_config_field():
+    with pytest.raises(ConfigError, match="config.t.width is unknown"):
+        check_arguments(Tower, {"width": 3}, "config.t", given=("width",))
+
+
+def test_names_are_looked_up():
+    assert lookup("path", {"path": "os:path.join"}, "config.t")("a", "b") == "a/b"
+    with pytest.raises(ConfigError, match="config.t.name = 'pth' is unknown .did you mean 'path'"):
+        lookup("pth", {"path": "os:path.join"}, "config.t")

@@ -1,0 +1,148 @@
+"""The train step: 8 devices equal 1, micro-batches equal the whole, resuming equals going on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from big_align.optim import make_optimizer
+
+from big_align import sharding
+from big_align.state import TrainState, describe_state
+from big_align.step import (
+    accumulated_gradients,
+    compile_step,
+    full_gradients,
+    make_train_step,
+)
+from tests import tiny
+
+
+def close(left, right, tolerance=2e-5):
+    """Leaves are equal up to a share of the largest entry of the leaf."""
+    for (path, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(left), jax.tree.leaves(right), strict=True
+    ):
+        x, y = np.asarray(x), np.asarray(y)
+        atol = tolerance * max(np.abs(y).max(initial=0), 1e-2)
+        np.testing.assert_allclose(x, y, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
+
+
+def run_steps(devices, fsdp=1, steps=3, group_size=None, microbatches=1, decay=None, **objective):
+    mesh = tiny.make_mesh(devices, fsdp)
+    made = tiny.make_objective(mesh, group_size, **objective)
+    optimizer = make_optimizer(name="lamb", learning_rate=optax.constant_schedule(1e-2))
+    _, create = describe_state(
+        made, optimizer, tiny.make_batch(1), mesh, seed=1, averaged=decay is not None
+    )
+    state = create()
+    batches = [
+        sharding.place_batch(tiny.make_batch(16, seed, masked=seed), mesh) for seed in range(steps)
+    ]
+    step = make_train_step(
+        made, optimizer, mesh, microbatches=microbatches, average_decay=decay
+    )
+    compiled = compile_step(step, state, batches[0], mesh)
+    losses = []
+    for batch in batches:
+        state, metrics = compiled(state, batch)
+        losses.append(float(metrics["loss"]))
+    return np.array(losses), state
+
+
+@pytest.mark.parametrize("group_size", [None, 2])
+@pytest.mark.parametrize("fsdp", [1, 4])
+def test_eight_devices_equal_one(group_size, fsdp):
+    one, state_one = run_steps(1, group_size=group_size)
+    eight, state_eight = run_steps(8, fsdp, group_size=group_size)
+    np.testing.assert_allclose(eight, one, rtol=1e-5)
+    close(state_eight.params, state_one.params, 2e-4)
+    close(state_eight.model_state, state_one.model_state)
+
+
+def test_fsdp_splits_parameters_and_moments():
+    _, state = run_steps(8, fsdp=4, steps=1)
+    kernel = lambda tree: tree["model"]["text"]["block_00"]["mlp"]["up"]["kernel"]  # noqa: E731
+    moments = optax.tree_utils.tree_get(state.opt_state, "mu")
+    for array in (kernel(state.params), kernel(moments)):
+        assert array.addressable_shards[0].data.size * 4 == array.size
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_microbatches_with_aligned_groups_change_nothing(devices):
+    whole, state_whole = run_steps(devices, group_size=2)
+    parts, state_parts = run_steps(devices, group_size=2, microbatches=2)
+    np.testing.assert_allclose(parts, whole, rtol=1e-5)
+    close(state_parts.params, state_whole.params, 2e-4)
+    close(state_parts.model_state, state_whole.model_state)
+
+
+def test_accumulated_gradients_keep_every_negative():
+    """The gradients are those of the whole batch, temperature included; averages are not."""
+    mesh = tiny.make_mesh(2)
+    objective = tiny.make_objective(mesh, group_size=2)
+    batch = sharding.place_batch(tiny.make_batch(16), mesh)
+    params, model_state = _unboxed(objective, tiny.make_batch(1))
+    arguments = (objective, params, model_state, batch, jax.random.PRNGKey(0), mesh)
+    whole = jax.jit(lambda: full_gradients(*arguments)[0])()
+    parts = jax.jit(lambda: accumulated_gradients(*arguments, 4)[0])()
+    close(parts, whole)
+    assert abs(float(whole["temperature"])) > 1e-3
+
+    halves = [{k: v[i::2] for k, v in tiny.make_batch(16).items()} for i in range(2)]
+    gradients = jax.jit(lambda batch: full_gradients(*arguments[:3], batch, *arguments[4:])[0])
+    averaged = np.mean([gradients(sharding.place_batch(h, mesh))["temperature"] for h in halves])
+    assert abs(averaged - whole["temperature"]) > 1e-2 * abs(whole["temperature"])
+
+
+def _unboxed(objective, batch):
+    import flax.linen as nn
+
+    arrays = jax.tree.map(jnp.asarray, batch)
+    return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), arrays))
+
+
+def test_a_masked_row_changes_no_gradient_but_through_batch_norm():
+    """With one group a row, a padded batch has the loss and gradients of its real rows."""
+    mesh = tiny.make_mesh(1)
+    objective = tiny.make_objective(mesh, group_size=1)
+    params, model_state = _unboxed(objective, tiny.make_batch(1))
+    rest = (jax.random.PRNGKey(0), mesh)
+    padded = jax.tree.map(jnp.asarray, tiny.make_batch(8, masked=3))
+    sliced = {k: v[:5] for k, v in padded.items()}
+    gradients = jax.jit(lambda batch: full_gradients(objective, params, model_state, batch, *rest))
+    with_padding, _, loss, _ = gradients(padded)
+    without, _, expected, _ = gradients(sliced)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    close(with_padding, without)
+
+
+def test_the_average_of_parameters_follows_them():
+    _, state = run_steps(1, decay=0.5)
+    gap = jax.tree.map(lambda a, p: float(jnp.abs(a - p).max()), state.average, state.params)
+    assert max(jax.tree.leaves(gap)) > 0
+    assert state.evaluated_params is state.average
+
+
+def test_temperature_is_projected():
+    _, state = run_steps(1, temperature=0.2, min_temperature=0.2)
+    assert float(state.params["temperature"]) >= 0.2
+
+
+def test_a_tiny_run_overfits():
+    mesh = tiny.make_mesh(1)
+    objective = tiny.make_objective(mesh, label_smoothing=0.0)
+    optimizer = make_optimizer(name="adamw", learning_rate=optax.constant_schedule(1e-2))
+    _, create = describe_state(objective, optimizer, tiny.make_batch(1), mesh)
+    state, batch = create(), sharding.place_batch(tiny.make_batch(8), mesh)
+    compiled = compile_step(make_train_step(objective, optimizer, mesh), state, batch, mesh)
+    for _ in range(60):
+        state, metrics = compiled(state, batch)
+    assert float(metrics["loss"]) < 0.1
+
+
+def test_state_is_one_pytree():
+    _, state = run_steps(1, steps=1)
+    assert isinstance(state, TrainState)
+    assert int(state.step) == 1
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))

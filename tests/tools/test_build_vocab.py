@@ -1,0 +1,75 @@
+import subprocess
+import sys
+
+import pytest
+
+from big_align.data import vocabulary
+from big_align.data.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from big_align.tools import build_vocab
+
+CAPTIONS = ["A cat sat on the mat.", "Cats, naïve cats & dogs!", "the dogs sit on mats"] * 20
+
+
+@pytest.fixture
+def captions(tmp_path) -> str:
+    path = tmp_path / "captions.txt"
+    path.write_text("\n".join(CAPTIONS) + "\n\n", encoding="utf-8")
+    return str(path)
+
+
+def test_words_are_counted_as_bert_splits_them():
+    counts = vocabulary.count_words(CAPTIONS)
+    assert counts["cats"] == 40 and counts["naive"] == 20 and counts["."] == 20
+    assert vocabulary.count_words(CAPTIONS, lowercase=False)["Cats"] == 20
+
+
+def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_path, capsys):
+    output = str(tmp_path / "vocabulary.txt")
+    arguments = [f"--source={captions}", "--size=120", f"--output={output}"]
+    assert build_vocab.main(arguments) == 0
+    assert "pieces from" in capsys.readouterr().out
+    pieces = open(output, encoding="utf-8").read().splitlines()
+    assert tuple(pieces[:5]) == SPECIAL_TOKENS
+    assert len(set(pieces)) == len(pieces) <= 120
+    assert {"cat", "dogs", "naive"} <= set(pieces)
+    text, _ = WordPieceTokenizer(output, 32)(CAPTIONS)
+    assert not (text == 1).any()
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("tmp")] == []
+
+
+def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
+    captions = vocabulary.open_captions(f"{data_dir}/flickr8k/dev-*.tar", "json.captions")
+    kept = list(captions)
+    assert len(kept) == 5000
+    pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000)
+    assert 950 <= len(pieces) <= 1000
+    vocabulary.write_vocabulary(pieces, str(tmp_path / "v.txt"))
+    text, text_mask = WordPieceTokenizer(str(tmp_path / "v.txt"), 64)(kept)
+    assert not (text == 1).any()
+    assert text_mask.sum() < 1.5 * 5000 * 14  # 12 words and two marks a caption: most are whole
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"source": "none-*.tar"}, "no file matches 'none-*.tar'"),
+        ({"size": "5"}, "size is 5; it must be above the 5 special tokens"),
+        ({"size": "20"}, "size is 20, and the captions have"),
+        ({"output": "/no/such/folder/v.txt"}, "no folder /no/such/folder"),
+        ({"source": "tfds:mnist"}, "does not read as tfds:NAME:SPLIT"),
+    ],
+)
+def test_bad_input_is_one_line(captions, tmp_path, capsys, changed, message):
+    options = {"source": captions, "size": "100", "output": str(tmp_path / "v.txt"), **changed}
+    assert build_vocab.main([f"--{name}={value}" for name, value in options.items()]) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert message in lines[-1] and lines[-1].startswith("build_vocab: ")
+    assert not (tmp_path / "v.txt").exists()
+
+
+def test_help_explains_without_loading_tensorflow():
+    done = subprocess.run(
+        [sys.executable, "-m", "big_align.tools.build_vocab", "--help"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "--source" in done.stdout and "one piece a line" in done.stdout
