@@ -16,7 +16,7 @@ from big_align.data.loader import TrainLoader
 from big_align.data.sources import Source
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
-from big_align.registry import check_arguments, lookup, make, suggest
+from big_align.registry import Node, check_arguments, lookup, make, suggest
 from big_align.types import Evaluator, Objective
 
 IMAGE_TOWERS = {
@@ -67,7 +67,7 @@ FIELDS = {
 }
 
 
-def check_config(config: Mapping[str, Any]) -> None:
+def check_config(config: Node) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
 
     Raises:
@@ -99,7 +99,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     build_objective(config, build_mesh(config))
 
 
-def _check_data(config: Mapping[str, Any]) -> None:
+def _check_data(config: Node) -> None:
     """Checks the nodes whose objects read files, without making them."""
     _lookup_and_check(config["tokenizer"], TOKENIZERS, "config.tokenizer")
     nodes = {"config.data": (TrainLoader, config["data"])}
@@ -123,22 +123,22 @@ def _shape_of_image(transform: str, where: str) -> tuple[int, ...]:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _lookup_and_check(node: Mapping[str, Any], table: Mapping[str, str], where: str) -> Any:
+def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:
     target = lookup(node.get("name"), table, where)
     check_arguments(target, node, where)
     return target
 
 
-def _without(node: Mapping[str, Any], field: str) -> dict[str, Any]:
+def _without(node: Node, field: str) -> dict[str, Any]:
     return {k: v for k, v in node.items() if k != field}
 
 
-def build_mesh(config: Mapping[str, Any]) -> Mesh:
+def build_mesh(config: Node) -> Mesh:
     """Builds the device mesh."""
     return make(sharding.make_mesh, config["mesh"], "config.mesh")
 
 
-def build_model(config: Mapping[str, Any]) -> DualEncoder:
+def build_model(config: Node) -> DualEncoder:
     """Builds the dual encoder from its two towers."""
     node = config["model"]
     towers = {}
@@ -151,7 +151,7 @@ def build_model(config: Mapping[str, Any]) -> DualEncoder:
     return make(DualEncoder, rest, "config.model", **towers)
 
 
-def build_objective(config: Mapping[str, Any], mesh: Mesh) -> Objective:
+def build_objective(config: Node, mesh: Mesh) -> Objective:
     """Builds what is trained."""
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
@@ -159,7 +159,7 @@ def build_objective(config: Mapping[str, Any], mesh: Mesh) -> Objective:
 
 
 def build_optimizer(
-    config: Mapping[str, Any],
+    config: Node,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Builds the optimizer chain and its learning rate."""
     schedule = make(
@@ -177,7 +177,7 @@ def build_optimizer(
     return optimizer, schedule
 
 
-def build_tokenizer(config: Mapping[str, Any]) -> Any:
+def build_tokenizer(config: Node) -> Any:
     """Builds the tokenizer and checks it against the text tower.
 
     Raises:
@@ -197,13 +197,13 @@ def build_tokenizer(config: Mapping[str, Any]) -> Any:
     return tokenizer
 
 
-def build_source(node: Mapping[str, Any], where: str) -> Source:
+def build_source(node: Node, where: str) -> Source:
     """Builds a source of examples."""
     return make(lookup(node.get("name"), SOURCES, where), node, where)
 
 
 def build_train_loader(
-    config: Mapping[str, Any], tokenizer: Any, rows: tuple[int, int]
+    config: Node, tokenizer: Any, rows: tuple[int, int]
 ) -> TrainLoader:
     """Builds the loader of this process's rows of every training batch."""
     node = config["data"]
@@ -219,7 +219,7 @@ def build_train_loader(
     )
 
 
-def build_evaluators(config: Mapping[str, Any], tokenizer: Any) -> dict[str, Evaluator]:
+def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
     """Builds the evaluators by their names in the config."""
     evaluators = {}
     for name, node in config["evaluators"].items():
@@ -235,14 +235,14 @@ def build_evaluators(config: Mapping[str, Any], tokenizer: Any) -> dict[str, Eva
 
 
 def build_checkpointer(
-    config: Mapping[str, Any], workdir: str, read_only: bool = False
+    config: Node, workdir: str, read_only: bool = False
 ) -> Checkpointer:
     """Builds what saves and restores the training state."""
     node = _without(config["checkpoint"], "every")
     return make(Checkpointer, node, "config.checkpoint", workdir=workdir, read_only=read_only)
 
 
-def describe_run(config: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
     """Returns what a checkpoint must agree on to be continued: it fixes the order of examples."""
     return {
         "tokenizer": tokenizer.fingerprint,
@@ -251,7 +251,7 @@ def describe_run(config: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def example_batch(config: Mapping[str, Any], tokenizer: Any) -> dict[str, np.ndarray]:
+def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
     """Returns one row of a training batch, of zeros: the shapes to build a model with."""
     shape = _shape_of_image(config["data"]["transform"], "config.data.transform")
     return {

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from big_align.types import Params
 
@@ -185,7 +186,7 @@ def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
     return optax.GradientTransformation(init, update)
 
 
-def update_average(average: Params, params: Params, decay: float, step: jax.Array) -> Params:
+def update_average(average: Params, params: Params, decay: float, step: ArrayLike) -> Params:
     """Moves an exponential moving average of the parameters by one step.
 
     Early on the decay is min(decay, (1 + step) / (10 + step)), so that the average forgets where

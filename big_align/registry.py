@@ -14,8 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from beartype.door import is_bearable
+from ml_collections import ConfigDict
 
 from big_align.errors import ConfigError
+
+Node = ConfigDict | Mapping[str, Any]
+"""A part of a config."""
 
 
 def suggest(word: str, known: typing.Iterable[str]) -> str:
@@ -50,7 +54,7 @@ def _fit(value: Any, hint: Any) -> Any:
 
 
 def check_arguments(
-    target: Any, node: Mapping[str, Any], where: str, given: typing.Collection[str] = ()
+    target: Any, node: Node, where: str, given: typing.Collection[str] = ()
 ) -> dict[str, Any]:
     """Checks the values of a config node against a signature, without calling it.
 
@@ -96,7 +100,7 @@ def check_arguments(
     return arguments
 
 
-def make(target: Any, node: Mapping[str, Any], where: str, **given: Any) -> Any:
+def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     """Calls a function or class with the checked values of a node and what the program gives.
 
     Raises:

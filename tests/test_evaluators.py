@@ -1,0 +1,123 @@
+"""Recalls and accuracies of small cases computed by hand; every example counts once."""
+
+import numpy as np
+import pytest
+
+from big_align.data.array_source import ArraySource
+from big_align.embedding import Embedder
+from big_align.evaluators.retrieval import Retrieval, rank_of_match
+from big_align.evaluators.zero_shot import ZeroShot, embed_classes, measure_accuracy
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+class OneHotEmbedder(Embedder):
+    """Embeds an image by the colour of its first pixel and a text by its first token."""
+
+    def __init__(self, batch_size=4, dim=16):
+        self.batch_size, self.rows, self.dim = batch_size, (0, batch_size), dim
+
+    def embed_images(self, batches, count):
+        rows = [(np.eye(self.dim)[b["image"][:, 0, 0, 0]], b["mask"]) for b in batches]
+        return tuple(np.concatenate(x)[:count] for x in zip(*rows, strict=True))
+
+    def embed_texts(self, text, text_mask):
+        return np.eye(self.dim)[text[:, 0]]
+
+
+def tokenize(texts):
+    text = np.array([[int(t.split()[-1])] for t in texts], np.int32)
+    return text, np.ones_like(text, bool)
+
+
+tokenize.vocab_size, tokenize.length, tokenize.fingerprint = 16, 1, "last word"
+
+
+def source(colours, captions, label=None):
+    image = np.broadcast_to(np.uint8(colours)[:, None, None, None], (len(colours), 2, 2, 3))
+    return ArraySource(image, captions, label)
+
+
+def test_ranks_by_hand():
+    queries = np.float32([[1.0, 0.0], [0.0, 1.0]])
+    candidates = unit(np.float32([[1.0, 0.1], [1.0, 0.0], [0.2, 1.0], [0.0, -1.0]]))
+    # Query 0 owns the first candidate: the second one is nearer. Query 1 owns the last two.
+    ranks = rank_of_match(queries, candidates, np.array([0, 1]), np.array([0, 5, 1, 1]))
+    assert ranks.tolist() == [1, 0]
+
+
+def test_chunks_and_order_of_candidates_change_no_rank():
+    rng = np.random.default_rng(0)
+    queries, candidates = (unit(rng.normal(size=(n, 8)).astype(np.float32)) for n in (7, 30))
+    owners = np.arange(7), rng.integers(0, 7, 30)
+    owners[1][:7] = np.arange(7)
+    ranks = rank_of_match(queries, candidates, *owners)
+    order = rng.permutation(30)
+    permuted = rank_of_match(queries, candidates[order], owners[0], owners[1][order], chunk=2)
+    np.testing.assert_array_equal(ranks, permuted)
+
+
+def test_collapsed_embeddings_score_nothing():
+    ones = np.ones((20, 4), np.float32) / 2
+    assert rank_of_match(ones, ones, np.arange(20), np.arange(20)).min() == 19
+
+
+def test_recall_with_several_captions_an_image():
+    # Image 2 is found by its second caption only; image 1's captions both name image 0.
+    captions = [["a 0"], ["b 0", "c 0"], ["d 9", "e 2"]]
+    retrieval = Retrieval(source([0, 1, 2], captions), "resize(2)", tokenize, ks=(1, 2))
+    result = retrieval(OneHotEmbedder())
+    # Image 0 ties with two wrong captions. Of five captions only "a 0" and "e 2" find their image
+    # alone; "b 0", "c 0" name another and "d 9" ties with all.
+    assert result["image_to_text_r1"] == pytest.approx(1 / 3)
+    assert result["text_to_image_r1"] == pytest.approx(2 / 5)
+
+
+def test_padding_and_unreadable_images_do_not_count():
+    captions = [[f"a {i}"] for i in range(5)]
+    whole = source(range(5), captions)
+
+    class WithBroken(ArraySource):
+        def read(self, shard, index):
+            example = super().read(shard, index)
+            if index == 3:
+                example.image = b"not an image"
+            return example
+
+    broken = WithBroken(whole._image, captions)
+    for batch_size in (2, 4, 8):
+        result = Retrieval(whole, "resize(2)", tokenize)(OneHotEmbedder(batch_size))
+        assert result["image_to_text_r1"] == result["text_to_image_r1"] == 1
+    result = Retrieval(broken, "resize(2)", tokenize, max_broken_share=0.5)(OneHotEmbedder())
+    assert result["text_to_image_r1"] == 1
+
+
+def test_accuracy_by_hand():
+    similarity = np.float32([[0.9, 0.1, 0.0], [0.2, 0.1, 0.3], [0.5, 0.5, 0.1], [0.1, 0.8, 0.2]])
+    result = measure_accuracy(similarity, np.array([0, 2, 0, 0]))
+    # The third ties with a wrong class and counts as wrong; class 0 has 1 of 3, class 2 has 1 of 1.
+    assert result["top1"] == pytest.approx(0.5)
+    assert result["mean_per_class"] == pytest.approx((1 / 3 + 1) / 2)
+    assert result["top5"] == 1
+
+
+def test_classes_are_averaged_after_normalisation_and_normalised_again():
+    class TwoClasses(Embedder):
+        def __init__(self):
+            pass
+
+        def embed_texts(self, text, text_mask):
+            return unit(np.float32([[1, 0], [0, 1], [3, 4], [3, 4]]))[: len(text)]
+
+    classes = embed_classes(TwoClasses(), tokenize, ("0", "1"), ("x {}", "y {}"))
+    np.testing.assert_allclose(classes, [[0.5**0.5, 0.5**0.5], [0.6, 0.8]], rtol=1e-6)
+
+
+def test_zero_shot_names_the_colour():
+    data = source([0, 1, 2, 2], [["-"]] * 4, [0, 1, 2, 1])
+    evaluate = ZeroShot(data, "resize(2)", tokenize, names=("0", "1", "2"), templates=("{}",))
+    assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="are not in the 2 class names"):
+        ZeroShot(data, "resize(2)", tokenize, names=("0", "1"))(OneHotEmbedder())
