@@ -99,6 +99,7 @@ class Progress:
         peak = peak_flops(jax.local_devices()[0].device_kind)
         self._flops = (step_flops, peak)
         self._start, self._waited, self._steps = time.monotonic(), 0.0, 0
+        self._rates: dict[str, float] = {}
         self._bar = tqdm(
             total=total_steps,
             initial=step,
@@ -120,20 +121,26 @@ class Progress:
         self._bar.update()
 
     def rates(self) -> dict[str, float]:
-        """Returns the rates since the last call: images/s, seconds a step, share of waiting."""
+        """Returns images/s, seconds a step and share of waiting since the last call.
+
+        Steps that leave the queue together share their rates: without a new step they stay.
+        """
         seconds = max(time.monotonic() - self._start, 1e-9)
-        rates = {
-            "images_per_second": self._steps * self._batch_size / seconds,
-            "step_seconds": seconds / max(self._steps, 1),
-            "data_wait_seconds": self._waited / max(self._steps, 1),
-        }
-        flops, peak = self._flops
-        if flops:
-            rates["device_flops_per_second"] = flops * self._steps / seconds
-            if peak:
-                rates["model_flop_utilisation"] = rates["device_flops_per_second"] / peak
+        if self._steps:
+            self._rates = {
+                "images_per_second": self._steps * self._batch_size / seconds,
+                "step_seconds": seconds / self._steps,
+                "data_wait_seconds": self._waited / self._steps,
+            }
+            flops, peak = self._flops
+            if flops:
+                self._rates["device_flops_per_second"] = flops * self._steps / seconds
+                if peak:
+                    self._rates["model_flop_utilisation"] = (
+                        self._rates["device_flops_per_second"] / peak
+                    )
         self._start, self._waited, self._steps = time.monotonic(), 0.0, 0
-        return rates
+        return dict(self._rates)
 
     def show(self, scalars: Mapping[str, float]) -> None:
         """Shows the loss and the rates beside the bar."""

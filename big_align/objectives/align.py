@@ -45,7 +45,7 @@ class Align(TwoTower):
         min_temperature: float = 0.005,
         label_smoothing: float = 0.1,
         negative_share: float = 1.0,
-        keep_logits_bytes: int = 2**29,
+        keep_logits_bytes: int = 2**28,
     ):
         super().__init__(model)
         if not 0 < min_temperature <= temperature:
@@ -139,7 +139,7 @@ class Clip(Align):
         temperature: float = 0.07,
         min_temperature: float = 0.01,
         label_smoothing: float = 0.0,
-        keep_logits_bytes: int = 2**29,
+        keep_logits_bytes: int = 2**28,
     ):
         super().__init__(
             model,
