@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from big_align import optim, sharding
 from big_align.checkpoint import Checkpointer
@@ -16,7 +17,14 @@ from big_align.data.loader import TrainLoader
 from big_align.data.sources import Source
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
-from big_align.registry import Node, check_arguments, lookup, make, suggest
+from big_align.registry import (
+    Node,
+    check_arguments,
+    fill_defaults,
+    lookup,
+    make,
+    suggest,
+)
 from big_align.types import Evaluator, Objective
 
 IMAGE_TOWERS = {
@@ -45,6 +53,12 @@ EVALUATORS = {
     "retrieval": "big_align.evaluators.retrieval:Retrieval",
     "zero_shot": "big_align.evaluators.zero_shot:ZeroShot",
 }
+
+GIVEN = (
+    *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed"),
+    *("total_steps", "workdir", "read_only"),
+)
+"""Arguments of components that come from elsewhere than their own node."""
 
 FIELDS = {
     "seed",
@@ -94,9 +108,40 @@ def check_config(config: Node) -> None:
             )
     _check_data(config)
     keeping = _without(config["checkpoint"], "every")
-    check_arguments(Checkpointer, keeping, "config.checkpoint", given=("workdir",))
+    check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
     build_optimizer(config)
     build_objective(config, build_mesh(config))
+
+
+def complete_config(config: ConfigDict) -> ConfigDict:
+    """Adds every argument that the components of a config leave at its default.
+
+    A config file calls it last: what it returns shows all there is to set, and
+    --config.field=value reaches all of it.
+
+    Returns:
+      The config, changed in place.
+    """
+    components = [
+        (config, "tokenizer", TOKENIZERS),
+        (config, "objective", OBJECTIVES),
+        (config.data, "source", SOURCES),
+        (config.model, "image", IMAGE_TOWERS),
+        (config.model, "text", TEXT_TOWERS),
+        *((config.evaluators, name, EVALUATORS) for name in config.evaluators),
+        *((node, "source", SOURCES) for node in config.evaluators.values()),
+    ]
+    for parent, field, table in components:
+        fill_defaults(lookup(parent[field].get("name"), table, field), parent[field], GIVEN)
+    for target, node in (
+        (TrainLoader, config.data),
+        (DualEncoder, config.model),
+        (Checkpointer, config.checkpoint),
+        (optim.make_schedule, config.schedule),
+        (optim.make_optimizer, config.optimizer),
+    ):
+        fill_defaults(target, node, GIVEN)
+    return config
 
 
 def _check_data(config: Node) -> None:
@@ -106,12 +151,11 @@ def _check_data(config: Node) -> None:
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
         nodes[where] = (lookup(node.get("name"), EVALUATORS, where), node)
-    given = ("source", "tokenizer", "batch_size", "rows", "seed")
     for where, (target, node) in nodes.items():
         if "source" not in node:
             raise ConfigError(f"{where}.source is missing; it names where the examples are")
         _lookup_and_check(node["source"], SOURCES, f"{where}.source")
-        arguments = check_arguments(target, _without(node, "source"), where, given)
+        arguments = check_arguments(target, _without(node, "source"), where, GIVEN)
         _shape_of_image(arguments["transform"], f"{where}.transform")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from beartype.door import is_bearable
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from big_align.errors import ConfigError
 
@@ -98,6 +98,27 @@ def check_arguments(
     if missing:
         raise ConfigError(f"{where}.{missing[0]} is missing; {target.__name__} needs it")
     return arguments
+
+
+def fill_defaults(target: Any, node: ConfigDict, given: typing.Collection[str] = ()) -> None:
+    """Adds what a signature leaves at its default to a node, so that a command line can change it.
+
+    Args:
+      target: a function or class with typed parameters.
+      node: names and values; changed in place.
+      given: parameters that the program fills in.
+    """
+    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    for name, parameter in inspect.signature(target).parameters.items():
+        default = parameter.default
+        if name in ("parent", "name", *given) or name in node:
+            continue
+        if isinstance(default, (bool, int, float, str, tuple)):
+            node[name] = default
+        elif default is None:
+            kinds = [k for k in typing.get_args(hints.get(name)) if k is not types.NoneType]
+            kind = typing.get_origin(kinds[0]) or kinds[0] if kinds else object
+            node[name] = config_dict.placeholder(kind)
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:

@@ -24,14 +24,19 @@ from big_align.types import Batch, Metrics
 
 
 class MetricQueue:
-    """Keeps the host at most `depth` steps ahead of the device, and watches the loss.
+    """Keeps the host at most `depth` steps ahead of the device, and watches for NaN and infinity.
+
+    The loss is that of the parameters before a step and their norm that after it: where both are
+    finite the state may be saved.
 
     Args:
       depth: steps whose metrics may still be in the making.
-      last_good: names the newest checkpoint, for the message when the loss is not finite.
+      last_good: gives the step of the newest checkpoint, None if there is none.
     """
 
-    def __init__(self, depth: int, last_good: Callable[[], Any]):
+    WATCHED = {"loss": "the loss", "parameter_norm": "the norm of the parameters"}
+
+    def __init__(self, depth: int, last_good: Callable[[], int | None]):
         self._depth = depth
         self._last_good = last_good
         self._pending: deque[tuple[int, Metrics]] = deque()
@@ -42,20 +47,26 @@ class MetricQueue:
         return self._pop_until(self._depth)
 
     def flush(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Yields everything; afterwards every step so far is known to be finite."""
+        """Yields everything; afterwards the state is known to be finite."""
         return self._pop_until(0)
 
     def _pop_until(self, length: int) -> Iterator[tuple[int, dict[str, float]]]:
         while len(self._pending) > length:
             step, metrics = self._pending.popleft()
             scalars = {k: float(v) for k, v in jax.device_get(metrics).items()}
-            if not math.isfinite(scalars["loss"]):
-                raise NotFiniteError(
-                    f"the loss is {scalars['loss']} at step {step}; the last good checkpoint is "
-                    f"that of step {self._last_good()}. Lower config.schedule.learning_rate or "
-                    f"set config.optimizer.clip_norm, and run the same command again."
-                )
+            for name, what in self.WATCHED.items():
+                if not math.isfinite(scalars[name]):
+                    raise NotFiniteError(self._explain(step, what, scalars[name]))
             yield step, scalars
+
+    def _explain(self, step: int, what: str, value: float) -> str:
+        saved = self._last_good()
+        good = "none yet" if saved is None else f"that of step {saved}"
+        return (
+            f"{what} is {value} at step {step}; the last good checkpoint is {good}. Lower "
+            f"config.schedule.learning_rate or set config.optimizer.clip_norm, and run the same "
+            f"command again."
+        )
 
 
 @contextlib.contextmanager

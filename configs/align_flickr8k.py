@@ -5,6 +5,7 @@ by their names instead of photographs by their captions:
   python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji --workdir=DIR
 """
 
+from big_align.build import complete_config
 from configs import common
 
 TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0)|flip_horizontal"
@@ -57,4 +58,4 @@ def get_config(arg: str = "flickr8k"):
     config.evaluate_every = 400
     config.evaluate_batch_size = 200
     config.checkpoint.every = 400
-    return config
+    return complete_config(config)

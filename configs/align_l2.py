@@ -4,6 +4,7 @@ Give it your image-text pairs, --config.data.source.path, and a vocabulary made 
 `python -m big_align.tools.build_vocab`, --config.tokenizer.vocabulary.
 """
 
+from big_align.build import complete_config
 from configs import common
 
 
@@ -54,4 +55,4 @@ def get_config():
     config.evaluate_every = 10_000
     config.evaluate_batch_size = 1024
     config.checkpoint = dict(every=5_000, keep_last=3, keep_every=100_000)
-    return config
+    return complete_config(config)

@@ -1,5 +1,6 @@
 """Scanned digits with captions, from scikit-learn: trains in a minute or two, needs no files."""
 
+from big_align.build import complete_config
 from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
 from configs import common
 
@@ -34,4 +35,4 @@ def get_config():
     )
     config.evaluate_every = 200
     config.checkpoint.every = 200
-    return config
+    return complete_config(config)

@@ -82,3 +82,18 @@ def test_a_tokenizer_larger_than_the_text_tower_is_refused():
     config.model.text.vocab_size = 5
     with pytest.raises(ConfigError, match="config.model.text.vocab_size = 5 is less than"):
         build.build_tokenizer(config)
+
+
+def test_what_a_config_leaves_at_its_default_can_be_changed_too():
+    config = load_config(
+        "configs/quickstart.py",
+        "--config.objective.min_temperature=0.02",
+        "--config.optimizer.b2=0.95",
+        "--config.model.image.layer_norm_eps=1e-5",
+        "--config.data.num_threads=1",
+        "--config.evaluators.digits.max_broken_share=0.5",
+    )
+    build.check_config(config)
+    objective = build.build_objective(config, build.build_mesh(config))
+    assert objective.min_temperature == 0.02
+    assert objective.model.image.layer_norm_eps == 1e-5

@@ -1,5 +1,6 @@
 """Loaders: batches of a training stream by step, and the batches of an evaluation set."""
 
+import math
 import random
 from collections.abc import Iterator
 
@@ -122,7 +123,8 @@ class TrainLoader:
         return self._workers.fill(batch, size, job)
 
     def _fill(self, batch: HostBatch, positions: Int[np.ndarray, " b"], first: int) -> None:
-        captions = []
+        captions, size = [], math.prod(self._image_shape)
+        images = memoryview(batch["image"].reshape(-1))
         for row, place in enumerate(self._locate(positions), start=first):
             pixels, caption, batch["label"][row] = self._load(*place)
             if pixels.shape != self._image_shape:
@@ -130,7 +132,8 @@ class TrainLoader:
                     f"the transform makes images of {self._image_shape} and {pixels.shape}; end "
                     "it with a resize or a crop so that all have one size"
                 )
-            batch["image"][row] = pixels
+            # as plain memory: NumPy would let go of Python's lock, and getting it back takes longer
+            images[row * size : (row + 1) * size] = pixels.reshape(-1)
             captions.append(caption)
         here = slice(first, first + len(captions))
         batch["text"][here], batch["text_mask"][here] = self._tokenizer(captions)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 HostBatch = dict[str, np.ndarray]
-CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay, few enough to share Python's lock
+CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay; a long one blocks threads
 
 
 class Filling:

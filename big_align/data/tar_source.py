@@ -8,6 +8,7 @@ import numpy as np
 from big_align.data import files, shard_index, sources
 
 BLOCK = 512
+GAP = 2**14  # bytes between members that are read along rather than asked for twice
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 
 
@@ -54,14 +55,13 @@ class TarSource:
     def read(self, shard: int, index: int) -> sources.Example:
         """Reads an example; raises BrokenExample."""
         table = self._indexes[shard]
-        row = table.table[index].tolist()
-        captions, label = self._parse(shard, row)
-        image = self._member(shard, row, 0)
+        image, *texts = self._members(shard, table.table[index].tolist())
+        captions, label = self._parse(texts)
         return sources.Example(table.keys[index].decode(), image, captions, label)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
         """Reads captions and label without the image; raises BrokenExample."""
-        return self._parse(shard, self._indexes[shard].table[index].tolist())
+        return self._parse(self._members(shard, self._indexes[shard].table[index, 2:].tolist()))
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train-00003.tar: 00000042`."""
@@ -71,15 +71,26 @@ class TarSource:
         """Names a shard."""
         return os.path.basename(self._paths[shard])
 
-    def _member(self, shard: int, row: list[int], slot: int) -> bytes:
-        block, size = row[2 * slot : 2 * slot + 2]
-        data = self._files.read(self._paths[shard], block * BLOCK, size)
+    def _members(self, shard: int, row: list[int]) -> list[bytes]:
+        """Reads members, in one go where they lie close together: each read may be a request."""
+        places = [(block * BLOCK, size) for block, size in zip(row[::2], row[1::2], strict=True)]
+        if not places:
+            return []
+        first = min(start for start, _ in places)
+        end = max(start + size for start, size in places)
+        if end - first > sum(row[1::2]) + GAP:
+            return [self._read(shard, *place) for place in places]
+        data = self._read(shard, first, end - first)
+        return [data[start - first : start - first + size] for start, size in places]
+
+    def _read(self, shard: int, start: int, size: int) -> bytes:
+        data = self._files.read(self._paths[shard], start, size)
         if len(data) != size:
             raise sources.BrokenExample("the shard has become shorter than its index says")
         return data
 
-    def _parse(self, shard: int, row: list[int]) -> tuple[list[str], int]:
-        data = {name: self._member(shard, row, i) for i, name in enumerate(self._texts, start=1)}
+    def _parse(self, texts: list[bytes]) -> tuple[list[str], int]:
+        data = dict(zip(self._texts, texts, strict=True))
         captions, label = [], sources.NO_LABEL
         if self._caption:
             captions = sources.clean_captions(

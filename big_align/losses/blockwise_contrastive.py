@@ -241,7 +241,7 @@ def _compare(
 
 def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, " n"]:
     """Returns peak + log(total); 0 over nothing, so that neither weight nor difference is NaN."""
-    return jnp.where(total > 0, peak + jnp.log(total), 0)
+    return jnp.where(total == 0, 0, peak + jnp.log(total))  # A NaN stays one.
 
 
 def _normalize(

@@ -38,12 +38,12 @@ def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
       x: embeddings.
 
     Returns:
-      Rows of length 1; a row of zeros stays one, and has a gradient of zero.
+      Rows of length 1; a row of zeros stays one, and has a gradient of zero. A NaN stays one.
     """
     x = x.astype(jnp.float32)
     square = jnp.sum(jnp.square(x), -1, keepdims=True)
-    positive = square > jnp.finfo(jnp.float32).tiny
-    return jnp.where(positive, x * jax.lax.rsqrt(jnp.where(positive, square, 1.0)), 0.0)
+    zero = square <= jnp.finfo(jnp.float32).tiny
+    return jnp.where(zero, 0.0, x * jax.lax.rsqrt(jnp.where(zero, 1.0, square)))
 
 
 class DualEncoder(nn.Module):

@@ -71,6 +71,14 @@ def test_keys_group_members_that_are_not_neighbours(tmp_path):
     assert [e.captions for e in read_all(source)] == [["number 0"], ["number 1"], ["number 2"]]
 
 
+def test_members_far_apart_are_read_alike(tmp_path):
+    image, text, *_ = make_members(5)
+    for between in (0, 10_000, 100_000):
+        members = [text, ("000005.big", bytes(between)), image]
+        example = TarSource(write_tar(tmp_path / f"{between}.tar", members)).read(0, 0)
+        assert (example.image, example.captions) == (image[1], ["number 5"])
+
+
 def test_a_missing_member_is_counted_and_left_out(tmp_path, caplog):
     members = [part for n in range(4) for part in make_members(n)]
     members = [m for m in members if m[0] not in ("000001.txt", "000003.png")]

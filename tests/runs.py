@@ -1,0 +1,96 @@
+"""Runs of main.py in processes of their own, as a user starts, kills and continues them."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TINY = "tests/tiny_config.py"
+COMPILED = tempfile.TemporaryDirectory(prefix="big_align_compiled_")
+
+
+def environment(devices: int) -> dict[str, str]:
+    """The environment of a fresh shell with so many virtual CPU devices."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    flags = {"xla_backend_optimization_level": 0, "xla_force_host_platform_device_count": devices}
+    return kept | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": " ".join(f"--{k}={v}" for k, v in flags.items()),
+        # A killed run and its continuation compile the same programs.
+        "JAX_COMPILATION_CACHE_DIR": COMPILED.name,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def find_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Run:
+    """One run, started at once; several processes go through launch/local.sh."""
+
+    def __init__(self, workdir, *flags, config=TINY, devices=8, processes=1):
+        self.workdir = pathlib.Path(workdir)
+        command = [sys.executable, "main.py", f"--config={config}", f"--workdir={workdir}", *flags]
+        variables = environment(devices // processes)
+        if processes > 1:
+            command = ["launch/local.sh", str(processes), "--", *command, "--distributed"]
+            variables["PORT"] = str(find_port())
+        self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=variables, stdout=self._out, stderr=self._err
+        )
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait_for_step(self, step: int, seconds: float = 300) -> None:
+        """Returns when the metrics of a step have been written."""
+        end = time.monotonic() + seconds
+        while (self.steps or [0])[-1] < step:
+            assert self._process.poll() is None, f"ended before step {step}: {self.err}"
+            if time.monotonic() > end:
+                self._process.terminate()
+                raise TimeoutError(f"no step {step} after {seconds} s: {self.err}")
+            time.sleep(0.01)
+
+    def wait(self, seconds: float = 300) -> int:
+        """Returns the exit status."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGTERM)
+            raise
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, _ in read_losses(self.workdir)]
+
+    @property
+    def out(self) -> str:
+        return _read(self._out)
+
+    @property
+    def err(self) -> str:
+        return _read(self._err)
+
+
+def _read(file) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def read_losses(workdir) -> list[tuple[int, float]]:
+    """The step and the loss of every line of training in metrics.jsonl, in their order."""
+    path = pathlib.Path(workdir) / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(record["step"], record["loss"]) for record in records if "loss" in record]

@@ -1,0 +1,84 @@
+"""A run that is killed, stopped or moved continues as if nothing had happened."""
+
+import random
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from tests.runs import Run, read_losses
+
+STEPS = 60
+LENGTH = (f"--config.total_steps={STEPS}", "--config.checkpoint.every=7")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("uninterrupted"), *LENGTH)
+    assert run.wait() == 0, run.err
+    losses = read_losses(run.workdir)
+    assert [step for step, _ in losses] == list(range(1, STEPS + 1))
+    return losses
+
+
+@pytest.fixture(scope="module")
+def stopped(uninterrupted, tmp_path_factory):
+    """A run on 8 devices that was told to stop about half-way."""
+    run = Run(tmp_path_factory.mktemp("stopped"), *LENGTH)
+    run.wait_for_step(STEPS // 3)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0, run.err
+    return run
+
+
+def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
+    run = Run(tmp_path, *LENGTH)
+    run.wait_for_step(random.randint(3, STEPS // 2))
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    assert run.steps[-1] < STEPS
+    assert Run(tmp_path, *LENGTH).wait() == 0
+    assert read_losses(tmp_path) == uninterrupted
+
+
+def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
+    uninterrupted, stopped, tmp_path
+):
+    last = stopped.steps[-1]
+    assert last < STEPS
+    assert f"stopped on request after step {last}; the same command continues" in stopped.out
+    assert read_losses(stopped.workdir) == uninterrupted[:last]
+    shutil.copytree(stopped.workdir, tmp_path, dirs_exist_ok=True)
+    assert Run(tmp_path, *LENGTH).wait() == 0
+    assert read_losses(tmp_path) == uninterrupted
+
+
+def test_half_the_devices_continue_with_the_same_losses_to_rounding(
+    uninterrupted, stopped, tmp_path
+):
+    shutil.copytree(stopped.workdir, tmp_path, dirs_exist_ok=True)
+    run = Run(tmp_path, *LENGTH, devices=4)
+    assert run.wait() == 0, run.err
+    assert run.steps == [step for step, _ in uninterrupted]
+    np.testing.assert_allclose(read_losses(tmp_path), uninterrupted, rtol=1e-4)
+
+
+def test_a_workdir_of_another_model_is_refused_with_the_differences(stopped):
+    before = (stopped.workdir / "config.json").read_text()
+    run = Run(stopped.workdir, *LENGTH, "--config.model.text.mlp_dim=48")
+    assert run.wait() == 1
+    assert run.err.startswith("error: ") and "Traceback" not in run.err
+    assert "belongs to another model" in run.err
+    assert "(16, 32) in the checkpoint, (16, 48) in the config's model" in run.err
+    assert (stopped.workdir / "config.json").read_text() == before
+
+
+def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(tmp_path):
+    run = Run(tmp_path, "--config.schedule.learning_rate=1e30", "--config.checkpoint.every=1")
+    assert run.wait() == 1
+    errors = [line for line in run.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "Traceback" not in run.err
+    # The rate is 0 at step 1; step 2 would be saved with parameters that are not finite.
+    assert "at step 2; the last good checkpoint is that of step 1." in errors[0]
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["1"]
