@@ -1,9 +1,12 @@
 """The one place where names in a config become objects."""
 
+import inspect
 import random
+import types
 from collections.abc import Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -110,7 +113,7 @@ def check_config(config: Node) -> None:
     keeping = _without(config["checkpoint"], "every")
     check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
     build_optimizer(config)
-    build_objective(config, build_mesh(config))
+    _check_objective(config, build_objective(config, build_mesh(config)))
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
@@ -157,6 +160,22 @@ def _check_data(config: Node) -> None:
         _lookup_and_check(node["source"], SOURCES, f"{where}.source")
         arguments = check_arguments(target, _without(node, "source"), where, GIVEN)
         _shape_of_image(arguments["transform"], f"{where}.transform")
+
+
+def _check_objective(config: Node, objective: Objective) -> None:
+    """Traces the towers on the shapes of a training batch: they check their values themselves."""
+    node = config["tokenizer"]
+    parameters = inspect.signature(lookup(node["name"], TOKENIZERS, "config.tokenizer")).parameters
+    length = node.get("length") or parameters["length"].default
+    one = example_batch(config, types.SimpleNamespace(length=length))
+    rows = config["batch_size"] // config["microbatches"]
+    batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
+    rng = jax.random.PRNGKey(0)
+    try:
+        params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
+        jax.eval_shape(objective.encode, params, model_state, batch, rng)
+    except ValueError as error:
+        raise ConfigError(f"config.model: {error}") from error
 
 
 def _shape_of_image(transform: str, where: str) -> tuple[int, ...]:

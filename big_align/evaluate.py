@@ -8,7 +8,10 @@ import jax
 
 from big_align import build
 from big_align.embedding import Embedder
+from big_align.errors import ConfigError
+from big_align.evaluators.retrieval import Retrieval
 from big_align.logs import format_table
+from big_align.registry import suggest
 from big_align.state import describe_state
 from big_align.types import Evaluator
 
@@ -20,6 +23,33 @@ def evaluate_all(evaluators: Mapping[str, Evaluator], embedder: Embedder) -> dic
         for name, evaluate in evaluators.items()
         for key, value in evaluate(embedder).items()
     }
+
+
+def choose_retrieval(
+    evaluators: Mapping[str, Any], tokenizer: Any, name: str | None = None
+) -> Retrieval:
+    """Returns the retrieval over the examples of an evaluator, for showing what a model finds.
+
+    Args:
+      evaluators: by their names in the config.
+      tokenizer: the one that the model was trained with.
+      name: of an evaluator of any kind whose examples have captions; by default the first
+        retrieval or, where there is none, the first evaluator.
+
+    Raises:
+      ConfigError: there is no such evaluator.
+    """
+    first = [n for n, evaluator in evaluators.items() if isinstance(evaluator, Retrieval)]
+    name = name or next(iter([*first, *evaluators]), "")
+    if name not in evaluators:
+        raise ConfigError(
+            f"config.evaluators has no {name!r}{suggest(name, evaluators)}; "
+            f"it has: {', '.join(evaluators) or 'none'}"
+        )
+    chosen = evaluators[name]
+    if isinstance(chosen, Retrieval):
+        return chosen
+    return Retrieval(chosen.source, chosen.transform, tokenizer)
 
 
 def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:

@@ -49,6 +49,24 @@ def drop_after(path: pathlib.Path, step: int) -> None:
     os.replace(scratch, path)
 
 
+def read_metrics(workdir: str) -> dict[str, list[tuple[int, float]]]:
+    """Reads `metrics.jsonl`: the steps and values of every scalar by its name.
+
+    Raises:
+      FileNotFoundError: the workdir has no metrics.
+    """
+    path = pathlib.Path(workdir) / "metrics.jsonl"
+    if not path.exists():
+        raise FileNotFoundError(f"no {path}: train with this workdir first")
+    series: dict[str, list[tuple[int, float]]] = {}
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        step = record.pop("step")
+        for name, value in record.items():
+            series.setdefault(name, []).append((step, float(value)))
+    return series
+
+
 class MetricWriter:
     """Writes scalars to `metrics.jsonl` and TensorBoard events, from the first process only.
 

@@ -18,7 +18,12 @@ COMPILED = tempfile.TemporaryDirectory(prefix="big_align_compiled_")
 def environment(devices: int) -> dict[str, str]:
     """The environment of a fresh shell with so many virtual CPU devices."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    flags = {"xla_backend_optimization_level": 0, "xla_force_host_platform_device_count": devices}
+    flags = {
+        "xla_force_host_platform_device_count": devices,
+        # A run of a test compiles for longer than it computes; these make it a tenth.
+        "xla_backend_optimization_level": 0,
+        "xla_cpu_use_fusion_emitters": "false",
+    }
     return kept | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": " ".join(f"--{k}={v}" for k, v in flags.items()),

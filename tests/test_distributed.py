@@ -1,5 +1,7 @@
 """Two processes with four devices each do what one process with eight does."""
 
+import functools
+import json
 import signal
 
 import jax
@@ -9,16 +11,37 @@ import pytest
 
 from tests.runs import Run, read_losses
 
+STEPS = 10
 
-def start(workdir, steps, processes, group_size=""):
-    # The rate does not depend on the number of steps, so that all runs share a compiled step.
+
+def start(workdir, processes, *flags, group_size=""):
+    config = f"tests/tiny_config.py:{group_size}"
     return Run(
-        workdir,
-        f"--config.total_steps={steps}",
-        "--config.schedule.decay=constant",
-        config=f"tests/tiny_config.py:{group_size}",
-        processes=processes,
+        workdir, f"--config.total_steps={STEPS}", *flags, config=config, processes=processes
     )
+
+
+def read_results(workdir):
+    """The numbers of the last evaluation."""
+    results = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
+    return [results[name] for name in ("digits/top5", "pairs/text_to_image_r10")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Gives the workdir of an uninterrupted run."""
+
+    @functools.cache
+    def train(processes, group_size):
+        # One setting is evaluated, which takes as long as all the training.
+        flags = ("--config.evaluators={}",) if group_size else ()
+        workdir = tmp_path_factory.mktemp("finished")
+        run = start(workdir, processes, *flags, group_size=group_size)
+        assert run.wait() == 0, run.err
+        assert run.steps == list(range(1, STEPS + 1))
+        return run.workdir
+
+    return train
 
 
 def read_checkpoint(workdir, step):
@@ -32,33 +55,27 @@ def read_checkpoint(workdir, step):
 
 
 @pytest.mark.parametrize("group_size", ["", "4"])
-def test_two_processes_give_the_losses_and_parameters_of_one(group_size, tmp_path):
-    states = {}
-    for processes in (1, 2):
-        run = start(tmp_path / str(processes), 6, processes, group_size)
-        assert run.wait() == 0, run.err
-        states[processes] = read_checkpoint(run.workdir, 6)
-        assert run.steps == list(range(1, 7))
-    losses = [read_losses(tmp_path / name) for name in ("1", "2")]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+def test_two_processes_give_the_losses_and_parameters_of_one(finished, group_size):
+    one, two = (finished(processes, group_size) for processes in (1, 2))
+    np.testing.assert_allclose(read_losses(two), read_losses(one), rtol=1e-5)
     jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), *states.values()
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5),
+        *(read_checkpoint(workdir, STEPS) for workdir in (one, two)),
     )
+    if not group_size:
+        np.testing.assert_allclose(read_results(two), read_results(one), atol=0.005)
 
 
-def test_sigterm_stops_all_processes_at_one_step_and_the_run_continues(tmp_path):
-    uninterrupted = start(tmp_path / "uninterrupted", 40, 2)
-    assert uninterrupted.wait() == 0, uninterrupted.err
-
-    run = start(tmp_path / "stopped", 40, 2)
-    run.wait_for_step(5)
+def test_sigterm_stops_all_processes_at_one_step_and_the_run_continues(finished, tmp_path):
+    run = start(tmp_path, 2, "--config.evaluators={}")
+    run.wait_for_step(2)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0, run.err  # launch/local.sh returns 0 only if all processes do
     last = run.steps[-1]
-    assert last < 40
+    assert last < STEPS
     assert f"stopped on request after step {last}; the same command continues" in run.out
-    assert read_checkpoint(run.workdir, last)["step"] == last
+    assert read_checkpoint(tmp_path, last)["step"] == last
 
-    continued = start(tmp_path / "stopped", 40, 2)
+    continued = start(tmp_path, 2, "--config.evaluators={}")
     assert continued.wait() == 0, continued.err
-    assert read_losses(continued.workdir) == read_losses(uninterrupted.workdir)
+    assert read_losses(tmp_path) == read_losses(finished(2, ""))

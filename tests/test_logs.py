@@ -56,6 +56,7 @@ def test_rates_split_a_step_into_waiting_and_computing(monkeypatch):
         now[0] += 0.75
         progress.advance()
     rates = progress.rates()
+    assert progress.rates() == rates  # no step since
     progress.close()
     assert rates["images_per_second"] == pytest.approx(8)
     assert rates["step_seconds"] == pytest.approx(1)

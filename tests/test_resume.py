@@ -10,12 +10,16 @@ import pytest
 from tests.runs import Run, read_losses
 
 STEPS = 60
-LENGTH = (f"--config.total_steps={STEPS}", "--config.checkpoint.every=7")
+FLAGS = (
+    f"--config.total_steps={STEPS}",
+    "--config.checkpoint.every=7",
+    "--config.evaluators={}",
+)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    run = Run(tmp_path_factory.mktemp("uninterrupted"), *LENGTH)
+    run = Run(tmp_path_factory.mktemp("uninterrupted"), *FLAGS)
     assert run.wait() == 0, run.err
     losses = read_losses(run.workdir)
     assert [step for step, _ in losses] == list(range(1, STEPS + 1))
@@ -25,7 +29,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stopped(uninterrupted, tmp_path_factory):
     """A run on 8 devices that was told to stop about half-way."""
-    run = Run(tmp_path_factory.mktemp("stopped"), *LENGTH)
+    run = Run(tmp_path_factory.mktemp("stopped"), *FLAGS)
     run.wait_for_step(STEPS // 3)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0, run.err
@@ -33,12 +37,12 @@ def stopped(uninterrupted, tmp_path_factory):
 
 
 def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
-    run = Run(tmp_path, *LENGTH)
+    run = Run(tmp_path, *FLAGS)
     run.wait_for_step(random.randint(3, STEPS // 2))
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     assert run.steps[-1] < STEPS
-    assert Run(tmp_path, *LENGTH).wait() == 0
+    assert Run(tmp_path, *FLAGS).wait() == 0
     assert read_losses(tmp_path) == uninterrupted
 
 
@@ -50,7 +54,7 @@ def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
     assert f"stopped on request after step {last}; the same command continues" in stopped.out
     assert read_losses(stopped.workdir) == uninterrupted[:last]
     shutil.copytree(stopped.workdir, tmp_path, dirs_exist_ok=True)
-    assert Run(tmp_path, *LENGTH).wait() == 0
+    assert Run(tmp_path, *FLAGS).wait() == 0
     assert read_losses(tmp_path) == uninterrupted
 
 
@@ -58,7 +62,7 @@ def test_half_the_devices_continue_with_the_same_losses_to_rounding(
     uninterrupted, stopped, tmp_path
 ):
     shutil.copytree(stopped.workdir, tmp_path, dirs_exist_ok=True)
-    run = Run(tmp_path, *LENGTH, devices=4)
+    run = Run(tmp_path, *FLAGS, devices=4)
     assert run.wait() == 0, run.err
     assert run.steps == [step for step, _ in uninterrupted]
     np.testing.assert_allclose(read_losses(tmp_path), uninterrupted, rtol=1e-4)
@@ -66,7 +70,7 @@ def test_half_the_devices_continue_with_the_same_losses_to_rounding(
 
 def test_a_workdir_of_another_model_is_refused_with_the_differences(stopped):
     before = (stopped.workdir / "config.json").read_text()
-    run = Run(stopped.workdir, *LENGTH, "--config.model.text.mlp_dim=48")
+    run = Run(stopped.workdir, *FLAGS, "--config.model.text.mlp_dim=48")
     assert run.wait() == 1
     assert run.err.startswith("error: ") and "Traceback" not in run.err
     assert "belongs to another model" in run.err

@@ -1,5 +1,6 @@
 """A config that trains in seconds: digits, a residual network and one layer of text."""
 
+from big_align.build import complete_config
 from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
 from configs import common
 
@@ -14,9 +15,10 @@ def get_config(group_size: str = ""):
     config.data.transform = "resize(10)|random_crop(8)"
     config.tokenizer = dict(name="words", words=DIGIT_WORDS, length=12)
     config.model.image = dict(
-        name="resnet", variant="18", width=8, depths=(1, 1), stem="small",
-        group_size=int(group_size) if group_size else None,
+        name="resnet", variant="18", width=8, depths=(1, 1), stem="small"
     )
+    if group_size:
+        config.model.image.group_size = int(group_size)
     config.model.text = dict(
         name="bert", variant="mini", width=16, depth=1, heads=2, mlp_dim=32, vocab_size=64,
         max_length=12, dropout=0.1,
@@ -32,4 +34,4 @@ def get_config(group_size: str = ""):
     )
     config.evaluate_every = 1000
     config.checkpoint.every = 4
-    return config
+    return complete_config(config)

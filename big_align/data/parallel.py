@@ -39,6 +39,13 @@ class Filling:
             future.cancel()
 
 
+def count_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Workers:
     """Threads that fill batches; decoding and resampling run outside Python's lock.
 
@@ -47,7 +54,7 @@ class Workers:
     """
 
     def __init__(self, num_threads: int | None):
-        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = num_threads or count_cores()
         self._pool = concurrent.futures.ThreadPoolExecutor(self.num_threads, "data")
 
     def fill(
@@ -77,3 +84,18 @@ def take_ahead(started: Iterator[Filling], depth: int) -> Iterator[HostBatch]:
     finally:
         for filling in queue:
             filling.cancel()
+
+
+def check_at_least(least: int, **values: int) -> None:
+    """Raises a ValueError that names the first of the values below `least`."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def check_rows(rows: tuple[int, int] | None, batch_size: int) -> tuple[int, int]:
+    """Returns the rows of a batch that a process makes, all for None; or raises a ValueError."""
+    first, end = rows or (0, batch_size)
+    if not 0 <= first < end <= batch_size:
+        raise ValueError(f"rows {first}..{end} are not in a batch of batch_size={batch_size}")
+    return first, end

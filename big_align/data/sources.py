@@ -95,10 +95,13 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
 
 def clean_captions(value: Any) -> list[str]:
     """Makes a list of non-empty captions of a text or a list of texts."""
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
-        raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
-    captions = [text for text in map(str.strip, values) if text]
+    try:
+        values = [value] if isinstance(value, str) else value
+        captions = [text for text in map(str.strip, values) if text]
+    except TypeError as error:
+        raise BrokenExample(
+            f"the caption is {str(value)[:40]!r}, not a text or a list of texts"
+        ) from error
     if not captions:
         raise BrokenExample("the caption is empty")
     return captions

@@ -1,5 +1,7 @@
 """Image-text retrieval with several captions an image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -37,6 +39,24 @@ def rank_of_match(
     return np.concatenate(ranks)
 
 
+class Pairs(NamedTuple):
+    """The embedded images and captions of a set.
+
+    Attributes:
+      zimg: unit-length embeddings of the images that could be read.
+      ztxt: unit-length embeddings of all their captions.
+      captions: the texts of `ztxt`.
+      owner: which row of `zimg` each caption belongs to.
+      number: which example of the source each row of `zimg` is.
+    """
+
+    zimg: Float[np.ndarray, "n d"]
+    ztxt: Float[np.ndarray, "m d"]
+    captions: list[str]
+    owner: Int[np.ndarray, "m"]
+    number: Int[np.ndarray, "n"]
+
+
 class Retrieval:
     """Recall at 1, 5 and 10, image to text and text to image, in [0, 1].
 
@@ -65,8 +85,8 @@ class Retrieval:
         self.ks = ks
         self.max_broken_share = max_broken_share
 
-    def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Embeds all images and captions and returns the recalls."""
+    def embed(self, embedder: Embedder) -> Pairs:
+        """Embeds all images and captions."""
         loader = EvalLoader(
             self.source,
             self.transform,
@@ -76,9 +96,15 @@ class Retrieval:
         )
         zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
         captions = [c for c, real in zip(loader.captions(), readable, strict=True) if real]
-        zimg, image = zimg[readable], np.arange(len(captions))
-        owner = np.repeat(image, [len(c) for c in captions])
-        ztxt = embedder.embed_texts(*self.tokenizer([c for group in captions for c in group]))
+        owner = np.repeat(np.arange(len(captions)), [len(c) for c in captions])
+        texts = [text for group in captions for text in group]
+        ztxt = embedder.embed_texts(*self.tokenizer(texts))
+        return Pairs(zimg[readable], ztxt, texts, owner, np.flatnonzero(readable))
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Embeds all images and captions and returns the recalls."""
+        zimg, ztxt, _, owner, _ = self.embed(embedder)
+        image = np.arange(len(zimg))
         image_to_text = rank_of_match(zimg, ztxt, image, owner)
         text_to_image = rank_of_match(ztxt, zimg, owner, image)
         return {

@@ -14,6 +14,8 @@ VARIANTS = {  # block, blocks of each stage
     "50": ("bottleneck", (3, 4, 6, 3)),
     "101": ("bottleneck", (3, 4, 23, 3)),
 }
+STEMS = {"imagenet": (7, 2), "small": (3, 1), "patch": (3, 2), "patch4": (5, 4)}
+"""Kernel and stride of the first convolution."""
 EXPANSION = {"basic": 1, "bottleneck": 4}
 
 _conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -80,8 +82,8 @@ class ResNet(nn.Module):
       variant: "18", "34", "50" or "101"; sets the kind and the number of blocks.
       width: channels of the first stage's 3x3 convolutions; each stage doubles them.
       depths: blocks of each stage, instead of the variant's.
-      stem: "imagenet", a 7x7 convolution of stride 2 and a max pooling of stride 2; "small", a
-        3x3 convolution of stride 1, or "patch", one of stride 2, for small images.
+      stem: "imagenet", a 7x7 convolution of stride 2 and a max pooling of stride 2; for small
+        images "small", "patch" and "patch4", one convolution of stride 1, 2 or 4.
       dropout: rate on the pooled features.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       group_size: examples that share batch-norm statistics; None for the global batch.
@@ -134,9 +136,7 @@ class ResNet(nn.Module):
         norm: Callable = functools.partial(
             layers.BatchNorm, self.momentum, self.epsilon, self.group_size
         )
-        kernel, stride = layers.choose(
-            "stem", self.stem, {"imagenet": (7, 2), "small": (3, 1), "patch": (3, 2)}
-        )
+        kernel, stride = layers.choose("stem", self.stem, STEMS)
         x = _conv(self.width, kernel, stride, self.dtype, "stem_conv")(image)
         x = nn.relu(norm(name="stem_norm")(x, train))
         if self.stem == "imagenet":

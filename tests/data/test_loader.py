@@ -98,6 +98,40 @@ def test_every_visit_draws_caption_and_augmentation_anew():
     assert (flipped > 0).all() and (flipped < 1).all()
 
 
+def test_processes_make_what_threads_make(shards):
+    """Encoded images and pixels alike, from any number of processes."""
+    for source in (make_array(50), TarSource(shards)):
+        with (
+            make_loader(source, transform=FLIP, num_processes=0) as threads,
+            make_loader(source, transform=FLIP, num_processes=3) as processes,
+        ):
+            for step, batch in zip(range(4), processes.iterate(0), strict=False):
+                assert_equal(batch, threads.batch(step))
+
+
+def test_errors_of_processes_reach_the_consumer(tmp_path):
+    members = []
+    for number in range(8):
+        image = encode_image(make_pixels(number, size=8 + number))
+        members += [(f"{number}.png", image), (f"{number}.txt", b"number")]
+    source = TarSource(write_tar(tmp_path / "x.tar", members))
+    with make_loader(source, num_processes=1) as loader:
+        with pytest.raises(ValueError, match="end it with a resize or a crop"):
+            loader.batch(0)
+    with make_loader(source, transform="resize(8)", num_processes=1) as loader:
+        loader.batch(0)
+        loader._images._processes[0]._child.kill()
+        with pytest.raises(RuntimeError, match="a process that decodes images ended with -9"):
+            loader.batch(1)
+
+
+def test_processes_end_with_the_loader_and_with_their_parent():
+    with make_loader(make_array(8), num_processes=2) as loader:
+        children = [process._child for process in loader._images._processes]
+        assert [child.poll() for child in children] == [None, None]
+    assert [child.poll() for child in children] == [0, 0]
+
+
 def test_seeds_differ():
     with make_loader(make_array(50), seed=0) as one, make_loader(make_array(50), seed=1) as two:
         assert numbers(one.batch(0)) != numbers(two.batch(0))
@@ -121,11 +155,13 @@ def break_some(tmp_path, broken, total=200):
 BROKEN = {3, 4, 77, 120, 121, 122}
 
 
-def test_broken_examples_are_replaced_and_counted(tmp_path, caplog):
+@pytest.mark.parametrize("num_processes", [0, 2])
+def test_broken_examples_are_replaced_and_counted(tmp_path, caplog, num_processes):
     source = break_some(tmp_path, BROKEN)
     words = WordTokenizer(("number", *map(str, range(200))), length=4)
     kept = {"tokenizer": words, "batch_size": 20, "max_broken_share": 0.1}
-    with make_loader(source, **kept) as loader, caplog.at_level("WARNING"):
+    processes = {"num_processes": num_processes}
+    with make_loader(source, **kept, **processes) as loader, caplog.at_level("WARNING"):
         seen = []
         for batch in itertools.islice(loader.iterate(0), 10):
             shown = (batch["text"][:, 2] - 4).tolist()

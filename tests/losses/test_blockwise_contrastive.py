@@ -165,3 +165,9 @@ def test_block_must_be_positive():
     zimg, ztxt, _ = draw(4, 4)
     with pytest.raises(ValueError, match="block must be at least 1 row, got 0"):
         blockwise_contrastive_loss(zimg, ztxt, jnp.float32(1), block=0)
+
+
+def test_a_nan_is_not_hidden():
+    zimg, ztxt = jnp.ones((4, 2)).at[1, 0].set(jnp.nan), jnp.ones((4, 2))
+    for loss in (contrastive_loss, blockwise_contrastive_loss):
+        assert jnp.isnan(jnp.stack(loss(zimg, ztxt, jnp.float32(1)))).all()

@@ -109,3 +109,8 @@ def test_normalize_is_safe_at_zero():
     np.testing.assert_allclose(gradient[0], 0)
     # d/dx of x / |x| at (3, 4): (y^2, -x y) / |x|^3
     np.testing.assert_allclose(gradient[1], [16 / 125, -12 / 125], rtol=1e-5)
+
+
+def test_normalize_does_not_hide_what_is_not_finite():
+    x = jnp.array([[jnp.nan, 1.0], [jnp.inf, 1.0], [3.0, 4.0]])
+    assert jnp.isnan(dual_encoder.normalize(x)).any(axis=1).tolist() == [True, True, False]

@@ -1,0 +1,36 @@
+"""Draws the loss and the evaluations of a run over its steps.
+
+For example:
+  python -m big_align.tools.plot_metrics --workdir=DIR --output=curves.png
+"""
+
+import argparse
+import sys
+
+from big_align import logs, pictures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.plot_metrics",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workdir", required=True, help="the run's, with its metrics.jsonl")
+    parser.add_argument(
+        "--output", default="curves.png", help="the picture to write: png, pdf or svg (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        figure = pictures.draw_curves(logs.read_metrics(options.workdir))
+    except FileNotFoundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    figure.savefig(options.output, dpi=100)
+    print(options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

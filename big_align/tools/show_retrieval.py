@@ -1,0 +1,41 @@
+"""Draws what a trained model retrieves: captions with their nearest images, and the reverse.
+
+For example:
+  python -m big_align.tools.show_retrieval --config=configs/align_flickr8k.py \
+      --workdir=DIR --output=retrieval.png
+"""
+
+from absl import flags
+
+from big_align import command_line
+
+OUTPUT = flags.DEFINE_string("output", "retrieval.png", "The picture to write (png, pdf, svg).")
+EVALUATOR = flags.DEFINE_string(
+    "evaluator", None, "Whose examples are shown; by default those of the first retrieval."
+)
+QUERIES = flags.DEFINE_integer("queries", 4, "Captions, and images, to search with.", 1)
+NEAREST = flags.DEFINE_integer("nearest", 5, "How many of the nearest are shown.", 1)
+SEED = flags.DEFINE_integer("seed", 0, "Chooses the queries.")
+
+
+def main() -> None:
+    """Runs the command."""
+    from big_align import build, evaluate, pictures
+
+    config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
+    build.check_config(config)
+    tokenizer = build.build_tokenizer(config)
+    evaluators = build.build_evaluators(config, tokenizer)
+    retrieval = evaluate.choose_retrieval(evaluators, tokenizer, EVALUATOR.value)
+    embedder, step = evaluate.load_embedder(config, workdir, tokenizer)
+    pairs = retrieval.embed(embedder)
+    images, captions = pictures.choose_queries(pairs, QUERIES.value, SEED.value)
+    figure = pictures.draw_retrieval(
+        pairs, pictures.read_pixels(retrieval.source), images, captions, NEAREST.value
+    )
+    figure.savefig(OUTPUT.value, dpi=100)
+    print(f"{OUTPUT.value}: {workdir} at step {step}")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

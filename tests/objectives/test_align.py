@@ -1,0 +1,85 @@
+"""ALIGN sums the directions and divides by its temperature; CLIP averages and multiplies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from big_align.losses.contrastive import contrastive_loss
+from big_align.objectives.align import Align, Clip
+from tests import tiny
+
+
+def embeddings(size=16, dim=8):
+    zimg, ztxt = np.random.default_rng(0).normal(size=(2, size, dim)).astype(np.float32)
+    unit = lambda x: jnp.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))  # noqa: E731
+    return {"zimg": unit(zimg), "ztxt": unit(ztxt)}
+
+
+def batch(size=16, masked=0):
+    return {"mask": jnp.arange(size) < size - masked}
+
+
+def test_loss_is_the_sum_at_a_divided_temperature():
+    objective = Align(tiny.make_model(), tiny.make_mesh(8), temperature=0.2)
+    outputs = embeddings()
+    loss, metrics = objective.loss({"temperature": jnp.float32(0.25)}, outputs, None, batch())
+    towers = outputs["zimg"], outputs["ztxt"]
+    expected = contrastive_loss(*towers, jnp.float32(4), label_smoothing=0.1)
+    np.testing.assert_allclose(loss, sum(expected), rtol=1e-5)
+    np.testing.assert_allclose(metrics["temperature"], 0.25)
+
+
+def test_a_fixed_temperature_is_no_parameter():
+    objective = tiny.make_objective(tiny.make_mesh(), temperature=1 / 64, learn_temperature=False)
+    params, _ = objective.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(1)))
+    assert "temperature" not in params
+    np.testing.assert_allclose(objective.scale(params), 64)
+    assert objective.project(params) is params
+
+
+def test_fewer_negatives_are_the_mean_over_groups_that_do_not_see_each_other():
+    objective = Align(
+        tiny.make_model(), tiny.make_mesh(2), negative_share=0.25, label_smoothing=0.0
+    )
+    outputs = embeddings()
+    loss, _ = objective.loss({"temperature": jnp.float32(0.5)}, outputs, None, batch())
+    groups = [
+        sum(contrastive_loss(outputs["zimg"][g::4], outputs["ztxt"][g::4], jnp.float32(2)))
+        for g in range(4)
+    ]
+    np.testing.assert_allclose(loss, np.mean(groups), rtol=1e-5)
+    whole, _ = Align(tiny.make_model(), tiny.make_mesh(2), label_smoothing=0.0).loss(
+        {"temperature": jnp.float32(0.5)}, outputs, None, batch()
+    )
+    assert loss < whole  # Fewer negatives are an easier question.
+
+
+def test_clip_is_half_of_align_at_its_scale():
+    outputs = embeddings()
+    clip = Clip(tiny.make_model(), tiny.make_mesh())
+    align = Align(tiny.make_model(), tiny.make_mesh(), label_smoothing=0.0)
+    params = {"log_scale": jnp.float32(np.log(5.0))}
+    loss, _ = clip.loss(params, outputs, None, batch(masked=3))
+    expected, _ = align.loss({"temperature": jnp.float32(0.2)}, outputs, None, batch(masked=3))
+    np.testing.assert_allclose(loss, expected / 2, rtol=1e-5)
+
+
+def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
+    clip = Clip(tiny.make_model(), tiny.make_mesh(), temperature=0.07, min_temperature=0.01)
+    params, _ = clip.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(1)))
+    np.testing.assert_allclose(clip.scale(params), 1 / 0.07, rtol=1e-5)
+    outside = params | {"log_scale": jnp.float32(7.0)}
+    np.testing.assert_allclose(clip.scale(clip.project(outside)), 100, rtol=1e-5)
+    # A projection leaves the gradient alone, where a clip inside the loss would stop it.
+    gradient = jax.grad(lambda p: clip.loss(p, embeddings(), None, batch())[0])(outside)
+    assert float(jnp.abs(gradient["log_scale"])) > 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": 0.0}, {"label_smoothing": 1.0}, {"negative_share": 0.3}],
+)
+def test_values_out_of_range_are_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Align(tiny.make_model(), tiny.make_mesh(), **wrong)
