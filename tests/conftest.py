@@ -5,8 +5,12 @@ import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Tests compile much and run little: without LLVM's optimisation they take a fifth of the time.
-for flag in ("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"):
+# Tests compile much and run little: less optimisation saves most of their time.
+for flag in (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+):
     if flag.split("=")[0] not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " " + flag
 

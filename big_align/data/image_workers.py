@@ -112,6 +112,7 @@ class _Process:
     def __init__(self, transform: str, shape: tuple[int, ...], capacity: int):
         self._size = int(np.prod(shape))
         file = _open_memory(capacity * self._size)
+        path = os.pathsep.join(filter(None, sys.path))
         self._memory = memoryview(mmap.mmap(file.fileno(), capacity * self._size))
         self._child = subprocess.Popen(
             [sys.executable, "-m", "big_align.data.image_workers"],
@@ -119,7 +120,7 @@ class _Process:
             stdout=subprocess.PIPE,
             pipesize=2**20,  # a chunk of small images in one go
             pass_fds=[file.fileno()],
-            env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": path},
         )
         modules = image_ops.Transform(transform).modules
         self._send((transform, shape, file.fileno(), capacity, modules))
