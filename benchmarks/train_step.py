@@ -10,7 +10,12 @@ float32 (on accelerators bfloat16) matmul measured in the same run.
 
 import argparse
 import itertools
+import pathlib
+import sys
 import time
+
+# Configs import each other as `configs.NAME`, which is not installed.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp

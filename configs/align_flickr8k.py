@@ -20,7 +20,7 @@ def get_config(arg: str = "flickr8k"):
     folder = common.data_dir()
     config = common.get_base()
     config.batch_size = 128
-    config.total_steps = 2200
+    config.total_steps = 2700
     config.data.source = dict(
         name="tar", path=f"{folder}/flickr8k/train-*.tar", caption="json.captions"
     )
@@ -55,7 +55,7 @@ def get_config(arg: str = "flickr8k"):
             transform=EVALUATE,
         )
     )
-    config.evaluate_every = 550
+    config.evaluate_every = 540
     config.evaluate_batch_size = 200
-    config.checkpoint.every = 550
+    config.checkpoint.every = 540
     return complete_config(config)
