@@ -14,6 +14,7 @@ setup(
         "beartype>=0.18",
         "clu>=0.0.12",
         "einops>=0.8",
+        "etils[epath]>=1.7",
         "flax>=0.12,<0.13",
         "fsspec>=2024.2",
         "jax>=0.10,<0.13",

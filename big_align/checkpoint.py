@@ -4,11 +4,12 @@ A checkpoint holds the training state and a small record of what it was made wit
 the data and the random keys need nothing of their own: both are functions of the step.
 """
 
-import pathlib
+import os
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from big_align.errors import CheckpointMismatch
 from big_align.state import TrainState
@@ -48,6 +49,7 @@ class Checkpointer:
       workdir: checkpoints lie in `workdir/checkpoints/STEP`.
       keep_last: how many of the latest stay.
       keep_every: checkpoints at multiples of this step stay for good; None keeps no others.
+      folder: where checkpoints lie instead, as in `gs://bucket/run`.
       read_only: nothing is ever written (evaluation).
     """
 
@@ -56,9 +58,11 @@ class Checkpointer:
         workdir: str,
         keep_last: int = 2,
         keep_every: int | None = None,
+        folder: str | None = None,
         read_only: bool = False,
     ):
-        self.folder = pathlib.Path(workdir).absolute() / "checkpoints"
+        # Every process writes its part, so on several hosts this is storage that they share.
+        self.folder = epath.Path(folder or os.path.join(os.path.abspath(workdir), "checkpoints"))
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep_last,
             keep_period=keep_every,

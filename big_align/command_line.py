@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Callable
 
-# TensorFlow, which only some tokenizers and sources use, greets with a page; its errors still show.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow, which only some tokenizers and sources use, greets with a page, and calls it an error
+# that a machine has no GPU. What really fails is an exception as well.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags

@@ -82,6 +82,17 @@ def test_keeps_the_last_and_every_nth(tmp_path):
     assert steps == [4, 6, 7]
 
 
+def test_checkpoints_can_lie_elsewhere(tmp_path):
+    described, create = describe(1)
+    state = create()
+    workdir, folder = str(tmp_path / "run"), str(tmp_path / "shared" / "run")
+    checkpointer = Checkpointer(workdir, folder=folder)
+    checkpointer.save(state, RECORD)
+    checkpointer.close()
+    equal(Checkpointer(workdir, folder=folder, read_only=True).restore(described, RECORD), state)
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_unfinished_checkpoint_is_not_restored(saved):
     workdir, state = saved
     # Orbax writes under another name and renames at the end; a kill leaves the other name.
