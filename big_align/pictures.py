@@ -73,7 +73,11 @@ def draw_nearest_images(
     rows = figure.subplots(len(queries), k, squeeze=False)
     nearest = find_nearest(pairs.ztxt[list(queries)], pairs.zimg, k)
     for axes, query, found in zip(rows, queries, nearest, strict=True):
-        axes[0].set_title(_shorten(f"“{pairs.captions[query]}”", 90), loc="left", fontsize=9)
+        # The title keeps the height free; the text is left out of the layout, which would widen
+        # the first column by it.
+        axes[0].set_title(" ", fontsize=9)
+        text = _shorten(f"“{pairs.captions[query]}”", 90)
+        axes[0].text(0, 1.04, text, transform=axes[0].transAxes, fontsize=9).set_in_layout(False)
         for axis in axes[len(found) :]:
             axis.set_axis_off()
         for axis, image in zip(axes, found.tolist(), strict=False):

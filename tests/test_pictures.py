@@ -67,7 +67,7 @@ def test_a_caption_frames_every_image_that_it_describes(pairs):
         assert shown == pairs.number[near].tolist()
         green = [frame(axis) == pictures.RIGHT for axis in axes]
         assert green == [image in right for image in near]
-    assert "same" in figure.axes[0].get_title("left")
+    assert "same" in figure.axes[0].texts[0].get_text()
 
 
 def test_an_image_lists_different_captions_and_marks_its_own(pairs):
