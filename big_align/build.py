@@ -1,6 +1,7 @@
 """The one place where names in a config become objects."""
 
 import inspect
+import os
 import random
 import types
 from collections.abc import Mapping
@@ -33,9 +34,16 @@ from big_align.types import Evaluator, Objective
 IMAGE_TOWERS = {
     "efficientnet": "big_align.models.efficientnet:EfficientNet",
     "resnet": "big_align.models.resnet:ResNet",
+    "swin": "big_align.models.swin:Swin",
     "vit": "big_align.models.vit:ViT",
 }
-TEXT_TOWERS = {"bert": "big_align.models.bert:Bert"}
+TEXT_TOWERS = {
+    "bert": "big_align.models.bert:Bert",
+    "clip_text": "big_align.models.clip_text:ClipText",
+    "embedding_table": "big_align.models.embedding_table:EmbeddingTable",
+    "roberta": "big_align.models.bert:Roberta",
+}
+TOWERS = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
 OBJECTIVES = {
     "align": "big_align.objectives.align:Align",
     "clip": "big_align.objectives.align:Clip",
@@ -81,7 +89,10 @@ FIELDS = {
     "evaluate_every",
     "evaluate_batch_size",
     "checkpoint",
+    "init",
 }
+INIT = ("all", "image", "text")
+"""What of a model may start from earlier weights."""
 
 
 def check_config(config: Node) -> None:
@@ -110,6 +121,7 @@ def check_config(config: Node) -> None:
                 + (f" times config.microbatches = {parts}" if parts > 1 else "")
             )
     _check_data(config)
+    _check_init(config["init"])
     keeping = _without(config["checkpoint"], "every")
     check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
     build_optimizer(config)
@@ -129,8 +141,7 @@ def complete_config(config: ConfigDict) -> ConfigDict:
         (config, "tokenizer", TOKENIZERS),
         (config, "objective", OBJECTIVES),
         (config.data, "source", SOURCES),
-        (config.model, "image", IMAGE_TOWERS),
-        (config.model, "text", TEXT_TOWERS),
+        *((config.model, part, TOWERS[part]) for part in TOWERS),
         *((config.evaluators, name, EVALUATORS) for name in config.evaluators),
         *((node, "source", SOURCES) for node in config.evaluators.values()),
     ]
@@ -160,6 +171,16 @@ def _check_data(config: Node) -> None:
         _lookup_and_check(node["source"], SOURCES, f"{where}.source")
         arguments = check_arguments(target, _without(node, "source"), where, GIVEN)
         _shape_of_image(arguments["transform"], f"{where}.transform")
+
+
+def _check_init(node: Node) -> None:
+    """Checks that what the weights start from is there."""
+    for part, path in node.items():
+        where = f"config.init.{part}"
+        if part not in INIT:
+            raise ConfigError(f"{where} is unknown{suggest(part, INIT)}; known: {', '.join(INIT)}")
+        if path and not os.path.exists(path):
+            raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
 
 
 def _check_objective(config: Node, objective: Objective) -> None:
@@ -201,15 +222,20 @@ def build_mesh(config: Node) -> Mesh:
     return make(sharding.make_mesh, config["mesh"], "config.mesh")
 
 
+def build_tower(node: Node, part: str, where: str) -> nn.Module:
+    """Builds an "image" or "text" tower."""
+    return make(lookup(node.get("name"), TOWERS[part], where), node, where)
+
+
 def build_model(config: Node) -> DualEncoder:
     """Builds the dual encoder from its two towers."""
     node = config["model"]
     towers = {}
-    for part, table in (("image", IMAGE_TOWERS), ("text", TEXT_TOWERS)):
+    for part in TOWERS:
         where = f"config.model.{part}"
         if part not in node:
-            raise ConfigError(f"{where} is missing; known: {', '.join(sorted(table))}")
-        towers[part] = make(lookup(node[part].get("name"), table, where), node[part], where)
+            raise ConfigError(f"{where} is missing; known: {', '.join(sorted(TOWERS[part]))}")
+        towers[part] = build_tower(node[part], part, where)
     rest = {k: v for k, v in node.items() if k not in towers}
     return make(DualEncoder, rest, "config.model", **towers)
 

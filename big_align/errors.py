@@ -19,3 +19,11 @@ class BrokenDataError(UserError):
 
 class NotFiniteError(UserError):
     """The loss is NaN or infinite."""
+
+
+class WeightsMismatch(UserError):
+    """Weights do not fit the model that they are meant for."""
+
+
+class WeightFileError(UserError):
+    """A file of weights is missing, damaged, not what its name says, or cannot be written."""

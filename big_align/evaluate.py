@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from big_align import build
 from big_align.embedding import Embedder
@@ -13,7 +14,7 @@ from big_align.evaluators.retrieval import Retrieval
 from big_align.logs import format_table
 from big_align.registry import suggest
 from big_align.state import describe_state
-from big_align.types import Evaluator
+from big_align.types import Evaluator, Objective
 
 
 def evaluate_all(evaluators: Mapping[str, Evaluator], embedder: Embedder) -> dict[str, float]:
@@ -52,8 +53,8 @@ def choose_retrieval(
     return Retrieval(chosen.source, chosen.transform, tokenizer)
 
 
-def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:
-    """Loads the newest checkpoint of a workdir, ready to embed.
+def load_weights(config: Any, workdir: str, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
+    """Loads what is evaluated from the newest checkpoint of a workdir.
 
     Args:
       config: the config of the run.
@@ -61,7 +62,8 @@ def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, 
       tokenizer: built from the config; it has to be the one of the training.
 
     Returns:
-      The embedder, and the step of the checkpoint.
+      The objective, the mesh, `params` (the average where one is kept) and `model_state`, and the
+      step of the checkpoint.
 
     Raises:
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
@@ -82,8 +84,21 @@ def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, 
         step = checkpointer.latest_step
     if restored is None:
         raise FileNotFoundError(f"no complete checkpoint in {workdir}: train with it first")
+    found = {"params": restored[weights], "model_state": restored["model_state"]}
+    return objective, mesh, found, step
+
+
+def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:
+    """Loads the newest checkpoint of a workdir, ready to embed.
+
+    Args and errors are those of `load_weights`.
+
+    Returns:
+      The embedder, and the step of the checkpoint.
+    """
+    objective, mesh, weights, step = load_weights(config, workdir, tokenizer)
     embedder = Embedder(objective, mesh, config.evaluate_batch_size)
-    return embedder.use(restored[weights], restored["model_state"]), step
+    return embedder.use(**weights), step
 
 
 def run(config: Any, workdir: str) -> dict[str, float]:

@@ -18,7 +18,11 @@ from big_align.types import Params
 
 DECAYS = ("linear", "cosine", "step", "constant")
 OPTIMIZERS = ("lamb", "adamw", "sgd")
-EXCLUDE = ("bias", "scale", "temperature", "log_scale")
+EXCLUDE = (
+    *("bias", "scale", "temperature", "log_scale"),
+    # Tables of offsets, and fixed queries, which get no gradient and should not shrink either.
+    *("relative_position_bias", "queries"),
+)
 
 
 def make_schedule(

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
+from flax import struct, traverse_util
 from jax.sharding import Mesh
 
 from big_align import sharding
@@ -39,6 +39,40 @@ class TrainState:
     def evaluated_params(self) -> Params:
         """The parameters to evaluate: the average where one is kept."""
         return self.params if self.average is None else self.average
+
+    @property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's arrays by path, "params/..." and "batch_stats/..."."""
+        weights = {"params": self.params["model"], **self.model_state}
+        return {k: v.shape for k, v in traverse_util.flatten_dict(weights, sep="/").items()}
+
+
+def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState:
+    """Returns a fresh state that starts from given weights.
+
+    Args:
+      state: whose leaves are replaced where a path is given; every leaf keeps its placement.
+      weights: arrays by their paths, "params/..." and "batch_stats/...".
+    """
+
+    def replace(path: str, leaf: Any) -> Any:
+        if path not in weights:
+            return leaf
+        array = weights[path]
+        return jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda index: array[index].astype(leaf.dtype)
+        )
+
+    def replace_tree(tree: Any) -> Any:
+        flat = traverse_util.flatten_dict(tree, sep="/")
+        return traverse_util.unflatten_dict({k: replace(k, v) for k, v in flat.items()}, sep="/")
+
+    model = replace_tree({"params": state.params["model"]})["params"]
+    params = {**state.params, "model": model}
+    average = None if state.average is None else jax.tree.map(jnp.copy, params)
+    return state.replace(
+        params=params, model_state=replace_tree(state.model_state), average=average
+    )
 
 
 def describe_state(

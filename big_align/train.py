@@ -17,8 +17,9 @@ from big_align.checkpoint import Checkpointer
 from big_align.embedding import Embedder
 from big_align.errors import NotFiniteError
 from big_align.evaluate import evaluate_all
+from big_align.interop.initialise import read_initial_weights
 from big_align.logs import MetricWriter, Progress, format_table
-from big_align.state import TrainState, describe_state
+from big_align.state import TrainState, describe_state, replace_weights
 from big_align.step import compile_step, count_flops, make_train_step
 from big_align.types import Batch, Metrics
 
@@ -84,6 +85,15 @@ def noticing_sigterm() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(received)
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _start(config: Any, create: Callable[[], TrainState]) -> TrainState:
+    """Makes the state of step 0, from earlier weights where the config names some."""
+    state = create()
+    weights, report = read_initial_weights(state.weight_shapes, config.init)
+    if report and jax.process_index() == 0:
+        print("\n".join(report))
+    return replace_weights(state, weights)
 
 
 def _leave_description(workdir: str, config: Any, state: TrainState) -> None:
@@ -233,7 +243,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             seed=config.seed,
             averaged=config.average_decay is not None,
         )
-        state = checkpointer.restore(described, record) or create()
+        state = checkpointer.restore(described, record) or _start(config, create)
         _leave_description(workdir, config, state)
         batches = (
             sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))

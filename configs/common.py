@@ -29,6 +29,11 @@ def get_base() -> ConfigDict:
                 embedding_dim=config_dict.placeholder(int),
                 image_projection=False,
             ),
+            init=dict(
+                all=config_dict.placeholder(str),
+                image=config_dict.placeholder(str),
+                text=config_dict.placeholder(str),
+            ),
             objective=dict(name="align"),
             schedule=dict(decay="linear", learning_rate=1e-3, warmup_steps=0),
             optimizer=dict(

@@ -4,6 +4,7 @@ import functools
 import gzip
 import hashlib
 import html
+import json
 import os
 import re
 import sys
@@ -39,7 +40,8 @@ class ClipTokenizer:
     with its version.
 
     Args:
-      merges: the published `bpe_simple_vocab_16e6.txt.gz`.
+      merges: the published `bpe_simple_vocab_16e6.txt.gz`, or transformers' `merges.txt` or
+        `tokenizer.json`.
       length: ids of a text; of a longer one the first pieces and the end are kept.
 
     Raises:
@@ -49,12 +51,9 @@ class ClipTokenizer:
     def __init__(self, merges: str, length: int = 77):
         if length < 3:
             raise ValueError(f"length is {length}; it must be at least 3")
-        pairs = _read_merges(merges)
+        pairs = list_merges(merges)
+        pieces = list_pieces(pairs)
         self._letters = _byte_letters()
-        # ids count the bytes in the order of their letters' code points, then the merges
-        singles = sorted(self._letters.values(), key=lambda letter: (ord(letter) > 255, letter))
-        pieces = singles + [letter + "</w>" for letter in singles]
-        pieces += [first + second for first, second in pairs] + [START, END]
         self._ids = {piece: number for number, piece in enumerate(pieces)}
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._any_words = _any_words()
@@ -114,18 +113,45 @@ def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
     return merged
 
 
-def _read_merges(path: str) -> list[tuple[str, str]]:
+def list_merges(path: str) -> list[tuple[str, str]]:
+    """Reads CLIP's merges.
+
+    Args:
+      path: the published gzipped text, the same as plain text (`merges.txt`), or a
+        `tokenizer.json` of transformers.
+
+    Returns:
+      Pairs of pieces, the first ones being merged first.
+
+    Raises:
+      ValueError: the file is missing or is not such a list.
+    """
     if not os.path.isfile(path):
         raise ValueError(f"merges: no file {path!r}; CLIP publishes bpe_simple_vocab_16e6.txt.gz")
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            lines = file.read().split("\n")[1 : 1 + NUM_MERGES]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"merges: {path!r} is not gzipped text ({error})") from error
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            text = file.read()
+        if path.endswith(".json"):
+            merges = json.loads(text)["model"]["merges"]
+            lines = [m if isinstance(m, str) else " ".join(m) for m in merges]
+        else:
+            lines = text.split("\n")[1 : 1 + NUM_MERGES]
+    except (OSError, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise ValueError(f"merges: {path!r} cannot be read as merges ({error})") from error
     pairs = [tuple(line.split()) for line in lines]
-    if len(pairs) < NUM_MERGES or any(len(pair) != 2 for pair in pairs):
+    if len(pairs) != NUM_MERGES or any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"merges: {path!r} does not hold {NUM_MERGES} pairs of pieces")
     return pairs
+
+
+def list_pieces(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Lists every piece in the order of its id: bytes, bytes that end a word, merges, specials."""
+    letters = _byte_letters().values()
+    # ids count the bytes in the order of their letters' code points, then the merges
+    singles = sorted(letters, key=lambda letter: (ord(letter) > 255, letter))
+    pieces = singles + [letter + "</w>" for letter in singles]
+    return [*pieces, *(first + second for first, second in pairs), START, END]
 
 
 def _byte_letters() -> dict[int, str]:

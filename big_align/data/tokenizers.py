@@ -76,7 +76,7 @@ class WordPieceTokenizer:
     """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
 
     Args:
-      vocabulary: a file with one piece a line, continued pieces with ##.
+      vocabulary: a file with one piece a line, continued pieces with ##, or a `tokenizer.json`.
       length: ids of a text; of a longer one the first pieces and [SEP] are kept.
       lowercase: whether case and accents are dropped; as when the vocabulary was made.
 
@@ -86,7 +86,7 @@ class WordPieceTokenizer:
 
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
         _check_length(length, 3)
-        pieces = _read_vocabulary(vocabulary)
+        pieces = list_wordpieces(vocabulary)
         self.length = length
         self.vocab_size = len(pieces)
         self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)
@@ -128,12 +128,28 @@ def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
     return tokenize
 
 
-def _read_vocabulary(vocabulary: str) -> list[str]:
+def list_wordpieces(vocabulary: str) -> list[str]:
+    """Reads a WordPiece vocabulary.
+
+    Args:
+      vocabulary: a file with one piece a line, or a `tokenizer.json` of transformers.
+
+    Returns:
+      Pieces in the order of their ids.
+
+    Raises:
+      ValueError: the file is missing, or lacks a special token.
+    """
     make = "python -m big_align.tools.build_vocab makes a vocabulary"
     if not os.path.isfile(vocabulary):
         raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}")
     with open(vocabulary, encoding="utf-8") as file:
-        pieces = file.read().splitlines()
+        text = file.read()
+    if vocabulary.endswith(".json"):
+        ids = json.loads(text).get("model", {}).get("vocab", {})
+        pieces = sorted(ids, key=ids.__getitem__)
+    else:
+        pieces = text.splitlines()
     missing = [token for token in SPECIAL_TOKENS[:4] if token not in pieces]
     if missing:
         raise ValueError(f"vocabulary: {vocabulary!r} lacks {', '.join(missing)}; {make}")

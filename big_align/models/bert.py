@@ -1,10 +1,12 @@
-"""BERT (Devlin et al., 2019): a transformer with normalisation after every branch."""
+"""BERT (Devlin et al., 2019) and RoBERTa: transformers with normalisation after every branch."""
+
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models import layers
+from big_align.models import layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -13,7 +15,8 @@ VARIANTS = {  # width, depth, mlp_dim, heads
     "large": (1024, 24, 4096, 16),
 }
 
-LAYER_NORM_EPS = 1e-12
+PADDING_POSITION = 1
+"""RoBERTa numbers positions like token ids: behind that of padding."""
 
 
 class Block(nn.Module):
@@ -24,6 +27,7 @@ class Block(nn.Module):
       mlp_dim: hidden width of the perceptron.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: rate on attention weights and at the end of each branch.
+      layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
     """
 
@@ -31,6 +35,7 @@ class Block(nn.Module):
     mlp_dim: int
     activation: str
     dropout: float
+    layer_norm_eps: float
     dtype: str
 
     @nn.compact
@@ -41,7 +46,7 @@ class Block(nn.Module):
 
         def join(x, branch, name):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return layers.layer_norm(LAYER_NORM_EPS, self.dtype, name)(x + branch)
+            return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
 
         attention = layers.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
         x = join(x, attention(x, mask, train), "attention_norm")
@@ -66,6 +71,7 @@ class Bert(nn.Module):
       dropout: rate on embeddings, attention weights and every branch.
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       pool: "cls" for the first token's output, "mean" for the mean over real tokens.
+      layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       remat: recompute each block in the backward pass instead of storing its activations.
     """
@@ -80,23 +86,25 @@ class Bert(nn.Module):
     dropout: float = 0.1
     activation: str = "gelu"
     pool: str = "cls"
+    layer_norm_eps: float = 1e-12
     dtype: str = "float32"
     remat: bool = False
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def resolved(self) -> dict[str, Any]:
         """Width, depth, mlp_dim and heads: the variant's, unless given."""
         published = layers.choose("variant", self.variant, VARIANTS)
-        given = self.width, self.depth, self.mlp_dim, self.heads
-        width, depth, mlp_dim, heads = (
-            b if a is None else a for a, b in zip(given, published, strict=True)
-        )
-        return width, depth, mlp_dim, heads
+        return transformer.resolve_sizes(self, published)
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Number of blocks, which are one stage."""
+        return (self.resolved["depth"],)
 
     @property
     def output_dim(self) -> int:
         """Width of the pooled features."""
-        return self.sizes[0]
+        return self.resolved["width"]
 
     @nn.compact
     def __call__(
@@ -116,14 +124,21 @@ class Bert(nn.Module):
         Raises:
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
         """
-        _, depth, mlp_dim, heads = self.sizes
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
-        x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
+        x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
 
-        block_class = nn.remat(Block, static_argnums=(3,)) if self.remat else Block  # 3: train
-        for i in range(depth):
+        block_class, sizes = Block, self.resolved
+        if self.remat:
+            block_class = nn.remat(block_class, static_argnums=(3,))  # 3: train
+        for i in range(sizes["depth"]):
             block = block_class(
-                heads, mlp_dim, self.activation, self.dropout, self.dtype, name=f"block_{i:02d}"
+                heads=sizes["heads"],
+                mlp_dim=sizes["mlp_dim"],
+                activation=self.activation,
+                dropout=self.dropout,
+                layer_norm_eps=self.layer_norm_eps,
+                dtype=self.dtype,
+                name=f"block_{i:02d}",
             )
             x = block(x, text_mask, train)
         if self.pool == "cls":
@@ -131,26 +146,40 @@ class Bert(nn.Module):
         real = text_mask[:, :, None].astype(x.dtype)
         return (x * real).sum(1) / jnp.maximum(real.sum(1), 1), x
 
-    def _embed(self, text: Int[Array, "b l"]) -> Float[Array, "b l c"]:
-        width, dtype = self.sizes[0], layers.compute_dtype(self.dtype)
-        length = text.shape[1]
-        if length > self.max_length:
-            raise ValueError(
-                f"a text of {length} tokens is longer than max_length={self.max_length}"
-            )
-        words = nn.Embed(
-            self.vocab_size,
-            width,
-            dtype=dtype,
-            embedding_init=nn.with_logical_partitioning(
-                layers.truncated_normal, ("vocab", "embed")
-            ),
-            name="token_embedding",
-        )
-        position_init = nn.with_logical_partitioning(
-            layers.truncated_normal, ("positions", "embed")
-        )
-        positions = self.param("position_embedding", position_init, (self.max_length, width))
+    def _embed(
+        self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"]
+    ) -> Float[Array, "b l c"]:
+        width, dtype = self.resolved["width"], layers.compute_dtype(self.dtype)
+        transformer.check_length(text.shape[1], self.max_length)
+        words = transformer.token_embedding(self.vocab_size, width, self.dtype)(text)
+        positions = self._positions(text_mask)
         segment = self.param("token_type_embedding", layers.truncated_normal, (width,))
-        x = words(text) + (positions[:length] + segment).astype(dtype)
-        return layers.layer_norm(LAYER_NORM_EPS, self.dtype, "embedding_norm")(x)
+        x = words + (positions + segment).astype(dtype)
+        return layers.layer_norm(self.layer_norm_eps, self.dtype, "embedding_norm")(x)
+
+    def _positions(
+        self, text_mask: Bool[Array, "b l"]
+    ) -> Float[Array, "l c"] | Float[Array, "b l c"]:
+        """Looks up the position of every token."""
+        return self._position_table(self.max_length)[: text_mask.shape[1]]
+
+    def _position_table(self, rows: int) -> Float[Array, "rows c"]:
+        shape = rows, self.resolved["width"]
+        return jnp.asarray(self.param("position_embedding", transformer.init_positions, shape))
+
+
+class Roberta(Bert):
+    """RoBERTa (Liu et al., 2019) as a text tower.
+
+    It differs from BERT in its positions: they count real tokens only, start at 2, and padding has
+    position 1. So the table has two rows more than `max_length`, which is the number of tokens. The
+    row before is never looked up. The arguments are those of `Bert`.
+    """
+
+    vocab_size: int = 50265
+    layer_norm_eps: float = 1e-5
+
+    def _positions(self, text_mask: Bool[Array, "b l"]) -> Float[Array, "b l c"]:
+        table = self._position_table(self.max_length + PADDING_POSITION + 1)
+        real = text_mask.astype(jnp.int32)
+        return table[jnp.cumsum(real, axis=1) * real + PADDING_POSITION]

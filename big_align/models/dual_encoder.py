@@ -58,6 +58,7 @@ class DualEncoder(nn.Module):
       text: the text tower.
       embedding_dim: size of the embeddings; None for the width of the image tower.
       image_projection: whether there is a linear layer on the image side too.
+      projection_bias: whether the linear layers have a bias; CLIP's have none.
       image_mean: of red, green and blue of uint8 images, on a scale from 0 to 1.
       image_std: standard deviations, on the same scale.
     """
@@ -66,6 +67,7 @@ class DualEncoder(nn.Module):
     text: nn.Module
     embedding_dim: int | None = None
     image_projection: bool = False
+    projection_bias: bool = True
     image_mean: tuple[float, float, float] = IMAGENET_MEAN
     image_std: tuple[float, float, float] = IMAGENET_STD
 
@@ -78,8 +80,12 @@ class DualEncoder(nn.Module):
             )
 
         def linear() -> nn.Dense:
-            kernel_init = nn.initializers.lecun_normal()
-            return layers.dense(dim, ("embed", None), kernel_init=kernel_init)
+            return layers.dense(
+                dim,
+                ("embed", None),
+                kernel_init=nn.initializers.lecun_normal(),
+                use_bias=self.projection_bias,
+            )
 
         self.project_text = linear()
         if self.image_projection:

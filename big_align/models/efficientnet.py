@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -157,6 +158,16 @@ class EfficientNet(nn.Module):
         return width, depth, dropout
 
     @property
+    def resolved(self) -> dict[str, Any]:
+        """The coefficients by the names of the arguments."""
+        return dict(zip(("width", "depth", "dropout"), self.coefficients, strict=True))
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Number of blocks of each stage."""
+        return tuple(math.ceil(repeats * self.coefficients[1]) for repeats, *_ in STAGES)
+
+    @property
     def output_dim(self) -> int:
         """Width of the pooled features."""
         return scale_channels(HEAD_CHANNELS if self.head else STAGES[-1][-1], self.coefficients[0])
@@ -204,10 +215,11 @@ class EfficientNet(nn.Module):
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])
 
     def _block_settings(self) -> list[dict]:
-        width, depth, _ = self.coefficients
+        width, _, _ = self.coefficients
         settings = []
-        for repeats, kernel, stride, expansion, channels in STAGES:
-            for i in range(math.ceil(repeats * depth)):
+        stages = zip(self.stage_depths, STAGES, strict=True)
+        for depth, (_, kernel, stride, expansion, channels) in stages:
+            for i in range(depth):
                 settings.append(
                     {
                         "channels": scale_channels(channels, width),

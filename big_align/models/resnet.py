@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -82,6 +83,7 @@ class ResNet(nn.Module):
       variant: "18", "34", "50" or "101"; sets the kind and the number of blocks.
       width: channels of the first stage's 3x3 convolutions; each stage doubles them.
       depths: blocks of each stage, instead of the variant's.
+      stem_width: channels of the first convolution; None for `width`.
       stem: "imagenet", a 7x7 convolution of stride 2 and a max pooling of stride 2; for small
         images "small", "patch" and "patch4", one convolution of stride 1, 2 or 4.
       dropout: rate on the pooled features.
@@ -96,6 +98,7 @@ class ResNet(nn.Module):
     variant: str = "50"
     width: int = 64
     depths: tuple[int, ...] | None = None
+    stem_width: int | None = None
     stem: str = "imagenet"
     dropout: float = 0.0
     drop_path: float = 0.0
@@ -106,15 +109,20 @@ class ResNet(nn.Module):
     remat: bool = False
 
     @property
-    def blocks(self) -> tuple[str, tuple[int, ...]]:
-        """The kind of block, and how many a stage."""
+    def resolved(self) -> dict[str, Any]:
+        """The kind of block, and their number in each stage: the variant's, unless given."""
         kind, depths = layers.choose("variant", self.variant, VARIANTS)
-        return kind, self.depths or depths
+        return {"kind": kind, "depths": self.depths or depths}
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Number of blocks of each stage."""
+        return self.resolved["depths"]
 
     @property
     def output_dim(self) -> int:
         """Width of the pooled features."""
-        kind, depths = self.blocks
+        kind, depths = self.resolved["kind"], self.stage_depths
         return self.width * 2 ** (len(depths) - 1) * EXPANSION[kind]
 
     @nn.compact
@@ -137,12 +145,12 @@ class ResNet(nn.Module):
             layers.BatchNorm, self.momentum, self.epsilon, self.group_size
         )
         kernel, stride = layers.choose("stem", self.stem, STEMS)
-        x = _conv(self.width, kernel, stride, self.dtype, "stem_conv")(image)
+        x = _conv(self.stem_width or self.width, kernel, stride, self.dtype, "stem_conv")(image)
         x = nn.relu(norm(name="stem_norm")(x, train))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
 
-        kind, depths = self.blocks
+        kind, depths = self.resolved["kind"], self.stage_depths
         block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
         last = max(sum(depths) - 1, 1)
         for stage, depth in enumerate(depths):

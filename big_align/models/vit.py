@@ -1,13 +1,15 @@
-"""Vision transformer (Dosovitskiy et al., 2021), pre-norm, learned positions."""
+"""Vision transformers, pre-norm: the original (Dosovitskiy et al., 2021), CLIP's and MLCD's."""
 
 import re
+from typing import Any
 
 import einops
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from big_align.models import layers
+from big_align.models import layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -16,46 +18,45 @@ VARIANTS = {  # width, depth, mlp_dim, heads
     "l": (1024, 24, 4096, 16),
     "h": (1280, 32, 5120, 16),
 }
+POOLS = dict.fromkeys(("cls", "mean"))
+POSITIONS = dict.fromkeys(("learned", "rotary"))
+ROTARY_BASE = 10_000.0
 
 
-class Block(nn.Module):
-    """Transformer block with normalisation before attention and before the perceptron.
+def grid_angles(rows: int, columns: int, head_dim: int) -> Float[np.ndarray, "t half"]:
+    """Returns the angles by which rotary attention turns the channels of each patch.
+
+    Rotary positions (Su et al., 2021) in two dimensions, as in MLCD's published models: the first
+    half of the angles is proportional to the row, the second half to the column, both at
+    frequencies that fall geometrically from 1 towards 1 / `ROTARY_BASE`.
 
     Args:
-      heads: number of attention heads.
-      mlp_dim: hidden width of the perceptron.
-      activation: a name in `layers.ACTIVATIONS`.
-      dropout: rate after attention and after the perceptron.
-      drop_path: stochastic depth's rate.
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
+      rows: of patches.
+      columns: of patches.
+      head_dim: channels of an attention head; two of them turn together.
+
+    Returns:
+      Radians, row by row.
+
+    Raises:
+      ValueError: `head_dim` is not a multiple of 4.
     """
-
-    heads: int
-    mlp_dim: int
-    activation: str
-    dropout: float
-    drop_path: float
-    layer_norm_eps: float
-    dtype: str
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "b l c"], train: bool) -> Float[Array, "b l c"]:
-        """Transforms tokens."""
-
-        def join(x, branch):
-            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return x + layers.DropPath(self.drop_path)(branch, train)
-
-        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
-        attention = layers.SelfAttention(self.heads, dtype=self.dtype, name="attention")
-        x = join(x, attention(y, None, train))
-        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
-        return join(x, layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")(y))
+    if head_dim % 4:
+        raise ValueError(
+            f"positions='rotary' needs heads of a multiple of 4 channels, not {head_dim}: "
+            f"change width or heads"
+        )
+    frequencies = ROTARY_BASE ** -(np.arange(0, head_dim // 2, 2) / (head_dim // 2))
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    angles = [row[:, None] * frequencies, column[:, None] * frequencies]
+    return np.concatenate(angles, axis=1).astype(np.float32)
 
 
 class ViT(nn.Module):
     """Vision transformer as an image tower.
+
+    CLIP's has `input_norm=True, patch_bias=False, layer_norm_eps=1e-5` and OpenAI's weights
+    `activation="quick_gelu"`; MLCD's has besides `positions="rotary"` and "gelu".
 
     Args:
       variant: size and patch, such as "b/16": "ti", "s", "b", "l" or "h", and pixels.
@@ -64,6 +65,10 @@ class ViT(nn.Module):
       mlp_dim: hidden width of the perceptrons.
       heads: number of attention heads.
       pool: "cls" for the class token's output, "mean" for the mean over patches, without it.
+      positions: "learned", a table added to the tokens; or "rotary", angles in attention, for
+        images of any size. The class token then has learned angles of its own.
+      patch_bias: whether the embedding of patches has a bias.
+      input_norm: whether tokens are normalised before the first block.
       dropout: rate after the embedding and at the end of every branch.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
@@ -78,6 +83,9 @@ class ViT(nn.Module):
     mlp_dim: int | None = None
     heads: int | None = None
     pool: str = "cls"
+    positions: str = "learned"
+    patch_bias: bool = True
+    input_norm: bool = False
     dropout: float = 0.0
     drop_path: float = 0.0
     activation: str = "gelu"
@@ -86,22 +94,31 @@ class ViT(nn.Module):
     remat: bool = False
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int]:
-        """Width, depth, mlp_dim, heads (the variant's, unless given) and patch."""
-        match = re.fullmatch(r"(\w+)/(\d+)", self.variant)
-        if not match:
-            raise ValueError(f"variant={self.variant!r} is not of the form 'b/16': size/patch")
-        published = layers.choose("variant", match[1], VARIANTS)
-        given = self.width, self.depth, self.mlp_dim, self.heads
-        width, depth, mlp_dim, heads = (
-            b if a is None else a for a, b in zip(given, published, strict=True)
-        )
-        return width, depth, mlp_dim, heads, int(match[2])
+    def patch(self) -> int:
+        """Pixels along an edge of a patch."""
+        return int(self._split_variant()[1])
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Width, depth, mlp_dim and heads: the variant's, unless given."""
+        published = layers.choose("variant", self._split_variant()[0], VARIANTS)
+        return transformer.resolve_sizes(self, published)
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Number of blocks, which are one stage."""
+        return (self.resolved["depth"],)
 
     @property
     def output_dim(self) -> int:
         """Width of the pooled features."""
-        return self.sizes[0]
+        return self.resolved["width"]
+
+    def _split_variant(self) -> tuple[str, str]:
+        match = re.fullmatch(r"(\w+)/(\d+)", self.variant)
+        if not match:
+            raise ValueError(f"variant={self.variant!r} is not of the form 'b/16': size/patch")
+        return match[1], match[2]
 
     @nn.compact
     def __call__(
@@ -110,48 +127,58 @@ class ViT(nn.Module):
         """Encodes images.
 
         Args:
-          image: normalised images, of the size that the parameters were made for.
+          image: normalised images; with learned positions of the size that the parameters were
+            made for.
           train: whether dropout and stochastic depth are on.
 
         Returns:
-          The pooled features, and those of every patch, row by row.
+          The pooled features, and those of every patch, row by row. The final normalisation is
+          applied to both; the published CLIP and MLCD apply it to the class token alone, which is
+          the same for the pooled features.
 
         Raises:
           ValueError: a setting is unknown, or the image does not fit the patches or positions.
         """
-        _, depth, mlp_dim, heads, _ = self.sizes
-        layers.choose("pool", self.pool, {"cls": None, "mean": None})
+        layers.choose("pool", self.pool, POOLS)
+        layers.choose("positions", self.positions, POSITIONS)
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(image))
+        if self.input_norm:
+            x = layers.layer_norm(self.layer_norm_eps, self.dtype, "input_norm")(x)
+        angles = self._angles(image) if self.positions == "rotary" else None
 
-        block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
-        for i in range(depth):
+        block_class, sizes = transformer.Block, self.resolved
+        if self.remat:
+            block_class = nn.remat(block_class, static_argnums=(3,))  # 3: train
+        for i in range(sizes["depth"]):
             block = block_class(
-                heads=heads,
-                mlp_dim=mlp_dim,
+                heads=sizes["heads"],
+                mlp_dim=sizes["mlp_dim"],
                 activation=self.activation,
                 dropout=self.dropout,
-                drop_path=self.drop_path * i / max(depth - 1, 1),
+                drop_path=self.drop_path * i / max(sizes["depth"] - 1, 1),
                 layer_norm_eps=self.layer_norm_eps,
                 dtype=self.dtype,
                 name=f"block_{i:02d}",
             )
-            x = block(x, train)
+            x = block(x, None, train, angles)
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
         return (x[:, 0], x[:, 1:]) if self.pool == "cls" else (x.mean(1), x)
 
     def _embed(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b l c"]:
-        width, *_, patch = self.sizes
+        width, patch = self.resolved["width"], self.patch
         if image.shape[1] % patch or image.shape[2] % patch:
             raise ValueError(
                 f"an image of {image.shape[1]} x {image.shape[2]} does not divide into patches of "
                 f"{patch}; change the image size or variant={self.variant!r}"
             )
         x = einops.rearrange(image, "b (h p) (w q) c -> b (h w) (p q c)", p=patch, q=patch)
-        axes = "channels_in", "embed"
-        x = layers.dense(width, axes, dtype=self.dtype, name="patch_embedding")(x)
+        axes, name = ("channels_in", "embed"), "patch_embedding"
+        x = layers.dense(width, axes, dtype=self.dtype, name=name, use_bias=self.patch_bias)(x)
         if self.pool == "cls":
             cls_token = self.param("cls_token", nn.initializers.zeros, (width,))
             x = jnp.concatenate([jnp.broadcast_to(cls_token, x[:, :1].shape).astype(x.dtype), x], 1)
+        if self.positions == "rotary":
+            return x
 
         name, shape = "position_embedding", x.shape[1:]
         if self.has_variable("params", name):
@@ -161,5 +188,15 @@ class ViT(nn.Module):
                     f"{name} holds {held[0]} positions, an image of {image.shape[1]} x "
                     f"{image.shape[2]} has {shape[0]}: use the image size of training"
                 )
-        init = nn.with_logical_partitioning(layers.truncated_normal, ("positions", "embed"))
-        return x + self.param(name, init, shape).astype(x.dtype)
+        return x + self.param(name, transformer.init_positions, shape).astype(x.dtype)
+
+    def _angles(self, image: Float[Array, "b h w 3"]) -> Float[Array, "l half"]:
+        """Returns the angles of every token, the class token's first."""
+        head_dim = self.resolved["width"] // self.resolved["heads"]
+        rows, columns = image.shape[1] // self.patch, image.shape[2] // self.patch
+        angles = jnp.asarray(grid_angles(rows, columns, head_dim))
+        if self.pool == "mean":
+            return angles
+        shape = (head_dim // 2,)
+        init = nn.initializers.normal((head_dim // 2) ** -0.5)  # as in MLCD's published models
+        return jnp.concatenate([self.param("class_angles", init, shape)[None], angles])

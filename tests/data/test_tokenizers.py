@@ -130,7 +130,7 @@ def test_merges_files_are_checked(tmp_path):
     with pytest.raises(ValueError, match="no file"):
         ClipTokenizer(str(tmp_path / "none.gz"))
     (tmp_path / "x.gz").write_bytes(b"plain")
-    with pytest.raises(ValueError, match="not gzipped"):
+    with pytest.raises(ValueError, match="cannot be read as merges"):
         ClipTokenizer(str(tmp_path / "x.gz"))
     (tmp_path / "y.gz").write_bytes(gzip.compress(b"#version\na b\n"))
     with pytest.raises(ValueError, match="does not hold 48894 pairs"):

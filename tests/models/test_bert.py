@@ -1,12 +1,15 @@
 """BERT against published sizes and golden numbers; padding changes nothing."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn_variables import draw_variables
-from reference_weights import BERT, convert, read
+from mapped_weights import load_mapped
 
+from big_align.interop.tables.bert import BERT
 from big_align.models.bert import Bert
 
 SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "vocab_size": 50, "max_length": 12}
@@ -41,7 +44,8 @@ def test_parameters_are_the_published_ones(variant, width, published):
 
 
 def test_golden_numbers(reference_dir):
-    config, weights, io = read(reference_dir / "hf-bert")
+    folder = reference_dir / "hf-bert"
+    config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")
     model = Bert(
         width=config["hidden_size"],
         depth=config["num_hidden_layers"],
@@ -51,8 +55,7 @@ def test_golden_numbers(reference_dir):
         max_length=config["max_position_embeddings"],
     )
     text, mask = jnp.asarray(io["input_ids"], jnp.int32), jnp.asarray(io["attention_mask"] > 0)
-    variables = convert(weights, BERT, model, text, mask)
-    pooled, tokens = model.apply(variables, text, mask)
+    pooled, tokens = model.apply(load_mapped(folder, BERT, model, text, mask), text, mask)
     np.testing.assert_allclose(pooled, io["last_hidden_state"][:, 0], atol=1e-4)
     np.testing.assert_allclose(tokens[mask], io["last_hidden_state"][mask], atol=1e-4)
 

@@ -1,14 +1,19 @@
-"""The dual encoder against ALIGN's golden numbers, and its colours, sizes and lengths."""
+"""Dual encoders against golden numbers of ALIGN and CLIP, and their colours, sizes and lengths."""
+
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn_variables import draw_variables
-from reference_weights import ALIGN, channels_last, convert, read
+from mapped_weights import load_mapped
+from safetensors.numpy import load_file
 
+from big_align.interop.tables import dual_encoder as tables
 from big_align.models import dual_encoder
 from big_align.models.bert import Bert
+from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.vit import ViT
@@ -33,7 +38,8 @@ def make_variables(model):
 
 
 def test_golden_numbers(reference_dir):
-    config, weights, io = read(reference_dir / "hf-align")
+    folder = reference_dir / "hf-align"
+    config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")
     text, vision = config["text_config"], config["vision_config"]
     model = DualEncoder(
         image=EfficientNet(
@@ -48,16 +54,109 @@ def test_golden_numbers(reference_dir):
             max_length=text["max_position_embeddings"],
         ),
     )
-    image = jnp.asarray(channels_last(io["pixel_values"]))
+    image = jnp.asarray(io["pixel_values"].transpose(0, 2, 3, 1))
     words, mask = jnp.asarray(io["input_ids"], jnp.int32), jnp.asarray(io["attention_mask"] > 0)
-    variables = convert(weights, ALIGN, model, image, words[:2], mask[:2])
+    variables = load_mapped(folder, tables.ALIGN, model, image, words[:2], mask[:2])
 
     zimg = jax.jit(lambda v, x: model.apply(v, x, method="encode_image"))(variables, image)
     ztxt = model.apply(variables, words, mask, method="encode_text")
     np.testing.assert_allclose(zimg, io["image_embeds"], atol=1e-4)
     np.testing.assert_allclose(ztxt, io["text_embeds"], atol=1e-4)
-    logits = zimg @ ztxt.T / weights["temperature"]
+    logits = zimg @ ztxt.T / load_file(folder / "model.safetensors")["temperature"]
     np.testing.assert_allclose(logits, io["logits_per_image"], atol=1e-4)
+
+
+def make_clip(variant, words, image, text, **settings):
+    """Makes a CLIP of the image variant, the text variant and more settings of both towers."""
+    settings = {"image_projection": True, "projection_bias": False} | settings
+    return DualEncoder(
+        image=ViT(variant, input_norm=True, patch_bias=False, layer_norm_eps=1e-5, **image),
+        text=ClipText(words, **text),
+        **settings,
+    )
+
+
+def read_golden(folder):
+    """Returns the config and the inputs and outputs, ours as far as inputs go."""
+    config, io = json.loads((folder / "config.json").read_text()), dict(np.load(folder / "io.npz"))
+    image, text = jnp.asarray(io["pixel_values"].transpose(0, 2, 3, 1)), io["input_ids"]
+    # The tokenizers' end-of-text is the last real token; of the ids of a text it is the largest.
+    mask = np.arange(text.shape[1]) <= text.argmax(1)[:, None]
+    return config, io, (image, jnp.asarray(text, jnp.int32), jnp.asarray(mask))
+
+
+def embed(model, variables, image, text, mask):
+    zimg = model.apply(variables, image, method="encode_image")
+    return zimg, model.apply(variables, text, mask, method="encode_text")
+
+
+def test_golden_numbers_of_clip(reference_dir):
+    folder = reference_dir / "hf-clip"
+    config, io, (image, text, mask) = read_golden(folder)
+    np.testing.assert_array_equal(mask, io["attention_mask"] > 0)
+    towers = [
+        {
+            "width": tower["hidden_size"],
+            "depth": tower["num_hidden_layers"],
+            "mlp_dim": tower["intermediate_size"],
+            "heads": tower["num_attention_heads"],
+            "activation": tower["hidden_act"],
+        }
+        for tower in (config["vision_config"], config["text_config"])
+    ]
+    sizes = {
+        "vocab_size": config["text_config"]["vocab_size"],
+        "max_length": config["text_config"]["max_position_embeddings"],
+    }
+    variant, dim = f"b/{config['vision_config']['patch_size']}", config["projection_dim"]
+    model = make_clip(variant, "b", towers[0], towers[1] | sizes, embedding_dim=dim)
+    variables = load_mapped(folder, tables.CLIP, model, image, text[:2], mask[:2])
+    zimg, ztxt = embed(model, variables, image, text, mask)
+    np.testing.assert_allclose(zimg, io["image_embeds"], atol=1e-4)
+    np.testing.assert_allclose(ztxt, io["text_embeds"], atol=1e-4)
+    scale = np.exp(load_file(folder / "model.safetensors")["logit_scale"])
+    np.testing.assert_allclose(scale * zimg @ ztxt.T, io["logits_per_image"], atol=1e-4)
+
+
+def test_golden_numbers_of_open_clip(reference_dir):
+    folder = reference_dir / "open_clip"
+    config, io, (image, text, mask) = read_golden(folder)
+    seen, words = config["vision_cfg"], config["text_cfg"]
+    width, heads = seen["width"], seen["width"] // seen["head_width"]
+    sizes = {"width": width, "depth": seen["layers"], "mlp_dim": 4 * width, "heads": heads}
+    text_sizes = {
+        "width": words["width"],
+        "depth": words["layers"],
+        "mlp_dim": 4 * words["width"],
+        "heads": words["heads"],
+        "vocab_size": words["vocab_size"],
+        "max_length": words["context_length"],
+        "activation": "gelu",
+    }
+    variant, dim = f"b/{seen['patch_size']}", config["embed_dim"]
+    model = make_clip(variant, "b", sizes, text_sizes, embedding_dim=dim)
+    variables = load_mapped(folder, tables.OPEN_CLIP, model, image, text[:2], mask[:2])
+    zimg, ztxt = embed(model, variables, image, text, mask)
+    np.testing.assert_allclose(zimg, io["image_embeds"], atol=1e-4)
+    np.testing.assert_allclose(ztxt, io["text_embeds"], atol=1e-4)
+
+
+# The published models of OpenAI (B, L) and LAION (H) with their projections, without the scale.
+@pytest.mark.parametrize(
+    "variant, words, dim, published",
+    [
+        ("b/32", "b", 512, 151_277_312),
+        ("b/16", "b", 512, 149_620_736),
+        ("l/14", "l", 768, 427_616_512),
+        ("h/14", "h", 1024, 986_109_440),
+    ],
+)
+def test_clip_has_the_published_number_of_parameters(variant, words, dim, published):
+    model = make_clip(variant, words, {}, {}, embedding_dim=dim)
+    image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+    text = jax.ShapeDtypeStruct((1, 77), jnp.int32), jax.ShapeDtypeStruct((1, 77), bool)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), image, *text)
+    assert sum(x.size for x in jax.tree.leaves(shapes)) == published
 
 
 def test_uint8_equals_standardised_floats():
@@ -86,6 +185,10 @@ def test_projections_match_the_image_tower_or_the_given_size():
     both = make_variables(make_model(embedding_dim=12, image_projection=True))["params"]
     assert both["project_text"]["kernel"].shape == (8, 12)
     assert both["project_image"]["kernel"].shape == (16, 12)
+    assert {*both["project_image"], *both["project_text"]} == {"kernel", "bias"}
+    bare = make_model(image_projection=True, projection_bias=False)
+    bare = make_variables(bare)["params"]
+    assert {*bare["project_image"], *bare["project_text"]} == {"kernel"}
 
 
 def test_another_size_without_image_projection_is_an_error():

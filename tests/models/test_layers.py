@@ -132,6 +132,16 @@ def test_attention_equals_jax():
     assert_close(layers.attend(*inputs, mask), expected)
 
 
+def test_causal_attention_equals_jax_with_and_without_padding():
+    inputs = make_attention_inputs()
+    expected = jax.nn.dot_product_attention(*inputs, is_causal=True)
+    assert_close(layers.attend(*inputs, None, causal=True), expected)
+    mask = jnp.arange(6) < jnp.array([[6], [4]])
+    both = jnp.tril(jnp.ones((6, 6), bool)) & mask[:, None, None, :]
+    expected = jax.nn.dot_product_attention(*inputs, mask=both)
+    assert_close(layers.attend(*inputs, mask, causal=True), expected)
+
+
 def test_attention_mask_equals_slicing():
     query, key, value = make_attention_inputs()
     mask = jnp.broadcast_to(jnp.arange(6) < 4, (2, 6))

@@ -7,15 +7,24 @@ import pytest
 from drawn_variables import draw_variables
 
 from big_align.models import efficientnet
-from big_align.models.bert import Bert
+from big_align.models.bert import Bert, Roberta
+from big_align.models.clip_text import ClipText
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.vit import ViT
 
-TOWERS = {
+SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2}
+WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
+IMAGE_TOWERS = {
     "efficientnet": EfficientNet(width=0.5, stem_stride=1, drop_path=0.5, dropout=0.1),
-    "vit": ViT("ti/4", width=16, depth=2, mlp_dim=32, heads=2, drop_path=0.5, dropout=0.1),
-    "bert": Bert(width=16, depth=2, mlp_dim=32, heads=2, vocab_size=20, max_length=8),
+    "vit": ViT("ti/4", **SMALL, drop_path=0.5, dropout=0.1),
+    "mlcd": ViT("ti/4", **SMALL, positions="rotary", input_norm=True, dropout=0.1),
 }
+TEXT_TOWERS = {
+    "bert": Bert(**WORDS),
+    "roberta": Roberta(**WORDS),
+    "clip_text": ClipText(**WORDS, dropout=0.1),
+}
+TOWERS = IMAGE_TOWERS | TEXT_TOWERS
 
 
 @pytest.fixture(scope="module", params=TOWERS)
@@ -25,7 +34,7 @@ def case(request):
     image = jax.random.normal(jax.random.key(0), (size, 16, 16, 3))
     text = jax.random.randint(jax.random.key(1), (size, 8), 1, 20)
     mask = jnp.arange(8) < jnp.arange(1, size + 1)[:, None]
-    inputs = (text, mask) if request.param == "bert" else (image,)
+    inputs = (text, mask) if request.param in TEXT_TOWERS else (image,)
     with pytest.MonkeyPatch.context() as patch:
         # Seven stages take most of a minute to compile; two have all that the laws are about.
         patch.setattr(efficientnet, "STAGES", ((1, 3, 1, 1, 16), (2, 5, 2, 6, 24)))

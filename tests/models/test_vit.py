@@ -1,4 +1,4 @@
-"""Vision transformer against published sizes and golden numbers."""
+"""Vision transformers against published sizes and golden numbers; rotary positions by their law."""
 
 import json
 
@@ -7,9 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn_variables import draw_variables
-from reference_weights import VIT, channels_last, convert, read
+from mapped_weights import check_published_shapes, load_mapped
 
-from big_align.models.vit import ViT
+from big_align.interop.tables import vit as tables
+from big_align.models import layers
+from big_align.models.transformer import Block
+from big_align.models.vit import ViT, grid_angles
+
+CLIP = {"input_norm": True, "patch_bias": False, "layer_norm_eps": 1e-5}
+SMALL = {"variant": "ti/8", "width": 16, "depth": 1, "mlp_dim": 16, "heads": 2}
 
 
 def make_shapes(model, size=224):
@@ -17,42 +23,134 @@ def make_shapes(model, size=224):
     return jax.eval_shape(model.init, jax.random.key(0), image)
 
 
-@pytest.mark.parametrize("patch", [16, 32])
-def test_parameters_are_the_published_ones(patch, reference_dir):
-    published = json.loads((reference_dir / "timm_shapes.json").read_text())
-    shapes = make_shapes(ViT(f"b/{patch}"))["params"]
-    expected = published[f"vit_base_patch{patch}_224"]["params"]
-    assert sum(x.size for x in jax.tree.leaves(shapes)) == expected
-
-
-def test_golden_numbers(reference_dir):
-    config, weights, io = read(reference_dir / "hf-vit")
+def make_golden(folder, table, **settings):
+    """Returns the output of the last block and of the tower, and the reference's."""
+    config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")
     model = ViT(
         f"s/{config['patch_size']}",
         width=config["hidden_size"],
         depth=config["num_hidden_layers"],
         mlp_dim=config["intermediate_size"],
         heads=config["num_attention_heads"],
+        activation=config["hidden_act"],
         layer_norm_eps=config["layer_norm_eps"],
+        **settings,
     )
-    image = jnp.asarray(channels_last(io["pixel_values"]))
-    variables, expected = convert(weights, VIT, model, image), io["last_hidden_state"]
-    pooled, tokens = model.apply(variables, image)
+    image = jnp.asarray(io["pixel_values"].transpose(0, 2, 3, 1))
+    variables = load_mapped(folder, table, model, image)
+
+    def is_block(module, _):
+        return isinstance(module, Block)
+
+    outputs, seen = model.apply(variables, image, capture_intermediates=is_block)
+    last = seen["intermediates"][f"block_{config['num_hidden_layers'] - 1:02d}"]["__call__"][0]
+    return last, *outputs, variables["params"]["final_norm"], io
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("vit_base_patch16_224", {"variant": "b/16"}),
+        ("vit_base_patch32_224", {"variant": "b/32"}),
+        ("vit_large_patch14_clip_224", CLIP | {"variant": "l/14"}),
+    ],
+)
+def test_parameters_are_the_published_ones(name, settings, reference_dir):
+    check_published_shapes(reference_dir, name, tables.TIMM_VIT, ViT(**settings))
+
+
+def test_huge_has_the_published_size():
+    # ViT-H/14 of Dosovitskiy et al. (2021) without the classifier.
+    shapes = make_shapes(ViT("h/14"))["params"]
+    assert sum(x.size for x in jax.tree.leaves(shapes)) == 630_764_800
+
+
+def test_golden_numbers(reference_dir):
+    _, pooled, tokens, _, io = make_golden(reference_dir / "hf-vit", tables.VIT)
+    expected = io["last_hidden_state"]
     np.testing.assert_allclose(pooled, expected[:, 0], atol=1e-4)
     np.testing.assert_allclose(tokens, expected[:, 1:], atol=1e-4)
 
 
+def test_golden_numbers_of_mlcd(reference_dir):
+    settings = {"positions": "rotary", "input_norm": True, "patch_bias": False}
+    folder = reference_dir / "hf-mlcd-vision"
+    last, pooled, tokens, norm, io = make_golden(folder, tables.MLCD, **settings)
+    np.testing.assert_allclose(last, io["last_hidden_state"], atol=1e-4)
+    np.testing.assert_allclose(pooled, io["pooler_output"], atol=1e-4)
+    # The reference normalises the class token alone; ours are all normalised.
+    patches = io["last_hidden_state"][:, 1:]
+    mean, var = patches.mean(-1, keepdims=True), patches.var(-1, keepdims=True)
+    expected = (patches - mean) / np.sqrt(var + 1e-5) * norm["scale"] + norm["bias"]
+    np.testing.assert_allclose(tokens, expected, atol=1e-4)
+
+
 def test_mean_pooling_is_the_mean_of_patches_and_has_no_class_token():
-    model = ViT("ti/8", width=16, depth=1, mlp_dim=16, heads=2, pool="mean")
     image = jax.random.normal(jax.random.key(0), (2, 16, 24, 3))
+    for positions in ("learned", "rotary"):
+        model = ViT(**SMALL, pool="mean", positions=positions)
+        variables = draw_variables(model, image)
+        pooled, tokens = model.apply(variables, image)
+        assert tokens.shape == (2, 6, 16)
+        assert not {"cls_token", "class_angles"} & set(variables["params"])
+        np.testing.assert_allclose(pooled, tokens.mean(1), rtol=1e-5, atol=1e-6)
+
+
+def test_input_norm_makes_the_scale_of_the_embedding_irrelevant():
+    model = ViT(**SMALL, **CLIP | {"layer_norm_eps": 0.0})
+    image = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
     variables = draw_variables(model, image)
+    names = "patch_embedding", "cls_token", "position_embedding"
+    scaled = {k: jax.tree.map(lambda x: 3 * x, variables["params"][k]) for k in names}
+    changed, _ = model.apply({"params": variables["params"] | scaled}, image)
+    np.testing.assert_allclose(changed, model.apply(variables, image)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_angles_by_hand():
+    angles = grid_angles(2, 3, 8)
+    # Heads of 8 channels: two frequencies for the row, 1 and 1 / 100, and two for the column.
+    np.testing.assert_allclose(angles[5], [1, 0.01, 2, 0.02], rtol=1e-6)
+    np.testing.assert_array_equal(angles[0], 0)
+
+
+def test_rotation_by_hand():
+    x = jnp.array([1.0, 10.0, 2.0, 20.0]).reshape(1, 1, 1, 4)
+    turned = layers.rotate(x, jnp.array([[np.pi / 2, np.pi]]))
+    np.testing.assert_allclose(turned.ravel(), [-2, -10, 1, -20], atol=1e-5)
+
+
+def test_rotary_attention_depends_on_relative_positions_only():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 16))
+    attention = layers.SelfAttention(heads=2)
+    angles = jnp.asarray(grid_angles(2, 3, 8))
+    variables = draw_variables(attention, x, None, False, angles)
+    variables = jax.tree.map(lambda w: 5 * w, variables)
+    y = attention.apply(variables, x, None, False, angles)
+    # One and the same shift, rows by 4 and columns by -7.
+    shift = 4 * angles[3] - 7 * angles[1]
+    shifted = attention.apply(variables, x, None, False, angles + shift)
+    np.testing.assert_allclose(shifted, y, atol=1e-4)
+    swapped = attention.apply(variables, x, None, False, angles[::-1])
+    assert np.abs(swapped - y).max() > 1e-2
+    # Permuting tokens together with their angles permutes the outputs.
+    order = np.array([3, 1, 5, 0, 2, 4])
+    permuted = attention.apply(variables, x[:, order], None, False, angles[order])
+    np.testing.assert_allclose(permuted, y[:, order], atol=1e-4)
+
+
+def test_rotary_positions_take_any_image():
+    model = ViT(**SMALL, positions="rotary")
+    variables = draw_variables(model, jnp.zeros((1, 16, 16, 3)))
+    assert "position_embedding" not in variables["params"]
+    image = jax.random.normal(jax.random.key(0), (2, 24, 40, 3))
     pooled, tokens = model.apply(variables, image)
-    assert tokens.shape == (2, 6, 16) and "cls_token" not in variables["params"]
-    np.testing.assert_allclose(pooled, tokens.mean(1), rtol=1e-6)
+    assert tokens.shape == (2, 15, 16)
+    turned, _ = model.apply(variables, jnp.flip(image, 2))
+    assert np.abs(turned - pooled).max() > 1e-4
 
 
 def test_image_that_does_not_fit_is_an_error():
-    model = ViT("ti/8", width=16, depth=1, mlp_dim=16, heads=2)
+    model = ViT(**SMALL)
     with pytest.raises(ValueError, match="20 x 20 does not divide into patches of 8"):
         make_shapes(model, 20)
     variables = draw_variables(model, jnp.zeros((1, 16, 16, 3)))
@@ -60,7 +158,16 @@ def test_image_that_does_not_fit_is_an_error():
         model.apply(variables, jnp.zeros((1, 24, 24, 3)))
 
 
-@pytest.mark.parametrize("variant", ["b16", "q/16"])
-def test_unknown_variant_is_an_error(variant):
-    with pytest.raises(ValueError, match="variant="):
-        make_shapes(ViT(variant))
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"variant": "b16"}, "variant='b16' is not of the form"),
+        ({"variant": "q/16"}, "variant='q' is unknown"),
+        ({"positions": "sine"}, "positions='sine' is unknown; choose one of 'learned', 'rotary'"),
+        ({"pool": "max"}, "pool='max' is unknown"),
+        ({"positions": "rotary", "width": 12, "heads": 2}, "multiple of 4 channels, not 6"),
+    ],
+)
+def test_wrong_settings_are_errors(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_shapes(ViT(**settings))

@@ -1,0 +1,185 @@
+"""Encoders against torch's, forward and forward plus backward, at batch 8 in one run.
+
+    python benchmarks/encoders.py                          # all five
+    python benchmarks/encoders.py --encoders=resnet50 --batch=8 --rounds=5
+
+Their side is transformers' model of the same architecture, run eagerly in float32 on the same cores
+(or on the GPU, where torch sees one). The forward pass is in evaluation mode without gradients; with
+the backward pass both train: batch statistics, gradients of all parameters. The bound is the FLOPs
+that XLA counts over the rate of a large matmul in the same run: no encoder can be faster.
+"""
+
+import argparse
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+
+from big_align.models.bert import Bert
+from big_align.models.efficientnet import EfficientNet
+from big_align.models.resnet import ResNet
+from big_align.models.swin import Swin
+from big_align.models.vit import ViT
+
+LENGTH = 64
+"""Tokens of a text, ALIGN's."""
+
+Call = Callable[[], object]
+
+
+def make_theirs() -> dict[str, Callable[[], torch.nn.Module]]:
+    """Returns what makes torch's models; dropout is off on both sides."""
+    t = transformers
+    still = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    efficientnet = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=224)
+    drops = dict(hidden_dim=1280, drop_connect_rate=0.0)
+    return {
+        "vit_b32": lambda: t.ViTModel(t.ViTConfig(patch_size=32), add_pooling_layer=False),
+        "resnet50": lambda: t.ResNetModel(t.ResNetConfig()),
+        "swin_tiny": lambda: t.SwinModel(t.SwinConfig(drop_path_rate=0.0)),
+        "efficientnet_b0": lambda: t.EfficientNetModel(t.EfficientNetConfig(**efficientnet, **drops)),
+        "bert_base": lambda: t.BertModel(t.BertConfig(**still), add_pooling_layer=False),
+    }
+
+
+OURS = {
+    "vit_b32": ViT("b/32"),
+    "resnet50": ResNet("50"),
+    "swin_tiny": Swin("tiny"),
+    "efficientnet_b0": EfficientNet("b0", head=True),
+    "bert_base": Bert("base", dropout=0.0),
+}
+
+
+def draw_inputs(name: str, batch: int) -> np.ndarray:
+    """Returns images, channels last, or token ids."""
+    rng = np.random.default_rng(0)
+    if name == "bert_base":
+        return rng.integers(1, 30522, (batch, LENGTH)).astype(np.int32)
+    return rng.standard_normal((batch, 224, 224, 3), np.float32)
+
+
+def make_jax(model: nn.Module, inputs: np.ndarray) -> tuple[Call, Call, float, float]:
+    """Compiles ours; returns both calls and their FLOPs."""
+    text = inputs.ndim == 2
+    arrays = (jnp.asarray(inputs), jnp.ones(inputs.shape, bool)) if text else (jnp.asarray(inputs),)
+    variables = nn.meta.unbox(jax.jit(model.init)(jax.random.PRNGKey(0), *arrays))
+    statistics_ = {k: v for k, v in variables.items() if k != "params"}
+
+    def loss(params, *arrays):
+        variables = {"params": params, **statistics_}
+        (pooled, tokens), _ = model.apply(
+            variables, *arrays, train=True, mutable=list(statistics_) or ["batch_stats"]
+        )
+        return pooled.sum() + tokens.sum()
+
+    forward = jax.jit(model.apply).lower(variables, *arrays).compile()
+    both = jax.jit(jax.grad(loss)).lower(variables["params"], *arrays).compile()
+    calls = (
+        lambda: jax.block_until_ready(forward(variables, *arrays)),
+        lambda: jax.block_until_ready(both(variables["params"], *arrays)),
+    )
+    return *calls, *(c.cost_analysis()["flops"] for c in (forward, both))
+
+
+def make_torch(model: torch.nn.Module, inputs: np.ndarray) -> tuple[Call, Call]:
+    """Returns theirs as calls."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    array = inputs if inputs.ndim == 2 else np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))
+    array = torch.from_numpy(array).to(device)
+    model = model.to(device)
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def forward() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(array)
+        wait()
+
+    def both() -> None:
+        model.train()
+        model.zero_grad()
+        outputs = model(array)
+        pooled = getattr(outputs, "pooler_output", None)
+        loss = outputs.last_hidden_state.sum() + (0 if pooled is None else pooled.sum())
+        loss.backward()
+        wait()
+
+    return forward, both
+
+
+def measure_matmul(size: int = 4096) -> float:
+    """Returns the FLOP/s of a large float32 matmul."""
+    x = jnp.ones((size, size), jnp.float32)
+    multiply = jax.jit(jnp.dot)
+    multiply(x, x).block_until_ready()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        multiply(x, x).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
+
+
+def time_in_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+    """Returns the median seconds of each call."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--encoders", nargs="+", choices=OURS, default=list(OURS))
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    rate = measure_matmul()
+    print(f"{jax.devices()[0].device_kind}; a large matmul: {rate / 1e9:.0f} GFLOP/s")
+    print(f"batch {options.batch}, float32, {options.rounds} rounds in turn")
+    print(
+        "| encoder | pass | torch (ms) | ours (ms) | torch / ours | GFLOP | bound (ms) | of a matmul |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for name in options.encoders:
+        inputs = draw_inputs(name, options.batch)
+        forward, both, *flops = make_jax(OURS[name], inputs)
+        their_forward, their_both = make_torch(make_theirs()[name](), inputs)
+        pairs = {
+            "forward": (their_forward, forward),
+            "forward and backward": (their_both, both),
+        }
+        for (what, (theirs, ours)), count in zip(pairs.items(), flops, strict=True):
+            seconds = time_in_turns({"theirs": theirs, "ours": ours}, options.rounds)
+            a, b = seconds["theirs"], seconds["ours"]
+            print(
+                f"| {name} | {what} | {a * 1e3:.0f} | {b * 1e3:.0f} | {a / b:.2f} | "
+                f"{count / 1e9:.1f} | {count / rate * 1e3:.0f} | {count / rate / b:.0%} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""One call reads any model that big_align knows, one writes it for another library."""
+
+import os
+import pathlib
+from types import ModuleType
+
+from big_align.errors import UserError
+from big_align.interop import (
+    native_format,
+    open_clip_format,
+    timm_format,
+    transformers_format,
+)
+from big_align.interop.pretrained import Pretrained
+from big_align.interop.weight_files import write_folder
+
+FORMATS: dict[str, ModuleType] = {
+    "big_align": native_format,
+    "transformers": transformers_format,
+    "open_clip": open_clip_format,
+    "timm": timm_format,
+}
+"""Each has recognise(path), read(path) and write(pretrained)."""
+
+
+def load(path: str | os.PathLike) -> Pretrained:
+    """Reads a model with its weights; what it is follows from the files.
+
+    Args:
+      path: a workdir, a folder of transformers, open_clip, timm or big_align, or a file of weights
+        (`.safetensors`, `.pt`, `.bin`, `.pth`) with timm's or open_clip's names. Pickled code is
+        never run.
+
+    Returns:
+      The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
+      tell how its inputs are made.
+
+    Raises:
+      FileNotFoundError: there is nothing at the path.
+      WeightsMismatch: the weights are not those of the model that the files describe, or the model
+        has no counterpart.
+      WeightFileError: a file is damaged or not what its name says.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    if native_format.recognise_workdir(path):
+        return native_format.read_workdir(path)
+    for module in FORMATS.values():
+        if module.recognise(path):
+            return module.read(path)
+    raise UserError(
+        f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
+        f"an open_clip_config.json, or a file of weights with timm's or open_clip's names"
+    )
+
+
+def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transformers") -> None:
+    """Writes a folder that another library opens unchanged, or nothing if it cannot.
+
+    Args:
+      path: a folder that does not exist or is empty.
+      pretrained: what to write; from `load`, or made of a model's config node and variables.
+      format: "transformers", "open_clip", "timm" or "big_align". The last holds any model.
+
+    Raises:
+      WeightsMismatch: the format has no such model; the message says what does not fit.
+      UserError: the format is unknown or the folder holds something.
+    """
+    if format not in FORMATS:
+        raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
+    write_folder(path, FORMATS[format].write(pretrained))

@@ -1,0 +1,45 @@
+"""EfficientNet: names in transformers' `EfficientNetModel` and in timm's `tf_efficientnet_*`."""
+
+from big_align.interop.mapping import Rule
+
+EFFICIENTNET = [
+    Rule("stem_conv", "embeddings.convolution", "conv"),
+    Rule("stem_norm", "embeddings.batchnorm", "batch norm"),
+    Rule("block_{n}/expand_conv", "encoder.blocks.{n}.expansion.expand_conv", "pointwise"),
+    Rule("block_{n}/expand_norm", "encoder.blocks.{n}.expansion.expand_bn", "batch norm"),
+    Rule(
+        "block_{n}/depthwise_kernel",
+        "encoder.blocks.{n}.depthwise_conv.depthwise_conv",
+        "depthwise",
+    ),
+    Rule(
+        "block_{n}/depthwise_norm",
+        "encoder.blocks.{n}.depthwise_conv.depthwise_norm",
+        "batch norm",
+    ),
+    Rule("block_{n}/squeeze_conv", "encoder.blocks.{n}.squeeze_excite.reduce", "biased pointwise"),
+    Rule("block_{n}/excite_conv", "encoder.blocks.{n}.squeeze_excite.expand", "biased pointwise"),
+    Rule("block_{n}/project_conv", "encoder.blocks.{n}.projection.project_conv", "pointwise"),
+    Rule("block_{n}/project_norm", "encoder.blocks.{n}.projection.project_bn", "batch norm"),
+    Rule("head_conv", "encoder.top_conv", "pointwise"),
+    Rule("head_norm", "encoder.top_bn", "batch norm"),
+]
+
+TIMM_EFFICIENTNET = [
+    Rule("stem_conv", "conv_stem", "conv"),
+    Rule("stem_norm", "bn1", "batch norm"),
+    # Blocks of the first stage do not expand, so their norms and convolutions count from one less.
+    Rule("block_{n}/depthwise_norm", "blocks.{s}.{i}.bn1", "batch norm", stage=0),
+    Rule("block_{n}/project_conv", "blocks.{s}.{i}.conv_pw", "pointwise", stage=0),
+    Rule("block_{n}/project_norm", "blocks.{s}.{i}.bn2", "batch norm", stage=0),
+    Rule("block_{n}/expand_conv", "blocks.{s}.{i}.conv_pw", "pointwise"),
+    Rule("block_{n}/expand_norm", "blocks.{s}.{i}.bn1", "batch norm"),
+    Rule("block_{n}/depthwise_kernel", "blocks.{s}.{i}.conv_dw", "depthwise"),
+    Rule("block_{n}/depthwise_norm", "blocks.{s}.{i}.bn2", "batch norm"),
+    Rule("block_{n}/squeeze_conv", "blocks.{s}.{i}.se.conv_reduce", "biased pointwise"),
+    Rule("block_{n}/excite_conv", "blocks.{s}.{i}.se.conv_expand", "biased pointwise"),
+    Rule("block_{n}/project_conv", "blocks.{s}.{i}.conv_pwl", "pointwise"),
+    Rule("block_{n}/project_norm", "blocks.{s}.{i}.bn3", "batch norm"),
+    Rule("head_conv", "conv_head", "pointwise"),
+    Rule("head_norm", "bn2", "batch norm"),
+]

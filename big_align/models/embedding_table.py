@@ -1,0 +1,66 @@
+"""A learned vector for every text instead of a text encoder (UniCL, Yang et al., 2022)."""
+
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.models import transformer
+
+
+class EmbeddingTable(nn.Module):
+    """The ablation of the text encoder (Table 3): an embedding layer indexed with labels.
+
+    A text is one id, such as its class. Tokenizers that split texts into several tokens do not go
+    with it: their first token is the same for every text.
+
+    Args:
+      vocab_size: number of texts.
+      width: of their vectors.
+      dtype: name of the type of the result.
+    """
+
+    vocab_size: int
+    width: int = 512
+    dtype: str = "float32"
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a text."""
+        return 1
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What a variant decides: nothing."""
+        return {}
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Number of blocks, of which there are none."""
+        return (0,)
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the vectors."""
+        return self.width
+
+    @nn.compact
+    def __call__(
+        self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
+    ) -> tuple[Float[Array, "b c"], Float[Array, "b l c"]]:
+        """Looks up the vectors of texts.
+
+        Args:
+          text: the id of each text, [b 1].
+          text_mask: has no influence, as a text is not padded.
+          train: has no influence.
+
+        Returns:
+          The vectors, and the same as the features of the only token.
+
+        Raises:
+          ValueError: a text has more than one token.
+        """
+        transformer.check_length(text.shape[1], self.max_length)
+        x = transformer.token_embedding(self.vocab_size, self.width, self.dtype)(text)
+        return x[:, 0], x

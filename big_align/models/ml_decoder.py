@@ -1,0 +1,126 @@
+"""ML-Decoder (Ridnik et al., 2021): logits of many labels from spatial tokens by few queries."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from big_align.models import layers
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of queries to tokens.
+
+    Args:
+      heads: number of heads; divides the width.
+      dtype: name of the type of the computation.
+    """
+
+    heads: int
+    dtype: str
+
+    @nn.compact
+    def __call__(
+        self, queries: Float[Array, "b g c"], tokens: Float[Array, "b t c"]
+    ) -> Float[Array, "b g c"]:
+        """Gathers for every query what it asks for."""
+        width = queries.shape[-1]
+
+        def project(name: str, x: Float[Array, "b l c"]):
+            y = layers.dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
+            return y.reshape(*x.shape[:-1], self.heads, -1)
+
+        key, value = project("key", tokens), project("value", tokens)
+        y = layers.attend(project("query", queries), key, value, None).reshape(queries.shape)
+        return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
+
+
+class MLDecoder(nn.Module):
+    """A recognition head: one layer of a transformer decoder without self-attention.
+
+    Each of a few queries answers for a group of classes, so the cost hardly grows with their
+    number. The queries may stay as they were drawn, since a learned projection follows (§3.3). Then
+    they are a parameter that gets no gradient, `queries`, so that checkpoints and weight files hold
+    them; name it among those that do not decay.
+
+    Args:
+      classes: number of logits.
+      groups: number of queries, each for ceil(classes / groups) classes; at most one a class.
+      width: of the queries and of the tokens they attend to.
+      heads: number of attention heads.
+      mlp_dim: hidden width of the perceptron.
+      learned_queries: train the queries instead of keeping them fixed.
+      dropout: rate on each residual branch.
+      layer_norm_eps: added to the variance.
+      dtype: name of the type of the computation.
+    """
+
+    classes: int
+    groups: int = 100
+    width: int = 768
+    heads: int = 8
+    mlp_dim: int = 2048
+    learned_queries: bool = False
+    dropout: float = 0.1
+    layer_norm_eps: float = 1e-5
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(
+        self, tokens: Float[Array, "b t d"], train: bool = False
+    ) -> Float[Array, "b classes"]:
+        """Scores every class.
+
+        Args:
+          tokens: spatial features of an image tower.
+          train: whether dropout is on.
+
+        Returns:
+          Logits, float32.
+
+        Raises:
+          ValueError: the width is not a multiple of the number of heads, or `groups` < 1.
+        """
+        if self.width % self.heads:
+            raise ValueError(f"width={self.width} is not a multiple of heads={self.heads}")
+        if self.groups < 1:
+            raise ValueError(f"groups={self.groups} must be at least 1")
+
+        def norm(name: str):
+            return layers.layer_norm(self.layer_norm_eps, self.dtype, name)
+
+        def drop(x):
+            return nn.Dropout(self.dropout, deterministic=not train)(x)
+
+        axes = "channels_in", "embed"
+        tokens = nn.relu(layers.dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))
+        queries = self._queries(len(tokens))
+        # The authors keep the residual sum of the self-attention that they left out; as it is
+        # normalised next, it matters to the dropout alone.
+        x = norm("query_norm")(queries + drop(queries))
+        attention = CrossAttention(self.heads, self.dtype, name="attention")
+        x = norm("attention_norm")(x + drop(attention(x, tokens)))
+        mlp = layers.MlpBlock(self.mlp_dim, "relu", self.dtype, name="mlp")
+        x = norm("mlp_norm")(x + drop(mlp(x)))
+        return self._pool(x)
+
+    def _queries(self, batch: int) -> Float[Array, "b g c"]:
+        shape = min(self.groups, self.classes), self.width
+        init = nn.with_logical_partitioning(nn.initializers.normal(1.0), (None, "embed"))
+        queries = self.param("queries", init, shape)
+        if not self.learned_queries:
+            queries = jax.lax.stop_gradient(queries)
+        queries = queries.astype(layers.compute_dtype(self.dtype))
+        return jnp.broadcast_to(queries, (batch, *shape))
+
+    def _pool(self, x: Float[Array, "b g c"]) -> Float[Array, "b classes"]:
+        """Turns the output of each query into the logits of its group, by weights of its own."""
+        groups, width = x.shape[1:]
+        shape = groups, width, -(-self.classes // groups)
+        xavier = nn.initializers.xavier_normal(in_axis=1, out_axis=0)  # as the authors count fans
+        init = nn.with_logical_partitioning(xavier, (None, "embed", None))
+        kernel = self.param("group_kernel", init, shape).astype(x.dtype)
+        bias = self.param("group_bias", nn.initializers.zeros, (self.classes,))
+        logits = jnp.einsum("bgc,gcd->bgd", x, kernel, preferred_element_type=jnp.float32)
+        # When the groups do not divide the classes, the last places stand for none.
+        return logits.reshape(len(x), -1)[:, : self.classes] + bias

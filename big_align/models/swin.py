@@ -1,0 +1,315 @@
+"""Swin transformer (Liu et al., 2021): attention inside windows that are shifted every other block.
+
+Maps that windows do not divide are padded on the right and below, after the normalisation, with
+zeros. As in the published models the padding takes part in attention (with its biases for keys and
+values); only the mask of shifted windows, laid over the padded map, keeps tokens apart.
+"""
+
+import functools
+from typing import Any
+
+import einops
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.models import layers
+
+VARIANTS = {  # width, blocks and heads of each stage
+    "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
+    "small": (96, (2, 2, 18, 2), (3, 6, 12, 24)),
+    "base": (128, (2, 2, 18, 2), (4, 8, 16, 32)),
+    "large": (192, (2, 2, 18, 2), (6, 12, 24, 48)),
+}
+PATCH = 4
+MLP_RATIO = 4
+
+
+def choose_window(grid: tuple[int, int], window: int, shift: int) -> tuple[int, int]:
+    """Returns window and shift for a map: one no larger than a window is not cut nor shifted.
+
+    Args:
+      grid: rows and columns of the map.
+      window: tokens along an edge of a full window.
+      shift: of a full window, towards the top left.
+    """
+    return (min(grid), 0) if min(grid) <= window else (window, shift)
+
+
+@functools.lru_cache
+def index_offsets(window: int, table_window: int) -> Int[np.ndarray, "q k"]:
+    """Returns for every pair of tokens of a window where their bias lies.
+
+    A table has a row for each offset (rows, columns) of query minus key, from -(table_window - 1)
+    to table_window - 1, columns fastest.
+
+    Args:
+      window: tokens along an edge of the window.
+      table_window: edge of the window that the table is made for; a smaller window uses its middle.
+    """
+    rows, columns = np.divmod(np.arange(window**2), window)
+    row = rows[:, None] - rows + table_window - 1
+    column = columns[:, None] - columns + table_window - 1
+    return row * (2 * table_window - 1) + column
+
+
+@functools.lru_cache
+def mask_shifted(grid: tuple[int, int], window: int, shift: int) -> Bool[np.ndarray, "n q k"]:
+    """Returns for every window of a shifted map which tokens were together before the shift.
+
+    Args:
+      grid: rows and columns of the padded map, multiples of the window.
+      window: tokens along an edge of a window.
+      shift: how far the map was rolled towards the top left, less than the window.
+    """
+
+    def label(size: int) -> np.ndarray:
+        """Numbers whole windows 0, the part of the last one that stayed 1, what came around 2."""
+        place = np.arange(size)
+        return (place >= size - window).astype(int) + (place >= size - shift)
+
+    regions = 3 * label(grid[0])[:, None] + label(grid[1])
+    regions = einops.rearrange(regions, "(h p) (w q) -> (h w) (p q)", p=window, q=window)
+    return regions[:, :, None] == regions[:, None, :]
+
+
+class WindowAttention(nn.Module):
+    """Multi-head self-attention in windows, with a learned bias for every offset.
+
+    Args:
+      heads: number of heads; divides the width.
+      window: tokens along an edge of the windows at hand.
+      table_window: edge of the window that the table of biases is made for.
+      dtype: name of the type of the computation.
+    """
+
+    heads: int
+    window: int
+    table_window: int
+    dtype: str
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b n l c"], mask: Bool[np.ndarray, "n l l"] | None
+    ) -> Float[Array, "b n l c"]:
+        """Lets every token attend to its window.
+
+        Args:
+          x: tokens of each window.
+          mask: True where a query (first) may attend to a key (second); None for everywhere.
+
+        Returns:
+          Tokens of the same shape.
+
+        Raises:
+          ValueError: the width is not a multiple of the number of heads.
+        """
+        width = x.shape[-1]
+        if width % self.heads:
+            raise ValueError(f"width={width} is not a multiple of heads={self.heads}")
+
+        def project(name: str):
+            y = layers.dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
+            return y.reshape(*x.shape[:-1], self.heads, -1)
+
+        query, key, value = project("query"), project("key"), project("value")
+        query = query * query.shape[-1] ** -0.5
+        logits = jnp.einsum("bnqhc,bnkhc->bnhqk", query, key, preferred_element_type=jnp.float32)
+        init = nn.with_logical_partitioning(layers.truncated_normal, ("positions", None))
+        shape = ((2 * self.table_window - 1) ** 2, self.heads)
+        table = self.param("relative_position_bias", init, shape)
+        offsets = index_offsets(self.window, self.table_window)
+        logits += einops.rearrange(table[offsets], "q k h -> h q k")
+        if mask is not None:
+            logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)
+        weights = jax.nn.softmax(logits).astype(value.dtype)
+        y = jnp.einsum("bnhqk,bnkhc->bnqhc", weights, value).reshape(x.shape)
+        return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
+
+
+class Block(nn.Module):
+    """Transformer block whose attention sees a window, with normalisation before each branch.
+
+    Args:
+      grid: rows and columns of the map.
+      heads: number of attention heads.
+      window: tokens along an edge of a window.
+      shift: how far the windows are shifted.
+      activation: a name in `layers.ACTIVATIONS`.
+      dropout: rate after attention and after the perceptron.
+      drop_path: stochastic depth's rate.
+      layer_norm_eps: added to the variance.
+      dtype: name of the type of the computation.
+    """
+
+    grid: tuple[int, int]
+    heads: int
+    window: int
+    shift: int
+    activation: str
+    dropout: float
+    drop_path: float
+    layer_norm_eps: float
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b l c"], train: bool) -> Float[Array, "b l c"]:
+        """Transforms the tokens of a map, row by row."""
+
+        def join(x, branch):
+            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
+            return x + layers.DropPath(self.drop_path)(branch, train)
+
+        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
+        x = join(x, self._attend(y))
+        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
+        hidden = MLP_RATIO * x.shape[-1]
+        return join(x, layers.MlpBlock(hidden, self.activation, self.dtype, name="mlp")(y))
+
+    def _attend(self, x: Float[Array, "b l c"]) -> Float[Array, "b l c"]:
+        """Cuts the map into windows, attends in each, and puts them together again."""
+        window, shift = choose_window(self.grid, self.window, self.shift)
+        rows, columns = self.grid
+        below, right = -rows % window, -columns % window
+        x = x.reshape(-1, rows, columns, x.shape[-1])
+        x = jnp.pad(x, ((0, 0), (0, below), (0, right), (0, 0)))
+        x = jnp.roll(x, (-shift, -shift), (1, 2)) if shift else x
+        mask = mask_shifted(x.shape[1:3], window, shift) if shift else None
+
+        sizes = dict(h=x.shape[1] // window, p=window, q=window)
+        x = einops.rearrange(x, "b (h p) (w q) c -> b (h w) (p q) c", **sizes)
+        x = WindowAttention(self.heads, window, self.window, self.dtype, name="attention")(x, mask)
+        x = einops.rearrange(x, "b (h w) (p q) c -> b (h p) (w q) c", **sizes)
+
+        x = jnp.roll(x, (shift, shift), (1, 2)) if shift else x
+        return x[:, :rows, :columns].reshape(x.shape[0], -1, x.shape[-1])
+
+
+class Merge(nn.Module):
+    """Turns every 2 x 2 tokens into one of twice the width; an odd edge is padded with zeros.
+
+    Args:
+      layer_norm_eps: added to the variance.
+      dtype: name of the type of the computation.
+    """
+
+    layer_norm_eps: float
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
+        """Merges the tokens of a map."""
+        channels = x.shape[-1]
+        x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
+        # Columns outside rows: the order in which the published weights expect the four.
+        x = einops.rearrange(x, "b (h p) (w q) c -> b h w (q p c)", p=2, q=2)
+        x = layers.layer_norm(self.layer_norm_eps, self.dtype, "norm")(x)
+        axes = "channels_in", "embed"
+        dense = layers.dense(2 * channels, axes, dtype=self.dtype, name="reduce", use_bias=False)
+        return dense(x)
+
+
+class Swin(nn.Module):
+    """Swin transformer as an image tower, for images of any size.
+
+    Args:
+      variant: "tiny", "small", "base" or "large".
+      width: of the tokens of the first stage, instead of the variant's; each stage doubles it.
+      depths: blocks of each stage, instead of the variant's.
+      heads: attention heads of each stage, instead of the variant's.
+      window: tokens along an edge of a window.
+      dropout: rate after the embedding and at the end of every branch.
+      drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
+      activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
+      layer_norm_eps: added to the variance.
+      dtype: name of the type of the computation.
+      remat: recompute each block in the backward pass instead of storing its activations.
+    """
+
+    variant: str = "tiny"
+    width: int | None = None
+    depths: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    window: int = 7
+    dropout: float = 0.0
+    drop_path: float = 0.0
+    activation: str = "gelu"
+    layer_norm_eps: float = 1e-5
+    dtype: str = "float32"
+    remat: bool = False
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Width, depths and heads: the variant's, unless given."""
+        published = layers.choose("variant", self.variant, VARIANTS)
+        names = "width", "depths", "heads"
+        values = zip(names, published, strict=True)
+        given = {name: getattr(self, name) for name in names}
+        return {name: value if given[name] is None else given[name] for name, value in values}
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Blocks of each stage."""
+        return self.resolved["depths"]
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the pooled features."""
+        return self.resolved["width"] * 2 ** (len(self.stage_depths) - 1)
+
+    @nn.compact
+    def __call__(
+        self, image: Float[Array, "b h w 3"], train: bool = False
+    ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
+        """Encodes images.
+
+        Args:
+          image: normalised images; edges that patches do not divide are padded with zeros.
+          train: whether dropout and stochastic depth are on.
+
+        Returns:
+          The mean over the tokens of the last stage, and these tokens, row by row.
+
+        Raises:
+          ValueError: a setting is unknown, or depths, heads and widths do not go together.
+        """
+        depths, heads = self.stage_depths, self.resolved["heads"]
+        if len(depths) != len(heads):
+            raise ValueError(f"depths={depths} and heads={heads} must have an entry for each stage")
+        x = self._embed(image)
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+
+        block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
+        number, last = 0, max(sum(depths) - 1, 1)
+        for stage, depth in enumerate(depths):
+            if stage:
+                x = Merge(self.layer_norm_eps, self.dtype, name=f"merge_{stage - 1}")(x)
+            grid = x.shape[1:3]
+            x = x.reshape(x.shape[0], -1, x.shape[-1])
+            for i in range(depth):
+                block = block_class(
+                    grid=grid,
+                    heads=heads[stage],
+                    window=self.window,
+                    shift=self.window // 2 if i % 2 else 0,
+                    activation=self.activation,
+                    dropout=self.dropout,
+                    drop_path=self.drop_path * number / last,
+                    layer_norm_eps=self.layer_norm_eps,
+                    dtype=self.dtype,
+                    name=f"block_{number:02d}",
+                )
+                x, number = block(x, train), number + 1
+            x = x.reshape(x.shape[0], *grid, -1)
+        x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
+        return x.mean((1, 2)), x.reshape(x.shape[0], -1, x.shape[-1])
+
+    def _embed(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        below, right = -image.shape[1] % PATCH, -image.shape[2] % PATCH
+        x = jnp.pad(image, ((0, 0), (0, below), (0, right), (0, 0)))
+        x = einops.rearrange(x, "b (h p) (w q) c -> b h w (p q c)", p=PATCH, q=PATCH)
+        width, axes = self.resolved["width"], ("channels_in", "embed")
+        x = layers.dense(width, axes, dtype=self.dtype, name="patch_embedding")(x)
+        return layers.layer_norm(self.layer_norm_eps, self.dtype, "patch_norm")(x)

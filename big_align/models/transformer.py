@@ -1,0 +1,96 @@
+"""What the transformers share: their sizes, the tables they look up, and the pre-norm block."""
+
+import flax.linen as nn
+from jaxtyping import Array, Bool, Float
+
+from big_align.models import layers
+
+SIZES = "width", "depth", "mlp_dim", "heads"
+"""What a variant of a transformer decides."""
+
+init_positions = nn.with_logical_partitioning(layers.truncated_normal, ("positions", "embed"))
+"""Initialises a table of learned positions, [positions, width]."""
+
+
+def resolve_sizes(tower: nn.Module, published: tuple[int, int, int, int]) -> dict[str, int]:
+    """Returns the sizes of a tower by name: the variant's, unless given.
+
+    Args:
+      tower: a module with an attribute for each of `SIZES`, None where it is not given.
+      published: the sizes of its variant.
+    """
+    given = {name: getattr(tower, name) for name in SIZES}
+    variant = dict(zip(SIZES, published, strict=True))
+    return {name: variant[name] if size is None else size for name, size in given.items()}
+
+
+def token_embedding(vocab_size: int, width: int, dtype: str) -> nn.Embed:
+    """Makes the layer that looks up the vectors of token ids.
+
+    Args:
+      vocab_size: number of ids.
+      width: of the vectors.
+      dtype: name of the type of the computation.
+
+    Returns:
+      The layer, called "token_embedding" in the parameter tree.
+    """
+    init = nn.with_logical_partitioning(layers.truncated_normal, ("vocab", "embed"))
+    dtype = layers.compute_dtype(dtype)
+    return nn.Embed(vocab_size, width, dtype=dtype, embedding_init=init, name="token_embedding")
+
+
+def check_length(length: int, max_length: int) -> None:
+    """Checks that there is a position for every token.
+
+    Raises:
+      ValueError: there are more tokens than positions.
+    """
+    if length > max_length:
+        raise ValueError(f"a text of {length} tokens is longer than max_length={max_length}")
+
+
+class Block(nn.Module):
+    """Transformer block with normalisation before attention and before the perceptron.
+
+    Args:
+      heads: number of attention heads.
+      mlp_dim: hidden width of the perceptron.
+      activation: a name in `layers.ACTIVATIONS`.
+      dropout: rate after attention and after the perceptron.
+      drop_path: stochastic depth's rate.
+      layer_norm_eps: added to the variance.
+      dtype: name of the type of the computation.
+      causal: whether a token attends to none after it.
+    """
+
+    heads: int
+    mlp_dim: int
+    activation: str
+    dropout: float
+    drop_path: float
+    layer_norm_eps: float
+    dtype: str
+    causal: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b l c"],
+        mask: Bool[Array, "b l"] | None,
+        train: bool,
+        angles: Float[Array, "l half"] | None = None,
+    ) -> Float[Array, "b l c"]:
+        """Transforms tokens; the arguments are those of `layers.SelfAttention`."""
+
+        def join(x, branch):
+            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
+            return x + layers.DropPath(self.drop_path)(branch, train)
+
+        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
+        attention = layers.SelfAttention(
+            self.heads, dtype=self.dtype, causal=self.causal, name="attention"
+        )
+        x = join(x, attention(y, mask, train, angles))
+        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
+        return join(x, layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")(y))

@@ -1,0 +1,148 @@
+"""Folders of transformers: golden numbers, and files that come back as they went in."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from big_align import interop
+from big_align.errors import WeightsMismatch
+
+TOLERANCE = dict(atol=1e-4, rtol=1e-4)
+TOWERS = ("bert", "efficientnet", "mlcd-vision", "resnet", "roberta", "swin", "vit")
+DUALS = ("align", "clip")
+
+
+def read_io(folder):
+    """Returns inputs and outputs of a reference, images with channels last."""
+    io = dict(np.load(folder / "io.npz"))
+    if "pixel_values" in io:
+        io["pixel_values"] = io["pixel_values"].transpose(0, 2, 3, 1)
+    return io
+
+
+def apply(loaded, *inputs, **more):
+    return loaded.model.apply(jax.tree.map(jnp.asarray, loaded.variables), *inputs, **more)
+
+
+def texts_of(io):
+    mask = io.get("attention_mask", np.ones_like(io["input_ids"]))
+    return jnp.asarray(io["input_ids"], jnp.int32), jnp.asarray(mask, bool)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
+    folder = reference_dir / f"hf-{name}"
+    io = read_io(folder)
+    loaded = interop.load(folder)
+    inputs = (jnp.asarray(io["pixel_values"]),) if loaded.kind == "image" else texts_of(io)
+    pooled, tokens = apply(loaded, *inputs)
+    if name in ("mlcd-vision", "resnet"):  # MLCD's tokens are those before the last normalisation
+        np.testing.assert_allclose(pooled, io["pooler_output"], **TOLERANCE)
+        return
+    expected = io["last_hidden_state"]
+    if expected.ndim == 4:
+        expected = expected.transpose(0, 2, 3, 1).reshape(tokens.shape)
+    if name in ("bert", "roberta"):
+        real = io["attention_mask"].astype(bool)
+        np.testing.assert_allclose(tokens[real], expected[real], **TOLERANCE)
+    elif name == "vit":
+        np.testing.assert_allclose(pooled, expected[:, 0], **TOLERANCE)
+        np.testing.assert_allclose(tokens, expected[:, 1:], **TOLERANCE)
+    else:
+        np.testing.assert_allclose(tokens, expected, **TOLERANCE)
+        np.testing.assert_allclose(pooled, io["pooler_output"].reshape(pooled.shape), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", DUALS)
+def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
+    folder = reference_dir / f"hf-{name}"
+    io, loaded = read_io(folder), interop.load(folder)
+    zimg = apply(loaded, jnp.asarray(io["pixel_values"]), method="encode_image")
+    ztxt = apply(loaded, *texts_of(io), method="encode_text")
+    np.testing.assert_allclose(zimg, io["image_embeds"], **TOLERANCE)
+    np.testing.assert_allclose(ztxt, io["text_embeds"], **TOLERANCE)
+    logits = zimg @ ztxt.T / loaded.temperature
+    np.testing.assert_allclose(logits, io["logits_per_image"], **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", TOWERS + DUALS)
+def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path, name):
+    folder = reference_dir / f"hf-{name}"
+    first = interop.load(folder)
+    interop.save(tmp_path / "out", first)
+    again = interop.load(tmp_path / "out")
+    assert again.node == first.node and again.temperature == first.temperature
+    assert again.flat.keys() == first.flat.keys()
+    for path, array in first.flat.items():
+        np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
+
+    theirs, ours = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "out"))
+    assert theirs.keys() == ours.keys()
+    for key, array in theirs.items():
+        if "token_type_embeddings" in key:  # texts have one segment: the second is not kept
+            array, ours[key] = array[:1], ours[key][:1]
+        np.testing.assert_array_equal(ours[key], array, err_msg=key)
+
+    configs = [json.loads((f / "config.json").read_text()) for f in (folder, tmp_path / "out")]
+    for key in configs[1].keys() & configs[0].keys() - {"architectures"}:
+        if not isinstance(configs[1][key], dict):
+            assert configs[1][key] == configs[0][key], key
+
+
+@pytest.fixture
+def bert(reference_dir, tmp_path):
+    """A copy of a reference that a test may damage."""
+    folder = tmp_path / "bert"
+    shutil.copytree(reference_dir / "hf-bert", folder, copy_function=shutil.copyfile)
+    folder.chmod(0o755)
+    return folder
+
+
+def change_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_all_arrays_that_do_not_fit_are_listed(bert):
+    change_config(bert, hidden_size=64, vocab_size=111)
+    with pytest.raises(WeightsMismatch) as caught:
+        interop.load(bert)
+    assert "word_embeddings.weight has shape [110, 32]" in str(caught.value)
+    assert "query.weight has shape [32, 32]" in str(caught.value)
+
+
+def test_a_deeper_model_than_the_config_is_an_error(bert):
+    change_config(bert, num_hidden_layers=1)
+    with pytest.raises(WeightsMismatch, match=r"no place for: encoder\.layer\.1"):
+        interop.load(bert)
+
+
+def test_what_is_not_supported_is_named(bert):
+    change_config(bert, hidden_act="silu")
+    with pytest.raises(WeightsMismatch, match="hidden_act = 'silu' has no counterpart"):
+        interop.load(bert)
+    change_config(bert, hidden_act="gelu", model_type="t5")
+    with pytest.raises(WeightsMismatch, match="model_type = 't5'; known: align, .*vit"):
+        interop.load(bert)
+
+
+def test_a_model_with_a_head_is_read_without_it(bert):
+    path = bert / "model.safetensors"
+    weights = {f"bert.{name}": array for name, array in load_file(path).items()}
+    save_file(weights | {"cls.predictions.bias": np.zeros(110, np.float32)}, path)
+    with_head = interop.load(bert)
+    assert "cls.predictions.bias" not in with_head.flat
+
+
+def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, tmp_path):
+    loaded = interop.load(reference_dir / "hf-vit")
+    node = dict(loaded.node) | {"pool": "mean"}
+    mean = interop.Pretrained(node, loaded.variables, loaded.image_size)
+    with pytest.raises(WeightsMismatch, match="ViTModel needs pool='cls'"):
+        interop.save(tmp_path / "out", mean)
+    assert not list(tmp_path.iterdir())

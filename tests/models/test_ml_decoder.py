@@ -1,0 +1,94 @@
+"""ML-Decoder against golden numbers and its laws."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drawn_variables import draw_variables
+from mapped_weights import load_mapped
+
+from big_align.interop.tables.ml_decoder import ML_DECODER
+from big_align.models.ml_decoder import MLDecoder
+
+SMALL = MLDecoder(classes=5, groups=2, width=16, heads=4, mlp_dim=8)
+
+
+def draw_tokens(batch=3):
+    return jax.random.normal(jax.random.key(0), (batch, 9, 6))
+
+
+def test_golden_numbers(reference_dir):
+    folder = reference_dir / "ml_decoder"
+    config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")
+    model = MLDecoder(
+        classes=config["num_classes"],
+        groups=config["num_of_groups"],
+        width=config["decoder_embedding"],
+    )
+    features = jnp.asarray(io["features"])
+    logits = jax.jit(model.apply)(load_mapped(folder, ML_DECODER, model, features), features)
+    np.testing.assert_allclose(logits, io["logits"], atol=1e-4)
+
+
+@pytest.mark.parametrize("classes, groups", [(5, 2), (6, 3), (10, 7), (4, 100)])
+def test_each_class_is_read_by_the_query_of_its_group(classes, groups):
+    model = SMALL.clone(classes=classes, groups=groups)
+    variables = draw_variables(model, draw_tokens())
+    params, groups = variables["params"], min(groups, classes)
+    size = -(-classes // groups)
+    assert params["group_kernel"].shape == (groups, 16, size)
+
+    logits = model.apply(variables, draw_tokens())
+    for i in range(-(-classes // size)):
+        params["queries"][i] += np.arange(16)
+        changed = model.apply(variables, draw_tokens())
+        differs = np.abs(changed - logits).max(0) > 1e-6
+        assert differs.tolist() == [c // size == i for c in range(classes)]
+        logits = changed
+
+
+def test_fixed_queries_get_no_gradient_and_learned_ones_do():
+    variables, tokens = draw_variables(SMALL, draw_tokens()), draw_tokens()
+
+    def gradient(model):
+        return jax.jit(jax.grad(lambda p: jnp.sin(model.apply({"params": p}, tokens)).sum()))(
+            variables["params"]
+        )
+
+    fixed, learned = gradient(SMALL), gradient(SMALL.clone(learned_queries=True))
+    assert not np.any(fixed.pop("queries")) and np.all(learned.pop("queries"))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fixed, learned)
+    assert all(np.isfinite(g).all() and np.any(g) for g in jax.tree.leaves(fixed))
+
+
+def test_order_of_tokens_does_not_matter_and_order_of_examples_is_kept():
+    variables, tokens = draw_variables(SMALL, draw_tokens()), draw_tokens()
+    logits = SMALL.apply(variables, tokens)
+    np.testing.assert_allclose(SMALL.apply(variables, tokens[:, ::-1]), logits, atol=1e-5)
+    np.testing.assert_allclose(SMALL.apply(variables, tokens[::-1]), logits[::-1], atol=1e-5)
+
+
+def test_dropout_depends_on_the_seed_alone():
+    variables, tokens = draw_variables(SMALL, draw_tokens()), draw_tokens()
+
+    def apply(seed):
+        return SMALL.apply(variables, tokens, True, rngs={"dropout": jax.random.key(seed)})
+
+    np.testing.assert_array_equal(apply(0), apply(0))
+    assert np.abs(apply(0) - apply(1)).max() > 1e-3
+
+
+def test_bfloat16_is_close_and_gives_float32_logits():
+    variables, tokens = draw_variables(SMALL, draw_tokens()), draw_tokens()
+    half = SMALL.clone(dtype="bfloat16").apply(variables, tokens)
+    assert half.dtype == jnp.float32
+    np.testing.assert_allclose(half, SMALL.apply(variables, tokens), atol=0.05)
+
+
+def test_settings_that_do_not_fit_are_errors():
+    with pytest.raises(ValueError, match="width=20 is not a multiple of heads=8"):
+        MLDecoder(classes=5, width=20).init(jax.random.key(0), draw_tokens())
+    with pytest.raises(ValueError, match="groups=0 must be at least 1"):
+        MLDecoder(classes=5, groups=0).init(jax.random.key(0), draw_tokens())
