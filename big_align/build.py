@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from big_align import optim, sharding
 from big_align.checkpoint import Checkpointer
 from big_align.data.image_ops import Transform
-from big_align.data.loader import TrainLoader
+from big_align.data.loader import TrainLoader, text_shape_of
 from big_align.data.sources import Source
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
@@ -342,11 +342,13 @@ def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
 
 def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
     """Returns one row of a training batch, of zeros: the shapes to build a model with."""
-    shape = _shape_of_image(config["data"]["transform"], "config.data.transform")
+    data = config["data"]
+    shape = _shape_of_image(data["transform"], "config.data.transform")
+    text_shape = text_shape_of(tokenizer.length, data.get("captions_per_image") or 1)
     return {
         "image": np.zeros((1, *shape), np.uint8),
-        "text": np.zeros((1, tokenizer.length), np.int32),
-        "text_mask": np.ones((1, tokenizer.length), bool),
+        "text": np.zeros((1, *text_shape), np.int32),
+        "text_mask": np.ones((1, *text_shape), bool),
         "label": np.zeros(1, np.int32),
         "mask": np.ones(1, bool),
     }

@@ -76,16 +76,16 @@ def load_weights(config: Any, workdir: str, tokenizer: Any) -> tuple[Objective, 
     described, _ = describe_state(
         objective, optimizer, build.example_batch(config, tokenizer), mesh, averaged=averaged
     )
-    weights = "average" if averaged else "params"
-    fields = {k: getattr(described, k) for k in (weights, "model_state")}
+    names = ("average",) if averaged else ("params", "model_state")
+    fields = {name: getattr(described, name) for name in names}
     checkpointer = build.build_checkpointer(config, workdir, read_only=True)
     with contextlib.closing(checkpointer):
         restored = checkpointer.restore(fields, {"tokenizer": tokenizer.fingerprint})
         step = checkpointer.latest_step
     if restored is None:
         raise FileNotFoundError(f"no complete checkpoint in {workdir}: train with it first")
-    found = {"params": restored[weights], "model_state": restored["model_state"]}
-    return objective, mesh, found, step
+    params, model_state = restored["average"] if averaged else restored.values()
+    return objective, mesh, {"params": params, "model_state": model_state}, step
 
 
 def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:

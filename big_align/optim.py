@@ -190,15 +190,15 @@ def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
     return optax.GradientTransformation(init, update)
 
 
-def update_average(average: Params, params: Params, decay: float, step: ArrayLike) -> Params:
-    """Moves an exponential moving average of the parameters by one step.
+def update_average(average: Any, new: Any, decay: float, step: ArrayLike) -> Any:
+    """Moves exponential moving averages of arrays by one step.
 
     Early on the decay is min(decay, (1 + step) / (10 + step)), so that the average forgets where
     training started and needs no correction.
 
     Args:
-      average: the average so far; the first parameters to begin with.
-      params: the parameters after this step's update.
+      average: the average so far of each array; the first arrays to begin with.
+      new: the arrays after this step's update.
       decay: share of the old average that stays, in [0, 1).
       step: how many updates went before this one.
 
@@ -208,5 +208,5 @@ def update_average(average: Params, params: Params, decay: float, step: ArrayLik
     step = jnp.asarray(step, jnp.float32)
     decay = jnp.minimum(decay, (1 + step) / (10 + step))
     return jax.tree.map(
-        lambda old, new: old + (1 - decay).astype(old.dtype) * (new - old), average, params
+        lambda old, new: old + (1 - decay).astype(old.dtype) * (new - old), average, new
     )

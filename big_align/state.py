@@ -24,7 +24,8 @@ class TrainState:
       model_state: running statistics.
       opt_state: moments and counts.
       rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
-      average: exponential moving average of `params`, None if it is not kept.
+      average: exponential moving averages of `params` and `model_state`, None if they are not kept.
+        Averaged parameters need averaged statistics: those of the last steps belong to others.
     """
 
     # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
@@ -33,12 +34,12 @@ class TrainState:
     model_state: ModelState
     opt_state: Any
     rng: Any
-    average: Params | None = None
+    average: Any = None
 
     @property
-    def evaluated_params(self) -> Params:
-        """The parameters to evaluate: the average where one is kept."""
-        return self.params if self.average is None else self.average
+    def evaluated(self) -> tuple[Params, ModelState]:
+        """The parameters and statistics to evaluate: the averages where they are kept."""
+        return (self.params, self.model_state) if self.average is None else self.average
 
     @property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -69,10 +70,9 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
 
     model = replace_tree({"params": state.params["model"]})["params"]
     params = {**state.params, "model": model}
-    average = None if state.average is None else jax.tree.map(jnp.copy, params)
-    return state.replace(
-        params=params, model_state=replace_tree(state.model_state), average=average
-    )
+    model_state = replace_tree(state.model_state)
+    average = None if state.average is None else jax.tree.map(jnp.copy, (params, model_state))
+    return state.replace(params=params, model_state=model_state, average=average)
 
 
 def describe_state(
@@ -92,7 +92,7 @@ def describe_state(
       batch: arrays or shapes of any batch size.
       mesh: where the state lies.
       seed: of the initial parameters and of every draw of the run.
-      averaged: whether a moving average of the parameters is kept.
+      averaged: whether moving averages of parameters and statistics are kept.
 
     Returns:
       Shapes with their placement, and a function that makes the state there.
@@ -110,7 +110,7 @@ def describe_state(
             model_state=model_state,
             opt_state=optimizer.init(params),
             rng=train_rng,
-            average=params if averaged else None,
+            average=(params, model_state) if averaged else None,
         )
 
     boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]

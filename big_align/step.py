@@ -136,7 +136,7 @@ def make_train_step(
       optimizer: the chain that turns gradients into updates.
       mesh: where the batch lies.
       microbatches: into how many parts the batch of each device is split for `encode`.
-      average_decay: decay of the moving average of parameters; None keeps no average.
+      average_decay: decay of the moving averages of parameters and statistics; None keeps none.
 
     Returns:
       A function to compile; `metrics` holds the objective's, and `loss`, `gradient_norm`,
@@ -156,7 +156,7 @@ def make_train_step(
         params = objective.project(optax.apply_updates(state.params, updates))
         average = state.average
         if average_decay is not None:
-            average = update_average(average, params, average_decay, state.step)
+            average = update_average(average, (params, model_state), average_decay, state.step)
         metrics = metrics | {
             "loss": loss,
             "gradient_norm": optax.global_norm(grads),

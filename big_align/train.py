@@ -263,7 +263,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             workdir,
             checkpointer=checkpointer,
             evaluate=lambda state: evaluate_all(
-                evaluators, embedder.use(state.evaluated_params, state.model_state)
+                evaluators, embedder.use(*state.evaluated)
             ),
             learning_rate=learning_rate,
             record=record,

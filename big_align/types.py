@@ -16,7 +16,8 @@ Batch = Mapping[str, Array | np.ndarray]
 """Arrays with the global batch leading.
 
   image      uint8 or float [b h w 3]; uint8 is normalised on the device
-  text       int32 [b l]; text_mask bool [b l] is True on real tokens
+  text       int32 [b l], or [b k l] with k texts an image; text_mask bool, True on real tokens, has
+             its shape; a text without any real token does not exist
   label      int32 [b]; -1 for an image-text pair
   mask       bool [b]; False on padding
 """

@@ -33,7 +33,7 @@ class Visit(NamedTuple):
     place: Place
     image: Any
     rng: randomness.PositionRandom
-    caption: str
+    captions: list[str]
     label: int
 
 
@@ -43,14 +43,15 @@ class TrainLoader:
     Global batch s holds the positions [s B, (s + 1) B) of the stream, and this loader makes
     `rows` of it. A batch is a pure function of the seed and the step (and of which files are
     broken), so nothing has to be stored or replayed to resume, and the split over processes does
-    not change the stream. Each visit draws one of the captions of an example. Where one epoch
-    ends inside a batch, an example may stand in it twice; nowhere else, see `_substitutes`.
+    not change the stream. Each visit draws one of the captions of an example, or several different
+    ones. Where one epoch ends inside a batch, an example may stand in it twice; nowhere else, see
+    `_substitutes`.
 
     Args:
       source: the examples.
       transform: image operations, as in `resize(346)|random_crop(289)|flip_horizontal`; the
         result has one size.
-      tokenizer: turns captions into `text` int32 [b l] and `text_mask` bool [b l].
+      tokenizer: turns captions into ids and which of them are real.
       batch_size: examples of the global batch.
       rows: first and end of the rows of the global batch that this process makes; None is all.
       seed: chooses order, captions and augmentations.
@@ -60,6 +61,8 @@ class TrainLoader:
       num_processes: processes that decode and transform images; 0 does it in the threads. They
         are worth their start on many cores, and where images are small (`image_workers`).
       prefetch: batches that are filled ahead; each is held in memory.
+      captions_per_image: with k > 1 `text` is int32 [b k l] and `text_mask` bool [b k l]; an
+        example that has fewer captions fills up with texts whose mask is False throughout.
 
     Raises:
       ValueError: a value is out of range, the transform is wrong, or the source holds fewer
@@ -80,6 +83,7 @@ class TrainLoader:
         num_threads: int | None = None,
         num_processes: int = 0,
         prefetch: int = 4,
+        captions_per_image: int = 1,
     ):
         self.num_examples = int(source.shard_sizes.sum())
         if batch_size > self.num_examples:
@@ -87,7 +91,7 @@ class TrainLoader:
                 f"batch_size is {batch_size} and the source has {self.num_examples} examples: one "
                 "would stand twice in a batch, as its own negative; lower batch_size"
             )
-        parallel.check_at_least(1, prefetch=prefetch)
+        parallel.check_at_least(1, prefetch=prefetch, captions_per_image=captions_per_image)
         parallel.check_at_least(0, num_processes=num_processes)
         self._rows = parallel.check_rows(rows, batch_size)
         self._source = source
@@ -95,6 +99,7 @@ class TrainLoader:
         self._batch_size = batch_size
         self._seed = seed
         self._prefetch = prefetch
+        self._captions_per_image = captions_per_image
         self._order = order.Order(source.shard_sizes, seed, window)
         self._tally = broken.BrokenTally(source, max_broken_share)
         self._image_shape = self._find_shape(image_ops.Transform(transform))
@@ -140,10 +145,11 @@ class TrainLoader:
     def _start(self, step: int) -> parallel.Filling:
         first, end = self._rows
         size = end - first
+        text_shape = text_shape_of(self._tokenizer.length, self._captions_per_image)
         batch = {
             "image": np.empty((size, *self._image_shape), np.uint8),
-            "text": np.empty((size, self._tokenizer.length), np.int32),
-            "text_mask": np.empty((size, self._tokenizer.length), bool),
+            "text": np.empty((size, *text_shape), np.int32),
+            "text_mask": np.empty((size, *text_shape), bool),
             "label": np.empty(size, np.int32),
             "mask": np.ones(size, bool),
         }
@@ -172,12 +178,20 @@ class TrainLoader:
             rows = list(faults)
         here = slice(first, first + count)
         batch["label"][here] = [visits[row].label for row in range(count)]
-        captions = [visits[row].caption for row in range(count)]
-        batch["text"][here], batch["text_mask"][here] = self._tokenizer(captions)
+        self._fill_texts(batch, here, [visits[row].captions for row in range(count)])
         self._tally.see(count)
 
+    def _fill_texts(self, batch: HostBatch, here: slice, captions: list[list[str]]) -> None:
+        wanted = self._captions_per_image
+        missing = [[False] * len(row) + [True] * (wanted - len(row)) for row in captions]
+        flat = [text for row in captions for text in row + [""] * (wanted - len(row))]
+        text, text_mask = self._tokenizer(flat)
+        text_mask[np.array(missing).reshape(-1)] = False
+        shape = batch["text"][here].shape
+        batch["text"][here], batch["text_mask"][here] = text.reshape(shape), text_mask.reshape(shape)
+
     def _draw(self, position: int, candidates: Iterator[Place]) -> Visit:
-        """Reads the first candidate whose texts are whole, and draws one of its captions."""
+        """Reads the first candidate whose texts are whole, and draws from its captions."""
         for place in candidates:
             rng = randomness.PositionRandom(self._seed, position)
             try:
@@ -187,8 +201,8 @@ class TrainLoader:
             except sources.BrokenExample as error:
                 self._tally.add(*place, error)
                 continue
-            caption = example.captions[int(rng.random() * len(example.captions))]
-            return Visit(place, example.image, rng, caption, example.label)
+            captions = _draw_different(example.captions, self._captions_per_image, rng)
+            return Visit(place, example.image, rng, captions, example.label)
         raise BrokenDataError(
             f"position {position} of the stream and all its substitutes are broken"
         )
@@ -229,3 +243,18 @@ class TrainLoader:
             jump = (count // 2 + k) % count
             if jump:
                 yield epoch_start + (position + jump * stride) % self.num_examples
+
+
+def text_shape_of(length: int, captions_per_image: int) -> tuple[int, ...]:
+    """Returns the shape of an example's `text`."""
+    return (length,) if captions_per_image == 1 else (captions_per_image, length)
+
+
+def _draw_different(
+    captions: list[str], count: int, rng: randomness.PositionRandom
+) -> list[str]:
+    """Draws `count` captions, or all in a drawn order where there are no more."""
+    left, drawn = list(captions), []
+    while left and len(drawn) < count:
+        drawn.append(left.pop(int(rng.random() * len(left))))
+    return drawn

@@ -125,11 +125,11 @@ class DualEncoder(nn.Module):
     def __call__(
         self,
         image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
-        text: Int[Array, "b l"],
-        text_mask: Bool[Array, "b l"],
+        text: Int[Array, "n l"],
+        text_mask: Bool[Array, "n l"],
         train: bool = False,
-    ) -> tuple[Float[Array, "b d"], Float[Array, "b d"]]:
-        """Embeds pairs.
+    ) -> tuple[Float[Array, "b d"], Float[Array, "n d"]]:
+        """Embeds images and texts.
 
         Args:
           image: uint8, or float and standardised already.

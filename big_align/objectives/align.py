@@ -9,11 +9,11 @@ import math
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.two_tower import TwoTower, replace_leaf
+from big_align.objectives.two_tower import TwoTower, real_texts, replace_leaf
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
@@ -79,27 +79,44 @@ class Align(TwoTower):
     def directions(
         self, params: Params, outputs: Outputs, batch: Batch
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the image-to-text and the text-to-image loss, each a mean over the batch."""
+        """Returns the image-to-text and the text-to-image loss, each a mean over the batch.
+
+        With several texts an image all of them are its positives, in equal shares.
+        """
+        rows = {**outputs, "image_mask": batch["mask"], "text_mask": real_texts(batch)}
         # Every group takes each `groups`-th row, so that it has rows on every device.
-        zimg, ztxt, mask = (
-            x.reshape(-1, self.groups, *x.shape[1:])
-            for x in (outputs["zimg"], outputs["ztxt"], batch["mask"])
-        )
+        rows = {k: x.reshape(-1, self.groups, *x.shape[1:]) for k, x in rows.items()}
         pairs = [
-            blockwise_contrastive_loss(
-                zimg[:, group],
-                ztxt[:, group],
-                self.scale(params),
-                image_mask=mask[:, group],
-                text_mask=mask[:, group],
-                label_smoothing=self.label_smoothing,
-                mesh=self.mesh,
-                keep_logits_bytes=self.keep_logits_bytes,
-            )
+            self._contrast(self.scale(params), **{k: x[:, group] for k, x in rows.items()})
             for group in range(self.groups)
         ]
         image_to_text, text_to_image = (sum(x) / self.groups for x in zip(*pairs, strict=True))
         return image_to_text, text_to_image
+
+    def _contrast(
+        self,
+        scale: Float[Array, ""],
+        *,
+        zimg: Float[Array, "b d"],
+        ztxt: Float[Array, "b *k d"],
+        image_mask: Bool[Array, " b"],
+        text_mask: Bool[Array, "b *k"],
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        labels = {}
+        if ztxt.ndim == 3:
+            image = jnp.arange(len(zimg))
+            labels = {"image_label": image, "text_label": jnp.repeat(image, ztxt.shape[1])}
+        return blockwise_contrastive_loss(
+            zimg,
+            ztxt.reshape(-1, ztxt.shape[-1]),
+            scale,
+            image_mask=image_mask,
+            text_mask=text_mask.reshape(-1),
+            label_smoothing=self.label_smoothing,
+            mesh=self.mesh,
+            keep_logits_bytes=self.keep_logits_bytes,
+            **labels,
+        )
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from big_align.models.dual_encoder import DualEncoder
 from big_align.types import Batch, ModelState, Outputs, Params
@@ -24,8 +24,7 @@ class TwoTower:
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and BatchNorm statistics."""
-        texts = batch["text"], batch["text_mask"]
-        variables = dict(self.model.init(rng, batch["image"], *texts))
+        variables = dict(self.model.init(rng, batch["image"], *_flatten_texts(batch)))
         return {"model": variables.pop("params")}, variables
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
@@ -35,17 +34,17 @@ class TwoTower:
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` and `ztxt`, unit length, [b d] each."""
+        """Returns `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts an image; unit length."""
         (zimg, ztxt), new_state = self.model.apply(
             {"params": params["model"], **model_state},
             batch["image"],
-            batch["text"],
-            batch["text_mask"],
+            *_flatten_texts(batch),
             train=True,
             mutable=list(model_state),
             rngs={"dropout": rng},
         )
         # A tower without running statistics leaves its collections out of what it returns.
+        ztxt = ztxt.reshape(*batch["text"].shape[:-1], -1)
         return {"zimg": zimg, "ztxt": ztxt}, {**model_state, **new_state}
 
     def project(self, params: Params) -> Params:
@@ -66,6 +65,19 @@ class TwoTower:
         variables = {"params": params["model"], **model_state}
         texts = batch["text"], batch["text_mask"]
         return self.model.apply(variables, *texts, method="encode_text")
+
+
+def _flatten_texts(batch: Batch) -> tuple[Array, Array]:
+    """Returns all texts of a batch, one below the other, and their masks."""
+    length = batch["text"].shape[-1]
+    return tuple(jax.numpy.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))
+
+
+def real_texts(batch: Batch) -> Bool[Array, "b *k"]:
+    """Tells which texts there are: of real examples, and with tokens where there may be several."""
+    if batch["text_mask"].ndim == 2:
+        return batch["mask"]
+    return batch["mask"][:, None] & batch["text_mask"].any(-1)
 
 
 def replace_leaf(params: Params, name: str, value: Array) -> Params:

@@ -313,3 +313,23 @@ def test_evaluation_masks_broken_examples(tmp_path):
     with EvalLoader(source, "", batch_size=64, max_broken_share=0.01) as loader:
         with pytest.raises(BrokenDataError, match="most are in train-0[03].tar"):
             list(loader.images())
+
+
+def test_several_captions_of_an_image_are_different_and_missing_ones_are_masked():
+    noise = np.zeros((6, 8, 8, 3), np.uint8)
+    captions = [[f"{n}", f"n {n}", f"number {n}"][: 1 + n % 3] for n in range(6)]
+    source = ArraySource(noise, captions, np.arange(6))
+    with make_loader(source, batch_size=6, captions_per_image=2) as loader:
+        seen = [set() for _ in range(6)]
+        for step in range(20):
+            batch = loader.batch(step)
+            assert batch["text"].shape == batch["text_mask"].shape == (6, 2, 4)
+            for label, texts, masks in zip(
+                batch["label"], batch["text"], batch["text_mask"], strict=True
+            ):
+                drawn = [tuple(t[m]) for t, m in zip(texts, masks, strict=True) if m.any()]
+                assert len(set(drawn)) == len(drawn) == min(2, len(captions[label]))
+                seen[label] |= set(drawn)
+    text, text_mask = WORDS([c for row in captions for c in row])
+    every = [tuple(t[m]) for t, m in zip(text, text_mask, strict=True)]
+    assert [len(s) for s in seen] == [1, 2, 3, 1, 2, 3] and set().union(*seen) == set(every)

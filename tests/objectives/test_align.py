@@ -17,7 +17,7 @@ def embeddings(size=16, dim=8):
 
 
 def batch(size=16, masked=0):
-    return {"mask": jnp.arange(size) < size - masked}
+    return {"mask": jnp.arange(size) < size - masked, "text_mask": jnp.ones((size, 1), bool)}
 
 
 def test_loss_is_the_sum_at_a_divided_temperature():
@@ -83,3 +83,49 @@ def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
 def test_values_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Align(tiny.make_model(), tiny.make_mesh(), **wrong)
+
+
+def several_texts(size=16, texts=3, dim=8):
+    """Outputs with several texts an image, and which of the texts there are."""
+    rng = np.random.default_rng(1)
+    ztxt = rng.normal(size=(size, texts, dim)).astype(np.float32)
+    outputs = embeddings(size, dim) | {"ztxt": jnp.asarray(ztxt / np.linalg.norm(ztxt, axis=2)[..., None])}
+    real = rng.random((size, texts)) < 0.7
+    real[:, 0] = True
+    return outputs, batch(size, masked=3) | {"text_mask": jnp.asarray(real)[:, :, None]}
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_all_texts_of_an_image_are_its_positives(devices):
+    """By hand: the target of an image is spread over its texts; a text has one image."""
+    objective = Align(tiny.make_model(), tiny.make_mesh(devices), label_smoothing=0.0)
+    outputs, rows = several_texts()
+    directions = objective.directions({"temperature": jnp.float32(0.5)}, outputs, rows)
+
+    real = (np.asarray(rows["mask"])[:, None] & np.asarray(rows["text_mask"])[..., 0]).reshape(-1)
+    owner = np.repeat(np.arange(16), 3)[real]
+    zimg, ztxt = np.asarray(outputs["zimg"])[:13], np.asarray(outputs["ztxt"]).reshape(48, 8)[real]
+    logits = 2 * zimg.astype(np.float64) @ ztxt.T
+    rows_log = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    columns_log = logits - np.log(np.exp(logits).sum(0))
+    image_to_text = -np.mean([rows_log[i, owner == i].mean() for i in range(13)])
+    text_to_image = -np.mean(columns_log[owner, np.arange(len(owner))])
+    np.testing.assert_allclose(directions, (image_to_text, text_to_image), rtol=1e-5)
+
+
+def test_one_text_among_several_places_is_the_loss_of_pairs():
+    objective = Align(tiny.make_model(), tiny.make_mesh(2))
+    outputs, rows = embeddings(), batch(masked=2)
+    params = {"temperature": jnp.float32(0.5)}
+    single = jax.value_and_grad(lambda z: objective.loss(params, z, None, rows)[0])(outputs)
+    noise = jax.random.normal(jax.random.PRNGKey(0), (16, 2, 8))
+    noise /= jnp.linalg.norm(noise, axis=2, keepdims=True)
+    padded = outputs | {"ztxt": noise.at[:, 0].set(outputs["ztxt"])}
+    only_first = jnp.zeros((16, 2, 1), bool).at[:, 0].set(True)
+    value, grads = jax.value_and_grad(
+        lambda z: objective.loss(params, z, None, rows | {"text_mask": only_first})[0]
+    )(padded)
+    np.testing.assert_allclose(value, single[0], rtol=1e-5)
+    np.testing.assert_allclose(grads["zimg"], single[1]["zimg"], atol=1e-6)
+    np.testing.assert_allclose(grads["ztxt"][:, 0], single[1]["ztxt"], atol=1e-6)
+    assert not np.any(grads["ztxt"][:, 1])
