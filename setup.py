@@ -21,6 +21,7 @@ setup(
         "jaxtyping>=0.2.30",
         "matplotlib>=3.8",
         "ml_collections>=1.0",
+        "ml_dtypes>=0.4",
         "numpy>=1.26",
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
@@ -37,7 +38,13 @@ setup(
     ],
     extras_require={
         "test": ["ipykernel>=6.29", "nbclient>=0.10", "pytest>=8", "ruff>=0.6", "safetensors>=0.4"],
-        "interop": ["safetensors>=0.4", "torch>=2.4", "transformers>=4.50"],
+        "interop": [
+            "open_clip_torch>=3.2",
+            "safetensors>=0.4",
+            "timm>=1.0.20",
+            "torch>=2.4",
+            "transformers>=5.0",
+        ],
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
     },

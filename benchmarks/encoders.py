@@ -3,10 +3,11 @@
     python benchmarks/encoders.py                          # all five
     python benchmarks/encoders.py --encoders=resnet50 --batch=8 --rounds=5
 
-Their side is transformers' model of the same architecture, run eagerly in float32 on the same cores
-(or on the GPU, where torch sees one). The forward pass is in evaluation mode without gradients; with
-the backward pass both train: batch statistics, gradients of all parameters. The bound is the FLOPs
-that XLA counts over the rate of a large matmul in the same run: no encoder can be faster.
+Their side is transformers' model of the same architecture, run eagerly in float32 on the same
+cores (or on the GPU, where torch sees one). The forward pass is in evaluation mode without
+gradients; with the backward pass both train: batch statistics, gradients of all parameters. The
+bound is the FLOPs that XLA counts over the rate of a large matmul in the same run: no encoder can be
+faster.
 """
 
 import argparse
@@ -41,13 +42,13 @@ def make_theirs() -> dict[str, Callable[[], torch.nn.Module]]:
     """Returns what makes torch's models; dropout is off on both sides."""
     t = transformers
     still = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    efficientnet = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=224)
-    drops = dict(hidden_dim=1280, drop_connect_rate=0.0)
+    b0 = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=224)
+    b0 |= dict(hidden_dim=1280, drop_connect_rate=0.0)
     return {
         "vit_b32": lambda: t.ViTModel(t.ViTConfig(patch_size=32), add_pooling_layer=False),
         "resnet50": lambda: t.ResNetModel(t.ResNetConfig()),
         "swin_tiny": lambda: t.SwinModel(t.SwinConfig(drop_path_rate=0.0)),
-        "efficientnet_b0": lambda: t.EfficientNetModel(t.EfficientNetConfig(**efficientnet, **drops)),
+        "efficientnet_b0": lambda: t.EfficientNetModel(t.EfficientNetConfig(**b0)),
         "bert_base": lambda: t.BertModel(t.BertConfig(**still), add_pooling_layer=False),
     }
 

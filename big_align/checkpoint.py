@@ -11,7 +11,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from big_align.errors import CheckpointMismatch
+from big_align.errors import CheckpointMismatch, MissingCheckpoint
 from big_align.state import TrainState
 
 
@@ -73,7 +73,7 @@ class Checkpointer:
         if keep_last < 1 or (keep_every is not None and keep_every < 1):
             raise ValueError(f"keep_last = {keep_last} and keep_every = {keep_every} must be >= 1")
         if read_only and not self.folder.is_dir():
-            raise FileNotFoundError(f"no checkpoints in {workdir}: train with this workdir first")
+            raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=options,

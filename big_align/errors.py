@@ -13,6 +13,10 @@ class CheckpointMismatch(UserError):
     """The checkpoints of a workdir belong to another model or another order of examples."""
 
 
+class MissingCheckpoint(ConfigError, FileNotFoundError):
+    """The workdir has no checkpoint to evaluate."""
+
+
 class BrokenDataError(UserError):
     """More examples are broken than the config allows."""
 

@@ -1,19 +1,21 @@
 """Evaluation of a model, during training and from a checkpoint."""
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import optax
 from jax.sharding import Mesh
 
 from big_align import build
 from big_align.embedding import Embedder
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch
 from big_align.evaluators.retrieval import Retrieval
+from big_align.interop.initialise import read_initial_weights
 from big_align.logs import format_table
 from big_align.registry import suggest
-from big_align.state import describe_state
+from big_align.state import describe_state, replace_weights
+from big_align.trained_weights import load_weights
 from big_align.types import Evaluator, Objective
 
 
@@ -53,50 +55,46 @@ def choose_retrieval(
     return Retrieval(chosen.source, chosen.transform, tokenizer)
 
 
-def load_weights(config: Any, workdir: str, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
-    """Loads what is evaluated from the newest checkpoint of a workdir.
-
-    Args:
-      config: the config of the run.
-      workdir: where its checkpoints lie.
-      tokenizer: built from the config; it has to be the one of the training.
-
-    Returns:
-      The objective, the mesh, `params` (the average where one is kept) and `model_state`, and the
-      step of the checkpoint.
+def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
+    """Loads what `config.init` names, in place of a checkpoint.
 
     Raises:
-      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      FileNotFoundError: there is no checkpoint.
+      WeightsMismatch: the weights do not fit the model, or leave some of it without any.
     """
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh)
-    optimizer, _ = build.build_optimizer(config)
-    averaged = config.average_decay is not None
-    described, _ = describe_state(
-        objective, optimizer, build.example_batch(config, tokenizer), mesh, averaged=averaged
-    )
-    names = ("average",) if averaged else ("params", "model_state")
-    fields = {name: getattr(described, name) for name in names}
-    checkpointer = build.build_checkpointer(config, workdir, read_only=True)
-    with contextlib.closing(checkpointer):
-        restored = checkpointer.restore(fields, {"tokenizer": tokenizer.fingerprint})
-        step = checkpointer.latest_step
-    if restored is None:
-        raise FileNotFoundError(f"no complete checkpoint in {workdir}: train with it first")
-    params, model_state = restored["average"] if averaged else restored.values()
-    return objective, mesh, {"params": params, "model_state": model_state}, step
+    batch = build.example_batch(config, tokenizer)
+    described, create = describe_state(objective, optax.identity(), batch, mesh)
+    weights, report = read_initial_weights(described.weight_shapes, config.init)
+    fresh = sorted(described.weight_shapes.keys() - weights.keys())
+    if fresh:
+        raise WeightsMismatch(
+            f"the workdir has no checkpoint, and config.init leaves {len(fresh)} arrays of the "
+            f"model without weights: {', '.join(fresh[:6])}{' ...' if len(fresh) > 6 else ''}"
+        )
+    if jax.process_index() == 0:
+        print("\n".join(report))
+    state = replace_weights(create(), weights)
+    return objective, mesh, {"params": state.params, "model_state": state.model_state}, 0
 
 
 def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:
     """Loads the newest checkpoint of a workdir, ready to embed.
 
-    Args and errors are those of `load_weights`.
+    Without a checkpoint it takes the weights that `config.init` names, if it names any: so a model
+    that was exported, or comes from elsewhere, is evaluated.
+
+    Args and errors are those of `trained_weights.load_weights` and `load_initial_weights`.
 
     Returns:
-      The embedder, and the step of the checkpoint.
+      The embedder, and the step of the checkpoint; 0 for weights of `config.init`.
     """
-    objective, mesh, weights, step = load_weights(config, workdir, tokenizer)
+    try:
+        objective, mesh, weights, step = load_weights(config, workdir, tokenizer)
+    except MissingCheckpoint:
+        if not any(config.init.values()):
+            raise
+        objective, mesh, weights, step = load_initial_weights(config, tokenizer)
     embedder = Embedder(objective, mesh, config.evaluate_batch_size)
     return embedder.use(**weights), step
 
@@ -105,7 +103,8 @@ def run(config: Any, workdir: str) -> dict[str, float]:
     """Evaluates the newest checkpoint of a workdir and prints a table.
 
     Args:
-      config: the config of the run; its evaluators say what is measured.
+      config: the config of the run; its evaluators say what is measured, and its `init` which
+        weights where there is no checkpoint.
       workdir: where the checkpoints lie.
 
     Returns:
@@ -114,12 +113,14 @@ def run(config: Any, workdir: str) -> dict[str, float]:
     Raises:
       ConfigError: a field of the config is wrong.
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      FileNotFoundError: there is no checkpoint.
+      WeightsMismatch: the weights of `config.init` do not fit or are not all.
+      MissingCheckpoint: there is no checkpoint, and `config.init` names nothing.
     """
     build.check_config(config)
     tokenizer = build.build_tokenizer(config)
     embedder, step = load_embedder(config, workdir, tokenizer)
     results = evaluate_all(build.build_evaluators(config, tokenizer), embedder)
     if jax.process_index() == 0:
-        print(f"{workdir} at step {step}\n{format_table(results)}")
+        where = f"{workdir} at step {step}" if step else "the weights of config.init"
+        print(f"{where}\n{format_table(results)}")
     return results

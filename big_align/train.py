@@ -87,13 +87,14 @@ def noticing_sigterm() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _start(config: Any, create: Callable[[], TrainState]) -> TrainState:
+def _start(
+    config: Any, described: TrainState, create: Callable[[], TrainState]
+) -> TrainState:
     """Makes the state of step 0, from earlier weights where the config names some."""
-    state = create()
-    weights, report = read_initial_weights(state.weight_shapes, config.init)
+    weights, report = read_initial_weights(described.weight_shapes, config.init)
     if report and jax.process_index() == 0:
         print("\n".join(report))
-    return replace_weights(state, weights)
+    return replace_weights(create(), weights)
 
 
 def _leave_description(workdir: str, config: Any, state: TrainState) -> None:
@@ -243,7 +244,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             seed=config.seed,
             averaged=config.average_decay is not None,
         )
-        state = checkpointer.restore(described, record) or _start(config, create)
+        state = checkpointer.restore(described, record) or _start(config, described, create)
         _leave_description(workdir, config, state)
         batches = (
             sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))

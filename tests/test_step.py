@@ -28,7 +28,9 @@ def close(left, right, tolerance=2e-5):
         np.testing.assert_allclose(x, y, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
 
 
-def run_steps(devices, fsdp=1, steps=3, group_size=None, microbatches=1, decay=None, **objective):
+def run_steps(
+    devices, fsdp=1, steps=3, group_size=None, microbatches=1, decay=None, texts=(), **objective
+):
     mesh = tiny.make_mesh(devices, fsdp)
     made = tiny.make_objective(mesh, group_size, **objective)
     optimizer = make_optimizer(name="lamb", learning_rate=optax.constant_schedule(1e-2))
@@ -37,7 +39,7 @@ def run_steps(devices, fsdp=1, steps=3, group_size=None, microbatches=1, decay=N
     )
     state = create()
     batches = [
-        sharding.place_batch(tiny.make_batch(16, seed, masked=seed), mesh) for seed in range(steps)
+        sharding.place_batch(tiny.make_batch(16, seed, seed, texts), mesh) for seed in range(steps)
     ]
     step = make_train_step(
         made, optimizer, mesh, microbatches=microbatches, average_decay=decay
@@ -58,6 +60,13 @@ def test_eight_devices_equal_one(group_size, fsdp):
     np.testing.assert_allclose(eight, one, rtol=1e-5)
     close(state_eight.params, state_one.params, 2e-4)
     close(state_eight.model_state, state_one.model_state)
+
+
+def test_several_texts_an_image_on_devices_and_in_microbatches():
+    one, state_one = run_steps(1, group_size=2, texts=(3,))
+    many, state_many = run_steps(4, group_size=2, texts=(3,), microbatches=2)
+    np.testing.assert_allclose(many, one, rtol=1e-5)
+    close(state_many.params, state_one.params, 2e-4)
 
 
 def test_fsdp_splits_parameters_and_moments():

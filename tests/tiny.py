@@ -31,14 +31,21 @@ def make_objective(mesh: Mesh, group_size: int | None = None, **kwargs) -> Align
     return Align(make_model(group_size), mesh, **{"temperature": 0.2} | kwargs)
 
 
-def make_batch(size: int, seed: int = 0, masked: int = 0) -> dict[str, np.ndarray]:
-    """Random images and texts; the last `masked` rows are padding."""
+def make_batch(
+    size: int, seed: int = 0, masked: int = 0, texts: tuple[int, ...] = ()
+) -> dict[str, np.ndarray]:
+    """Random images and texts; the last `masked` rows are padding.
+
+    With `texts=(k,)` there are k texts an image, some of which do not exist.
+    """
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(2, LENGTH + 1, size)
+    lengths = rng.integers(2, LENGTH + 1, (size, *texts))
+    if texts:
+        lengths[:, 1:] *= rng.random((size, texts[0] - 1)) < 0.7
     return {
         "image": rng.integers(0, 256, (size, 8, 8, 3)).astype(np.uint8),
-        "text": rng.integers(1, VOCAB, (size, LENGTH)).astype(np.int32),
-        "text_mask": np.arange(LENGTH) < lengths[:, None],
+        "text": rng.integers(1, VOCAB, (size, *texts, LENGTH)).astype(np.int32),
+        "text_mask": np.arange(LENGTH) < lengths[..., None],
         "label": np.full(size, -1, np.int32),
         "mask": np.arange(size) < size - masked,
     }

@@ -188,7 +188,8 @@ class TrainLoader:
         text, text_mask = self._tokenizer(flat)
         text_mask[np.array(missing).reshape(-1)] = False
         shape = batch["text"][here].shape
-        batch["text"][here], batch["text_mask"][here] = text.reshape(shape), text_mask.reshape(shape)
+        batch["text"][here] = text.reshape(shape)
+        batch["text_mask"][here] = text_mask.reshape(shape)
 
     def _draw(self, position: int, candidates: Iterator[Place]) -> Visit:
         """Reads the first candidate whose texts are whole, and draws from its captions."""

@@ -4,7 +4,7 @@ import os
 import pathlib
 from types import ModuleType
 
-from big_align.errors import UserError
+from big_align.errors import UserError, WeightsMismatch
 from big_align.interop import (
     native_format,
     open_clip_format,
@@ -44,11 +44,20 @@ def load(path: str | os.PathLike) -> Pretrained:
     path = pathlib.Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    if native_format.recognise_workdir(path):
-        return native_format.read_workdir(path)
-    for module in FORMATS.values():
-        if module.recognise(path):
-            return module.read(path)
+    try:
+        if native_format.recognise_workdir(path):
+            return native_format.read_workdir(path)
+        for module in FORMATS.values():
+            if module.recognise(path):
+                return module.read(path)
+    except UserError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A config may hold anything, and towers check their sizes when they are built.
+        raise WeightsMismatch(
+            f"{path}: its config does not describe a model that can be built "
+            f"({type(error).__name__}: {error})"
+        ) from error
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
         f"an open_clip_config.json, or a file of weights with timm's or open_clip's names"

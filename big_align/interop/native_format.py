@@ -1,31 +1,32 @@
 """Our own folders, which hold any model, and workdirs of training."""
 
 import dataclasses
-import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from big_align import build, evaluate
-from big_align.errors import WeightsMismatch
+from big_align import build, trained_weights
+from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop import architecture
 from big_align.interop.preprocessing import Preprocessing
 from big_align.interop.pretrained import Pretrained
+from big_align.interop.text_files import read_json
 from big_align.interop.weight_files import open_weights
 
 FORMAT = "big_align"
 TEMPERATURE = "temperature"
+FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
 VOCABULARIES = {"wordpiece": "vocabulary", "clip": "merges"}
 """The argument of a tokenizer that names a file."""
 
 
 def recognise(path: pathlib.Path) -> bool:
     """Tells whether a folder is one of ours."""
-    config = path / "config.json"
-    return config.is_file() and json.loads(config.read_text()).get("format") == FORMAT
+    return read_json(path / "config.json").get("format") == FORMAT
 
 
 def read(path: pathlib.Path) -> Pretrained:
@@ -34,96 +35,122 @@ def read(path: pathlib.Path) -> Pretrained:
     Raises:
       WeightsMismatch: the weights are not those of the model in `config.json`; all that differs is
         listed.
-      WeightFileError: the file of weights is damaged.
+      WeightFileError: a file is damaged.
     """
-    config = json.loads((path / "config.json").read_text())
-    node, tokenizer = _tuples(config["model"]), config["tokenizer"]
-    file = VOCABULARIES.get((tokenizer or {}).get("name"))
-    if file:
-        tokenizer[file] = str(path / tokenizer[file])
+    config = read_config(path / "config.json", FIELDS)
+    node, tokenizer = config["model"], config["tokenizer"]
+    if file := _vocabulary_of(tokenizer):
+        tokenizer |= {file: str(path / tokenizer[file])}
+        if not (path / tokenizer[file]).is_file():
+            raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
     shapes = architecture.expected_shapes(node, config["image_size"])
     with open_weights(path) as weights:
-        faults = [f"{name} is missing" for name in sorted(shapes.keys() - set(weights))]
-        flat = {name: np.array(weights[name]) for name in weights if name in shapes}
+        stored = {name: array.shape for name, array in weights.arrays.items()}
+        faults = [f"{name} is missing" for name in sorted(shapes.keys() - stored.keys())]
+        faults += [f"{name} has no place" for name in sorted(stored.keys() - shapes.keys())]
         faults += [
-            f"{name} has shape {list(array.shape)}, the model {list(shapes[name])}"
-            for name, array in flat.items()
-            if array.shape != shapes[name]
+            f"{name} has shape {list(stored[name])}, the model {list(shapes[name])}"
+            for name in sorted(stored.keys() & shapes.keys())
+            if stored[name] != shapes[name]
         ]
-    if faults:
-        raise WeightsMismatch(
-            f"{path} does not hold the model that its config describes:\n"
-            + "\n".join(f"  {fault}" for fault in faults[:40])
-        )
+        if faults:
+            raise WeightsMismatch(
+                f"{path} does not hold the model that its config describes:\n"
+                + "\n".join(f"  {fault}" for fault in faults[:40])
+            )
+        flat = {name: weights[name] for name in weights}
     seen = config["preprocessing"]
     return Pretrained(
         node,
         architecture.unflatten(flat),
         config["image_size"],
-        preprocessing=Preprocessing(**_tuples(seen)) if seen else None,
+        preprocessing=Preprocessing(**seen) if seen else None,
         tokenizer=tokenizer,
         temperature=config[TEMPERATURE],
     )
 
 
+def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Reads a `config.json` of ours, with tuples for JSON's lists, as configs have them.
+
+    Raises:
+      WeightFileError: it is not JSON, or lacks some fields.
+    """
+    config = _tuples(read_json(path))
+    if missing := [field for field in fields if field not in config]:
+        raise WeightFileError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
+    return config
+
+
 def write(pretrained: Pretrained) -> dict[str, Any]:
-    """Makes the files of a folder of ours, by name."""
+    """Makes the files of a folder of ours, by name.
+
+    Raises:
+      UserError: the file of the tokenizer's vocabulary is missing.
+    """
     files, tokenizer = {}, dict(pretrained.tokenizer or {}) or None
-    file = VOCABULARIES.get((tokenizer or {}).get("name"))
-    if file:
+    if file := _vocabulary_of(tokenizer):
         source = pathlib.Path(tokenizer[file])
+        if not source.is_file():
+            raise UserError(f"the model's tokenizer has its {file} in {source}, which is missing")
         files[source.name] = source.read_bytes()
         tokenizer[file] = source.name
     seen = pretrained.preprocessing
-    config = {
-        "format": FORMAT,
-        "model": dict(pretrained.node),
-        "image_size": pretrained.image_size,
-        "preprocessing": dataclasses.asdict(seen) if seen else None,
-        "tokenizer": tokenizer,
-        TEMPERATURE: pretrained.temperature,
-    }
+    values = (
+        pretrained.node,
+        pretrained.image_size,
+        dataclasses.asdict(seen) if seen else None,
+        tokenizer,
+        pretrained.temperature,
+    )
+    config = {"format": FORMAT} | dict(zip(FIELDS, values, strict=True))
     return files | {"config.json": config, "model.safetensors": pretrained.flat}
+
+
+def _vocabulary_of(tokenizer: Mapping[str, Any] | None) -> str | None:
+    """Returns the argument of a tokenizer that names a file."""
+    return VOCABULARIES.get(tokenizer["name"]) if tokenizer else None
 
 
 def recognise_workdir(path: pathlib.Path) -> bool:
     """Tells whether a folder is a workdir."""
-    config = path / "config.json"
-    return config.is_file() and "objective" in json.loads(config.read_text())
+    return "objective" in read_json(path / "config.json")
 
 
 def read_workdir(path: pathlib.Path) -> Pretrained:
     """Reads the newest checkpoint of a workdir: the average of parameters where one is kept.
 
     Raises:
-      FileNotFoundError: there is no complete checkpoint.
+      MissingCheckpoint: there is no complete checkpoint.
     """
-    config = ConfigDict(_tuples(json.loads((path / "config.json").read_text())))
+    config = ConfigDict(read_config(path / "config.json", tuple(sorted(build.FIELDS - {"init"}))))
+    config.mesh.fsdp = 1  # whatever it was trained on
     tokenizer = build.build_tokenizer(config)
-    objective, _, found, _ = evaluate.load_weights(config, str(path), tokenizer)
+    objective, _, found, _ = trained_weights.load_weights(config, str(path), tokenizer)
     params = found["params"]
     weights = {"params": params["model"], **found["model_state"]}
     node = config.model.to_dict()
-    transforms = [e.transform for e in config.evaluators.values() if "transform" in e]
+    size = build.example_batch(config, tokenizer)["image"].shape[1]
     return Pretrained(
         node,
         jax.tree.map(np.asarray, weights),
-        build.example_batch(config, tokenizer)["image"].shape[1],
-        preprocessing=_find_preprocessing(transforms, node),
+        size,
+        preprocessing=_find_preprocessing(config, size),
         tokenizer=config.tokenizer.to_dict(),
         temperature=float(1 / objective.scale(params)),
     )
 
 
-def _find_preprocessing(transforms: list[str], node: Any) -> Preprocessing | None:
+def _find_preprocessing(config: ConfigDict, size: int) -> Preprocessing:
     """Takes the first evaluator's image operations that other libraries can be told."""
-    model = architecture.make_model(node)
-    for transform in transforms:
+    model = build.build_model(config)
+    colours = tuple(model.image_mean), tuple(model.image_std)
+    for evaluator in config.evaluators.values():
         try:
-            return Preprocessing.from_transform(transform, model.image_mean, model.image_std)
+            return Preprocessing.from_transform(evaluator.transform, *colours)
         except ValueError:
             continue
-    return None
+    return Preprocessing(size, size, True, *colours)
 
 
 def _tuples(node: Any) -> Any:

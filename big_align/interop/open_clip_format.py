@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from big_align.data.tokenizers import list_wordpieces
 from big_align.interop import architecture, text_files
 from big_align.interop.mapping import Rule
 from big_align.interop.open_clip_configs import find_text, infer_config, read_config, write_config
-from big_align.interop.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
+from big_align.interop.preprocessing import CLIP_MEAN, CLIP_STD, FILTERS, Preprocessing
 from big_align.interop.pretrained import Pretrained, assemble
-from big_align.interop.stored_arrays import parse_json
 from big_align.interop.tables import dual_encoder
 from big_align.interop.weight_files import FORMATS, open_weights
 
@@ -47,11 +45,10 @@ def recognise(path: pathlib.Path) -> bool:
 def _find_config(folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns `model_cfg` and `preprocess_cfg`, or None if the folder is not open_clip's."""
     for name in (CONFIG, "config.json"):
-        if (folder / name).is_file():
-            config = parse_json((folder / name).read_bytes(), str(folder / name))
-            config = config if "model_cfg" in config else {"model_cfg": config}
-            if "vision_cfg" in config["model_cfg"]:
-                return config
+        config = text_files.read_json(folder / name)
+        config = config if "model_cfg" in config else {"model_cfg": config}
+        if "vision_cfg" in config["model_cfg"]:
+            return config
     return None
 
 
@@ -78,7 +75,9 @@ def read(path: pathlib.Path) -> Pretrained:
         mode = told.get("resize_mode") or "shortest"
         mean, std = (tuple(told.get(k) or v) for k, v in (("mean", CLIP_MEAN), ("std", CLIP_STD)))
         node |= {"image_mean": mean, "image_std": std}
-        seen = Preprocessing(size, size, mode == "shortest", mean, std)
+        method = told.get("interpolation")
+        method = method if method in FILTERS else "bicubic"
+        seen = Preprocessing(size, size, mode == "shortest", mean, std, method)
         scale = weights[SCALE].item() if SCALE in weights else 0.0
         return assemble(
             node,
@@ -86,6 +85,7 @@ def read(path: pathlib.Path) -> Pretrained:
             weights,
             image_size=size,
             where=str(path),
+            source="open_clip",
             unused=UNUSED,
             preprocessing=None if mode == "longest" else seen,  # ours does not pad images
             tokenizer=text_files.read(path, node["text"]["max_length"]) if path.is_dir() else None,
@@ -104,12 +104,13 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     """
     model_cfg = write_config(pretrained)
     temperature = 1.0 if pretrained.temperature is None else pretrained.temperature
-    scale = np.full(np.shape(pretrained.kept.get(SCALE, 0.0)), -math.log(temperature), np.float32)
+    kept = pretrained.kept_for("open_clip")
+    scale = np.full(np.shape(kept.get(SCALE, 0.0)), -math.log(temperature), np.float32)
     weights = {SCALE: scale}
     if scale.ndim:
         model_cfg["nonscalar_logit_scale"] = True
-    if BIAS in pretrained.kept:
-        weights[BIAS] = pretrained.kept[BIAS]
+    if BIAS in kept:
+        weights[BIAS] = kept[BIAS]
         model_cfg["init_logit_bias"] = float(weights[BIAS].item())
     weights |= architecture.give(pretrained.entries(_table("")), pretrained.flat)
 
@@ -125,7 +126,7 @@ def _describe_tokenizer(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what `text_cfg` says about a tokenizer that is not CLIP's, open_clip's own."""
     if tokenizer["name"] == "wordpiece":
         # For a local folder any name means the files beside the config.
-        end = list_wordpieces(tokenizer["vocabulary"]).index("[SEP]")
+        end = text_files.find_end(tokenizer)
         return {"hf_tokenizer_name": "this folder", "pool_type": "eos", "eos_id": end}
     if tokenizer["name"] != "clip":
         logging.warning("open_clip has no tokenizer %r and will take CLIP's", tokenizer["name"])
@@ -145,6 +146,6 @@ def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
         "mode": "RGB",
         "mean": list(seen.mean if seen else model.image_mean),
         "std": list(seen.std if seen else model.image_std),
-        "interpolation": "bicubic",
+        "interpolation": seen.method if seen else "bicubic",
         "resize_mode": "squash" if seen and not seen.keep_aspect else "shortest",
     }

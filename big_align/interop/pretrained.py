@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from big_align.errors import WeightsMismatch
+from big_align.errors import UserError, WeightsMismatch
 from big_align.interop import architecture, mapping
 from big_align.interop.architecture import Node
 from big_align.interop.mapping import Rule
@@ -19,6 +19,9 @@ UNUSED = (
     "temperature",
 )
 """Parts of names of arrays that no tower of ours has: heads, counters, tables that are computed."""
+
+COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
+"""Those of them that need not be kept, as whoever opens a file computes them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +69,28 @@ class Pretrained:
     def model(self) -> nn.Module:
         """The flax module; a dual encoder has `encode_image` and `encode_text`."""
         return architecture.make_model(self.node)
+
+    def tower(self, part: str) -> "Pretrained":
+        """Returns one tower by itself, with what belongs to it.
+
+        Args:
+          part: "image" or "text".
+
+        Raises:
+          UserError: it is a tower for the other kind of inputs.
+        """
+        if part == self.kind:
+            return self
+        if self.kind != "dual":
+            raise UserError(f"the model is a tower for {self.kind}s, it has none for {part}s")
+        image = part == "image"
+        return Pretrained(
+            self.node[part],
+            {name: arrays[part] for name, arrays in self.variables.items() if part in arrays},
+            self.image_size if image else None,
+            preprocessing=self.preprocessing if image else None,
+            tokenizer=None if image else self.tokenizer,
+        )
 
     @property
     def flat(self) -> dict[str, np.ndarray]:
@@ -115,5 +140,6 @@ def assemble(
             f"{where} holds {len(strange)} arrays that the model of its config has no place for: "
             f"{', '.join(strange[:12])}{' ...' if len(strange) > 12 else ''}"
         )
-    kept = {name: np.asarray(weights[name]) for name in sorted(left)}
+    aside = sorted(name for name in left if not any(part in name for part in COMPUTED))
+    kept = {name: np.asarray(weights[name]) for name in aside}
     return Pretrained(node, architecture.unflatten(flat), image_size, kept=kept, **more)

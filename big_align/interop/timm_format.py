@@ -11,9 +11,9 @@ import numpy as np
 from big_align.errors import WeightsMismatch
 from big_align.interop import architecture
 from big_align.interop.mapping import Rule
-from big_align.interop.preprocessing import Preprocessing
+from big_align.interop.preprocessing import FILTERS, Preprocessing
 from big_align.interop.pretrained import Pretrained, assemble
-from big_align.interop.stored_arrays import parse_json
+from big_align.interop.text_files import read_json
 from big_align.interop.timm_models import COMMON, FAMILIES, SIZE, Family, Told
 from big_align.interop.weight_files import FORMATS, open_weights
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
@@ -36,8 +36,7 @@ def recognise(path: pathlib.Path) -> bool:
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns `config.json`, or None if the folder is not timm's."""
-    path = folder / "config.json"
-    config = parse_json(path.read_bytes(), str(path)) if path.is_file() else {}
+    config = read_json(folder / "config.json")
     if not isinstance(config.get("architecture"), str):
         return None
     # Old folders have the fields of `pretrained_cfg` beside the others.
@@ -82,6 +81,7 @@ def read(path: pathlib.Path) -> Pretrained:
             weights,
             image_size=size,
             where=str(path),
+            source="timm",
             unused=(*BUFFERS, *_heads(family)),
             preprocessing=seen,
         )
@@ -138,7 +138,9 @@ def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing |
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     if mode not in ("center", "squash"):
         return None
-    return Preprocessing(size, resize, mode == "center", tuple(mean), tuple(std))
+    told = config.get("interpolation")
+    method = told if told in FILTERS else "bicubic"
+    return Preprocessing(size, resize, mode == "center", tuple(mean), tuple(std), method)
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
@@ -170,9 +172,10 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
     weights = architecture.give(pretrained.entries(family.table), pretrained.flat)
     counters = [name.replace("running_mean", COUNTER) for name in weights if "running_mean" in name]
+    kept = pretrained.kept_for("timm")
     allowed = {*counters, f"{family.classifier}.weight", f"{family.classifier}.bias"}
     weights |= {name: np.zeros((), np.int64) for name in counters}
-    weights |= {name: array for name, array in pretrained.kept.items() if name in allowed}
+    weights |= {name: array for name, array in kept.items() if name in allowed}
     classifier = weights.get(f"{family.classifier}.weight", ())
     about = {
         "fixed_input_size": family.fixed_size,
@@ -192,7 +195,8 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
 def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
     size, seen = pretrained.image_size, pretrained.preprocessing
-    config = {"input_size": [3, size, size], "interpolation": "bicubic"}
+    method = seen.method if seen else "bicubic"
+    config = {"input_size": [3, size, size], "interpolation": method}
     if seen is None:
         return config
     share = size / seen.resize

@@ -154,7 +154,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
 
     Args:
       path: the folder; it must be empty or not exist.
-      files: by name, text or a dictionary for JSON; for .safetensors the arrays, as
+      files: by name, text, bytes or a dictionary for JSON; for .safetensors the arrays, as
         `write_safetensors` takes them.
 
     Raises:
@@ -170,6 +170,8 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
         for name, content in files.items():
             if name.endswith(".safetensors"):
                 write_safetensors(partial / name, content)
+            elif isinstance(content, bytes):
+                (partial / name).write_bytes(content)
             else:
                 text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
                 (partial / name).write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models import layers, transformer
+from big_align.models import attention, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -45,11 +45,11 @@ class Block(nn.Module):
         """Transforms tokens."""
 
         def join(x, branch, name):
-            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
+            branch = layers.Dropout(self.dropout)(branch, train)
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
 
-        attention = layers.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
-        x = join(x, attention(x, mask, train), "attention_norm")
+        attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
+        x = join(x, attend(x, mask, train), "attention_norm")
         mlp = layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")
         return join(x, mlp(x), "mlp_norm")
 
@@ -125,7 +125,7 @@ class Bert(nn.Module):
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
         """
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
-        x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
+        x = layers.Dropout(self.dropout)(self._embed(text, text_mask), train)
 
         block_class, sizes = Block, self.resolved
         if self.remat:

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from big_align.models import layers
@@ -82,7 +83,7 @@ class Block(nn.Module):
         axes = (None, None, None, "channels_out")
         kernel_init = nn.with_logical_partitioning(_depthwise_init, axes)
         shape = (self.kernel, self.kernel, 1, width)
-        kernel = self.param("depthwise_kernel", kernel_init, shape).astype(x.dtype)
+        kernel = jnp.asarray(self.param("depthwise_kernel", kernel_init, shape), x.dtype)
         x = depthwise_conv(x, kernel, self.stride)
         x = nn.swish(self.norm(name="depthwise_norm")(x, train))
 
@@ -211,7 +212,7 @@ class EfficientNet(nn.Module):
             x = _pointwise_conv(self.output_dim, "head_conv", self.dtype)(x)
             x = nn.swish(norm(name="head_norm")(x, train))
 
-        pooled = nn.Dropout(dropout, deterministic=not train)(x.mean((1, 2)))
+        pooled = layers.Dropout(dropout)(x.mean((1, 2)), train)
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])
 
     def _block_settings(self) -> list[dict]:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from big_align.models import layers
+from big_align.models import attention, layers
 
 
 class CrossAttention(nn.Module):
@@ -31,7 +31,7 @@ class CrossAttention(nn.Module):
             return y.reshape(*x.shape[:-1], self.heads, -1)
 
         key, value = project("key", tokens), project("value", tokens)
-        y = layers.attend(project("query", queries), key, value, None).reshape(queries.shape)
+        y = attention.attend(project("query", queries), key, value, None).reshape(queries.shape)
         return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
@@ -90,7 +90,7 @@ class MLDecoder(nn.Module):
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)
 
         def drop(x):
-            return nn.Dropout(self.dropout, deterministic=not train)(x)
+            return layers.Dropout(self.dropout)(x, train)
 
         axes = "channels_in", "embed"
         tokens = nn.relu(layers.dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))
@@ -98,8 +98,8 @@ class MLDecoder(nn.Module):
         # The authors keep the residual sum of the self-attention that they left out; as it is
         # normalised next, it matters to the dropout alone.
         x = norm("query_norm")(queries + drop(queries))
-        attention = CrossAttention(self.heads, self.dtype, name="attention")
-        x = norm("attention_norm")(x + drop(attention(x, tokens)))
+        attend = CrossAttention(self.heads, self.dtype, name="attention")
+        x = norm("attention_norm")(x + drop(attend(x, tokens)))
         mlp = layers.MlpBlock(self.mlp_dim, "relu", self.dtype, name="mlp")
         x = norm("mlp_norm")(x + drop(mlp(x)))
         return self._pool(x)

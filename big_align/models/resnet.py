@@ -15,7 +15,7 @@ VARIANTS = {  # block, blocks of each stage
     "50": ("bottleneck", (3, 4, 6, 3)),
     "101": ("bottleneck", (3, 4, 23, 3)),
 }
-STEMS = {"imagenet": (7, 2), "small": (3, 1), "patch": (3, 2), "patch4": (5, 4), "patch6": (7, 6)}
+STEMS = {"imagenet": (7, 2), "small": (3, 1), "patch": (3, 2), "patch4": (5, 4)}
 """Kernel and stride of the first convolution."""
 EXPANSION = {"basic": 1, "bottleneck": 4}
 
@@ -85,7 +85,7 @@ class ResNet(nn.Module):
       depths: blocks of each stage, instead of the variant's.
       stem_width: channels of the first convolution; None for `width`.
       stem: "imagenet", a 7x7 convolution of stride 2 and a max pooling of stride 2; for small
-        images "small", "patch", "patch4" and "patch6", one convolution of stride 1, 2, 4 or 6.
+        images "small", "patch" and "patch4", one convolution of stride 1, 2 or 4.
       dropout: rate on the pooled features.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       group_size: examples that share batch-norm statistics; None for the global batch.
@@ -165,5 +165,5 @@ class ResNet(nn.Module):
                     dtype=self.dtype,
                     name=f"block_{number:02d}",
                 )(x, train)
-        pooled = nn.Dropout(self.dropout, deterministic=not train)(x.mean((1, 2)))
+        pooled = layers.Dropout(self.dropout)(x.mean((1, 2)), train)
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])

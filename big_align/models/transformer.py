@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jaxtyping import Array, Bool, Float
 
-from big_align.models import layers
+from big_align.models import attention, layers
 
 SIZES = "width", "depth", "mlp_dim", "heads"
 """What a variant of a transformer decides."""
@@ -81,16 +81,16 @@ class Block(nn.Module):
         train: bool,
         angles: Float[Array, "l half"] | None = None,
     ) -> Float[Array, "b l c"]:
-        """Transforms tokens; the arguments are those of `layers.SelfAttention`."""
+        """Transforms tokens; the arguments are those of `attention.SelfAttention`."""
 
         def join(x, branch):
-            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
+            branch = layers.Dropout(self.dropout)(branch, train)
             return x + layers.DropPath(self.drop_path)(branch, train)
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
-        attention = layers.SelfAttention(
+        attend = attention.SelfAttention(
             self.heads, dtype=self.dtype, causal=self.causal, name="attention"
         )
-        x = join(x, attention(y, mask, train, angles))
+        x = join(x, attend(y, mask, train, angles))
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
         return join(x, layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")(y))

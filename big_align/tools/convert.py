@@ -1,18 +1,26 @@
 """Converts a model between big_align and other libraries.
 
-    python -m big_align.tools.convert --input=workdirs/flickr8k --output=exported --format=transformers
+    python -m big_align.tools.convert --input=workdirs/flickr8k --output=exported --format=big_align
+    python -m big_align.tools.convert --input=clip-vit-base-patch32 --part=image --format=timm \\
+        --output=clip-image-tower
 
-The input is a workdir, a folder of transformers, open_clip, timm or big_align, or a file of weights;
-what it is follows from its files. The output is a folder that does not exist yet.
+The input is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
+big_align, or a file of weights (.safetensors, .pt, .pth, .bin) with timm's or open_clip's names;
+what it is follows from the files, and pickled code is never run. The output is a folder that does
+not exist yet, with the weights, their config, and the tokenizer and the settings of image
+processing where they are known. If anything does not fit, nothing is written.
 """
 
 import argparse
+import os
 import sys
 
 import jax
+from absl import logging
 
 from big_align.errors import UserError
 from big_align.interop import api
+from big_align.interop.pretrained import Pretrained
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,16 +35,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--format", default="transformers", choices=api.FORMATS, help="who opens it (%(default)s)"
     )
+    parser.add_argument(
+        "--part", choices=("image", "text"), help="one tower of a dual encoder by itself"
+    )
     options = parser.parse_args(arguments)
+    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     try:
         pretrained = api.load(options.input)
+        if options.part:
+            pretrained = pretrained.tower(options.part)
         api.save(options.output, pretrained, options.format)
-    except (UserError, FileNotFoundError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    count = sum(x.size for x in jax.tree.leaves(pretrained.variables["params"]))
-    print(f"{options.output}: {pretrained.description}, {count:,} parameters, for {options.format}")
+    print(f"{options.output}, for {options.format}: {describe(pretrained)}")
     return 0
+
+
+def describe(pretrained: Pretrained) -> str:
+    """Tells in a line what a model is."""
+    count = sum(x.size for x in jax.tree.leaves(pretrained.variables["params"]))
+    facts = [f"{pretrained.description}, {count:,} parameters"]
+    if seen := pretrained.preprocessing:
+        facts.append(f"images by {seen.transform}")
+    if pretrained.tokenizer:
+        facts.append(f"tokenizer {pretrained.tokenizer['name']!r}")
+    if pretrained.temperature is not None:
+        facts.append(f"temperature {pretrained.temperature:.6g}")
+    return "; ".join(facts)
 
 
 if __name__ == "__main__":

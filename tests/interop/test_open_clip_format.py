@@ -130,7 +130,8 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, text):
 def test_a_bias_of_logits_and_a_scale_in_a_row_are_kept(tmp_path):
     kept = {"logit_scale": np.float32([2.5]), "logit_bias": np.float32([-10.0])}
     kept["vision_model.embeddings.position_ids"] = np.arange(5)  # of another format
-    interop.save(tmp_path / "out", make_pretrained(kept=kept), format="open_clip")
+    first = make_pretrained(kept=kept, source="open_clip")
+    interop.save(tmp_path / "out", first, format="open_clip")
     config = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())["model_cfg"]
     assert config["nonscalar_logit_scale"] is True and config["init_logit_bias"] == -10.0
     again = interop.load(tmp_path / "out")

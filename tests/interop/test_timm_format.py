@@ -139,7 +139,7 @@ def test_a_classifier_and_counters_are_kept(tmp_path):
     }
     node, size = TINY["resnet of basic blocks"]
     seen = interop.Preprocessing(size, size)
-    first = make_pretrained(node, size, kept=kept, preprocessing=seen)
+    first = make_pretrained(node, size, kept=kept, source="timm", preprocessing=seen)
     interop.save(tmp_path / "out", first, format="timm")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["num_classes"] == config["pretrained_cfg"]["num_classes"] == 5

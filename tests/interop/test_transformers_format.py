@@ -2,8 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from big_align import interop
 from big_align.errors import WeightsMismatch
+from big_align.interop import architecture
+from tests.runs import ROOT
 
 TOLERANCE = dict(atol=1e-4, rtol=1e-4)
 TOWERS = ("bert", "efficientnet", "mlcd-vision", "resnet", "roberta", "swin", "vit")
@@ -26,7 +29,7 @@ def read_io(folder):
 
 
 def apply(loaded, *inputs, **more):
-    return loaded.model.apply(jax.tree.map(jnp.asarray, loaded.variables), *inputs, **more)
+    return loaded.model.apply(loaded.variables, *inputs, **more)
 
 
 def texts_of(io):
@@ -146,3 +149,24 @@ def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, t
     with pytest.raises(WeightsMismatch, match="ViTModel needs pool='cls'"):
         interop.save(tmp_path / "out", mean)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_reading_two_gigabytes_takes_less_than_two_and_a_half(tmp_path):
+    """The whole process counts, in a fresh interpreter: what is read and all libraries."""
+    node = {"name": "bert", "variant": "large", "depth": 37}
+    shapes = architecture.expected_shapes(node, None)
+    empty = {path: np.broadcast_to(np.float32(0.5), shape) for path, shape in shapes.items()}
+    interop.save(tmp_path / "big", interop.Pretrained(node, architecture.unflatten(empty)))
+    assert (tmp_path / "big" / "model.safetensors").stat().st_size > 1.99e9
+    code = f"""
+import resource
+from big_align import interop
+loaded = interop.load({str(tmp_path / "big")!r})
+assert sum(array.nbytes for array in loaded.flat.values()) > 1.99e9
+print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    shutil.rmtree(tmp_path / "big")
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 2.5e9

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_weights import EFFICIENTNET, channels_last, convert, read
+from mapped_weights import load_mapped
 
+from big_align.interop.tables.efficientnet import EFFICIENTNET
 from big_align.models import efficientnet
 from big_align.models.efficientnet import EfficientNet
 
@@ -47,15 +48,16 @@ def test_pooled_features_have_the_size_of_the_papers_embeddings(variant, size):
 
 
 def test_golden_numbers(reference_dir):
-    config, weights, io = read(reference_dir / "hf-efficientnet")
+    folder = reference_dir / "hf-efficientnet"
+    config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")
     width, depth = config["width_coefficient"], config["depth_coefficient"]
     model = EfficientNet("b0", width=width, depth=depth, head=True)
-    image = jnp.asarray(channels_last(io["pixel_values"]))
-    variables = convert(weights, EFFICIENTNET, model, image)
+    image = jnp.asarray(io["pixel_values"].transpose(0, 2, 3, 1))
+    variables = load_mapped(folder, EFFICIENTNET, model, image)
 
     pooled, tokens = jax.jit(model.apply)(variables, image)
     np.testing.assert_allclose(pooled, io["pooler_output"], atol=1e-4)
-    expected = channels_last(io["last_hidden_state"]).reshape(tokens.shape)
+    expected = io["last_hidden_state"].transpose(0, 2, 3, 1).reshape(tokens.shape)
     np.testing.assert_allclose(tokens, expected, atol=1e-4)
 
 

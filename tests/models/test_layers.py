@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align import sharding
-from big_align.models import layers
+from big_align.models import attention, layers
 
 SHAPE = (16, 3, 2, 5)
 
@@ -129,36 +129,36 @@ def test_attention_equals_jax():
     inputs = make_attention_inputs()
     mask = jnp.arange(6) < jnp.array([[6], [4]])
     expected = jax.nn.dot_product_attention(*inputs, mask=mask[:, None, None, :])
-    assert_close(layers.attend(*inputs, mask), expected)
+    assert_close(attention.attend(*inputs, mask), expected)
 
 
 def test_causal_attention_equals_jax_with_and_without_padding():
     inputs = make_attention_inputs()
     expected = jax.nn.dot_product_attention(*inputs, is_causal=True)
-    assert_close(layers.attend(*inputs, None, causal=True), expected)
+    assert_close(attention.attend(*inputs, None, causal=True), expected)
     mask = jnp.arange(6) < jnp.array([[6], [4]])
     both = jnp.tril(jnp.ones((6, 6), bool)) & mask[:, None, None, :]
     expected = jax.nn.dot_product_attention(*inputs, mask=both)
-    assert_close(layers.attend(*inputs, mask, causal=True), expected)
+    assert_close(attention.attend(*inputs, mask, causal=True), expected)
 
 
 def test_attention_mask_equals_slicing():
     query, key, value = make_attention_inputs()
     mask = jnp.broadcast_to(jnp.arange(6) < 4, (2, 6))
-    expected = layers.attend(query, key[:, :4], value[:, :4], None)
-    assert_close(layers.attend(query, key, value, mask), expected)
+    expected = attention.attend(query, key[:, :4], value[:, :4], None)
+    assert_close(attention.attend(query, key, value, mask), expected)
 
 
 def test_attention_without_real_keys_is_zero_with_finite_gradients():
     inputs, mask = make_attention_inputs(), jnp.zeros((2, 6), bool)
-    assert not np.any(layers.attend(*inputs, mask))
-    gradients = jax.grad(lambda x: layers.attend(*x, mask).sum())(inputs)
+    assert not np.any(attention.attend(*inputs, mask))
+    gradients = jax.grad(lambda x: attention.attend(*x, mask).sum())(inputs)
     assert all(np.all(g == 0) for g in gradients)
 
 
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="width=10 is not a multiple of heads=4"):
-        layers.SelfAttention(heads=4).init(jax.random.key(0), jnp.ones((1, 2, 10)), None, False)
+        attention.SelfAttention(heads=4).init(jax.random.key(0), jnp.ones((1, 2, 10)), None, False)
 
 
 def test_unknown_names_are_errors_that_list_the_known():
@@ -166,3 +166,19 @@ def test_unknown_names_are_errors_that_list_the_known():
         layers.MlpBlock(8, "relu6").init(jax.random.key(0), jnp.ones((1, 2, 4)))
     with pytest.raises(ValueError, match="dtype='int8' is unknown"):
         layers.compute_dtype("int8")
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_expectation(rate):
+    x = jnp.ones((200, 300))
+    y = layers.Dropout(rate).apply({}, x, True, rngs={"dropout": jax.random.key(0)})
+    share = round(256 * rate) / 256
+    np.testing.assert_allclose(np.mean(np.asarray(y) == 0), share, atol=0.005)
+    np.testing.assert_allclose(np.unique(y)[1], 1 / (1 - share), rtol=1e-6)
+    np.testing.assert_array_equal(layers.Dropout(rate).apply({}, x, False), x)
+    np.testing.assert_array_equal(layers.Dropout(0.0).apply({}, x, True), x)  # needs no key
+
+
+def test_a_dropout_rate_of_one_is_an_error():
+    with pytest.raises(ValueError, match="rate of 1.0 is not in"):
+        layers.Dropout(1.0).apply({}, jnp.ones(3), True)

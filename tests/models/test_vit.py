@@ -10,7 +10,7 @@ from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
 from big_align.interop.tables import vit as tables
-from big_align.models import layers
+from big_align.models import attention
 from big_align.models.transformer import Block
 from big_align.models.vit import ViT, grid_angles
 
@@ -115,26 +115,26 @@ def test_angles_by_hand():
 
 def test_rotation_by_hand():
     x = jnp.array([1.0, 10.0, 2.0, 20.0]).reshape(1, 1, 1, 4)
-    turned = layers.rotate(x, jnp.array([[np.pi / 2, np.pi]]))
+    turned = attention.rotate(x, jnp.array([[np.pi / 2, np.pi]]))
     np.testing.assert_allclose(turned.ravel(), [-2, -10, 1, -20], atol=1e-5)
 
 
 def test_rotary_attention_depends_on_relative_positions_only():
     x = jax.random.normal(jax.random.key(0), (2, 6, 16))
-    attention = layers.SelfAttention(heads=2)
+    attend = attention.SelfAttention(heads=2)
     angles = jnp.asarray(grid_angles(2, 3, 8))
-    variables = draw_variables(attention, x, None, False, angles)
+    variables = draw_variables(attend, x, None, False, angles)
     variables = jax.tree.map(lambda w: 5 * w, variables)
-    y = attention.apply(variables, x, None, False, angles)
+    y = attend.apply(variables, x, None, False, angles)
     # One and the same shift, rows by 4 and columns by -7.
     shift = 4 * angles[3] - 7 * angles[1]
-    shifted = attention.apply(variables, x, None, False, angles + shift)
+    shifted = attend.apply(variables, x, None, False, angles + shift)
     np.testing.assert_allclose(shifted, y, atol=1e-4)
-    swapped = attention.apply(variables, x, None, False, angles[::-1])
+    swapped = attend.apply(variables, x, None, False, angles[::-1])
     assert np.abs(swapped - y).max() > 1e-2
     # Permuting tokens together with their angles permutes the outputs.
     order = np.array([3, 1, 5, 0, 2, 4])
-    permuted = attention.apply(variables, x[:, order], None, False, angles[order])
+    permuted = attend.apply(variables, x[:, order], None, False, angles[order])
     np.testing.assert_allclose(permuted, y[:, order], atol=1e-4)
 
 

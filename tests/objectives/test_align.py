@@ -89,7 +89,8 @@ def several_texts(size=16, texts=3, dim=8):
     """Outputs with several texts an image, and which of the texts there are."""
     rng = np.random.default_rng(1)
     ztxt = rng.normal(size=(size, texts, dim)).astype(np.float32)
-    outputs = embeddings(size, dim) | {"ztxt": jnp.asarray(ztxt / np.linalg.norm(ztxt, axis=2)[..., None])}
+    ztxt /= np.linalg.norm(ztxt, axis=2, keepdims=True)
+    outputs = embeddings(size, dim) | {"ztxt": jnp.asarray(ztxt)}
     real = rng.random((size, texts)) < 0.7
     real[:, 0] = True
     return outputs, batch(size, masked=3) | {"text_mask": jnp.asarray(real)[:, :, None]}

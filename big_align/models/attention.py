@@ -1,0 +1,120 @@
+"""Scaled dot-product attention, with masks and rotary positions."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from big_align.models import layers
+
+
+def attend(
+    query: Float[Array, "b q heads c"],
+    key: Float[Array, "b k heads c"],
+    value: Float[Array, "b k heads c"],
+    mask: Bool[Array, "b k"] | None,
+    drop: Callable[[Array], Array] = lambda weights: weights,
+    causal: bool = False,
+) -> Float[Array, "b q heads c"]:
+    """Scaled dot-product attention with its softmax in float32.
+
+    Args:
+      query: what asks.
+      key: what is compared with.
+      value: what is averaged.
+      mask: True where a key may be attended to; None for everywhere.
+      drop: applied to the weights, which have shape [b heads q k].
+      causal: whether a query attends to no key after its own place.
+
+    Returns:
+      The weighted means of the values; zero for a row without any key that may be attended to.
+    """
+    query = query * query.shape[-1] ** -0.5
+    logits = jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
+    if mask is not None or causal:
+        real = True if mask is None else mask[:, None, None, :]
+        if causal:
+            real &= jnp.tril(jnp.ones(logits.shape[-2:], bool))
+        # A finite fill keeps the softmax of a row without real keys finite; its weights are then
+        # cleared, so that padding never reaches the result.
+        logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
+        weights = jnp.where(real, jax.nn.softmax(logits), 0.0)
+    else:
+        weights = jax.nn.softmax(logits)
+    return jnp.einsum("bhqk,bkhc->bqhc", drop(weights.astype(value.dtype)), value)
+
+
+def rotate(
+    x: Float[Array, "b l heads c"], angles: Float[Array, "l half"]
+) -> Float[Array, "b l heads c"]:
+    """Turns pairs of channels, so that products of two tokens depend on differences of angles.
+
+    Rotary positions (Su et al., 2021); channel i turns together with channel i + c / 2.
+
+    Args:
+      x: queries or keys.
+      angles: radians for each token and pair of channels.
+
+    Returns:
+      What was turned in float32, in the type of `x`.
+    """
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention (Vaswani et al., 2017).
+
+    Args:
+      heads: number of heads; divides the width.
+      dropout: rate on the attention weights.
+      dtype: name of the type of the computation.
+      causal: whether a token attends to none after it.
+    """
+
+    heads: int
+    dropout: float = 0.0
+    dtype: str = "float32"
+    causal: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b l c"],
+        mask: Bool[Array, "b l"] | None,
+        train: bool,
+        angles: Float[Array, "l half"] | None = None,
+    ) -> Float[Array, "b l c"]:
+        """Lets every token attend to the real ones.
+
+        Args:
+          x: tokens.
+          mask: True on real tokens; None when all are.
+          train: whether dropout is on.
+          angles: by which queries and keys are turned (see `rotate`); None for not at all.
+
+        Returns:
+          Tokens of the same shape.
+
+        Raises:
+          ValueError: the width is not a multiple of the number of heads.
+        """
+        width = x.shape[-1]
+        if width % self.heads:
+            raise ValueError(f"width={width} is not a multiple of heads={self.heads}")
+
+        def project(name: str):
+            y = layers.dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
+            return y.reshape(*x.shape[:-1], self.heads, -1)
+
+        query, key, value = project("query"), project("key"), project("value")
+        if angles is not None:
+            query, key = rotate(query, angles), rotate(key, angles)
+        dropout = layers.Dropout(self.dropout)
+        drop = lambda weights: dropout(weights, train)  # noqa: E731
+        y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
+        return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)

@@ -1,0 +1,157 @@
+"""Our own folders hold any model; what a run has trained scores the same after every way out."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from big_align import command_line, evaluate, interop
+from big_align.errors import UserError, WeightFileError, WeightsMismatch
+from big_align.interop import architecture
+from tests.models.drawn_variables import draw_variables
+from tests.runs import TINY, Run
+
+TEXT = dict(width=16, depth=1, mlp_dim=32, heads=2, vocab_size=20, max_length=8)
+RESNET = dict(name="resnet", variant="18", width=8, depths=(1, 1), stem="patch4", drop_path=0.1)
+NODES = {
+    "resnet and bert": dict(
+        image=RESNET,
+        text=dict(name="bert", variant="mini", pool="mean") | TEXT,
+        embedding_dim=12,
+        image_projection=True,
+        image_mean=(0.1, 0.2, 0.3),
+    ),
+    "resnet": RESNET,
+    "swin": dict(name="swin", width=8, depths=(1, 1), heads=(1, 2), window=2),
+    "roberta": dict(name="roberta") | TEXT,
+    "embedding_table": dict(name="embedding_table", vocab_size=20, width=16),
+}
+PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog".split()
+SIZE = 32
+
+
+def make_pretrained(name, **more):
+    node = NODES[name]
+    image = jnp.zeros((1, SIZE, SIZE, 3))
+    text = jnp.ones((1, 1), jnp.int32), jnp.ones((1, 1), bool)
+    kind = architecture.kind_of(node)
+    inputs = {"dual": (image, *text), "image": (image,), "text": text}[kind]
+    variables = draw_variables(architecture.make_model(node), *inputs)
+    return interop.Pretrained(node, variables, None if kind == "text" else SIZE, **more)
+
+
+def make_tokenizer(folder):
+    folder.mkdir()
+    (folder / "pieces.txt").write_text("\n".join(PIECES) + "\n")
+    vocabulary = str(folder / "pieces.txt")
+    return {"name": "wordpiece", "vocabulary": vocabulary, "length": 8, "lowercase": False}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_what_goes_out_comes_in_bit_by_bit(tmp_path, name):
+    tokenizer = make_tokenizer(tmp_path / "vocabulary")
+    seen = interop.Preprocessing(SIZE, 40, False, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
+    first = make_pretrained(name, tokenizer=tokenizer, preprocessing=seen, temperature=0.07)
+    interop.save(tmp_path / "out", first, format="big_align")
+    shutil.rmtree(tmp_path / "vocabulary")  # the folder has all that is needed
+    again = interop.load(tmp_path / "out")
+    assert again.node == first.node and again.image_size == first.image_size
+    assert again.preprocessing == seen and again.temperature == 0.07
+    assert again.tokenizer == tokenizer | {"vocabulary": str(tmp_path / "out" / "pieces.txt")}
+    assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
+    assert again.flat.keys() == first.flat.keys()
+    for path, array in first.flat.items():
+        np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
+
+    shutil.move(tmp_path / "out", tmp_path / "elsewhere")
+    moved = interop.load(tmp_path / "elsewhere").tokenizer
+    assert moved["vocabulary"] == str(tmp_path / "elsewhere" / "pieces.txt")
+
+
+def test_a_missing_vocabulary_is_told_when_reading_and_when_writing(tmp_path):
+    tokenizer = make_tokenizer(tmp_path / "vocabulary")
+    first = make_pretrained("resnet and bert", tokenizer=tokenizer)
+    interop.save(tmp_path / "out", first, format="big_align")
+    (tmp_path / "out" / "pieces.txt").unlink()
+    with pytest.raises(WeightFileError, match="tokenizer's file .*pieces.txt is missing"):
+        interop.load(tmp_path / "out")
+    shutil.rmtree(tmp_path / "vocabulary")
+    with pytest.raises(UserError, match="its vocabulary in .*pieces.txt, which is missing"):
+        interop.save(tmp_path / "again", first, format="big_align")
+    assert not (tmp_path / "again").exists()
+
+
+def test_all_that_differs_from_the_config_is_listed(tmp_path):
+    interop.save(tmp_path / "out", make_pretrained("resnet and bert"), format="big_align")
+    path = tmp_path / "out" / "config.json"
+    config = json.loads(path.read_text())
+    config["model"]["image_projection"] = False
+    config["model"]["text"] |= {"vocab_size": 21, "depth": 2}
+    config["model"]["embedding_dim"] = None
+    path.write_text(json.dumps(config))
+    with pytest.raises(WeightsMismatch) as caught:
+        interop.load(tmp_path / "out")
+    message = str(caught.value)
+    assert "project_image/kernel has no place" in message
+    assert "text/block_01/attention/key/kernel is missing" in message
+    assert "embedding has shape [20, 16], the model [21, 16]" in message
+    del config["image_size"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(WeightFileError, match="config.json lacks image_size"):
+        interop.load(tmp_path / "out")
+
+
+def test_a_tower_is_taken_out_of_a_dual_encoder(tmp_path):
+    both = make_pretrained("resnet and bert", tokenizer=make_tokenizer(tmp_path / "vocabulary"))
+    image, text = both.tower("image"), both.tower("text")
+    assert (image.kind, image.image_size, image.tokenizer) == ("image", SIZE, None)
+    assert (text.kind, text.image_size, text.tokenizer) == ("text", None, both.tokenizer)
+    for part, tower in (("image", image), ("text", text)):
+        below = {k: v for k, v in both.flat.items() if k.split("/")[1] == part}
+        assert {k.replace(f"/{part}/", "/", 1) for k in below} == tower.flat.keys()
+        for path, array in below.items():
+            np.testing.assert_array_equal(tower.flat[path.replace(f"/{part}/", "/", 1)], array)
+    assert image.tower("image") is image
+    with pytest.raises(UserError, match="a tower for images, it has none for texts"):
+        image.tower("text")
+
+
+def score(config, workdir, *flags):
+    return evaluate.run(command_line.load_config(config, *flags), str(workdir))
+
+
+def check_exports(tmp_path, workdir, config, formats, *flags):
+    """Exports what a run has trained; read back, it must score the same to the last digit."""
+    expected = score(config, workdir, *flags)
+    assert len(expected) >= 4
+    for name in formats:
+        interop.save(tmp_path / name, interop.load(workdir), format=name)
+        exported = f"--config.init.all={tmp_path / name}"
+        assert score(config, tmp_path / "new", *flags, exported) == expected, name
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_exported_run_scores_the_same_to_the_last_digit(tmp_path):
+    flags = ("--config.average_decay=0.9", "--config.evaluate_batch_size=64")
+    run = Run(tmp_path / "run", *flags, devices=1)
+    assert run.wait() == 0, run.err
+    check_exports(tmp_path, tmp_path / "run", TINY, ["big_align"], *flags)
+
+
+def test_a_run_of_clip_scores_the_same_through_every_format(tmp_path):
+    tokenizer = make_tokenizer(tmp_path / "vocabulary")
+    config = "tests/interop/tiny_pairs.py:clip"
+    flags = (f"--config.tokenizer.vocabulary={tokenizer['vocabulary']}",)
+    run = Run(tmp_path / "run", *flags, config=config, devices=1)
+    assert run.wait() == 0, run.err
+    formats = ["big_align", "transformers", "open_clip"]
+    check_exports(tmp_path, tmp_path / "run", config, formats, *flags)
+
+
+def test_evaluating_weights_that_are_not_all_is_an_error(tmp_path):
+    interop.save(tmp_path / "out", make_pretrained("resnet"), format="big_align")
+    flags = ("--config.model.image.stem=patch4", f"--config.init.image={tmp_path / 'out'}")
+    with pytest.raises(WeightsMismatch, match="no checkpoint, and config.init leaves .* params/"):
+        score(TINY, tmp_path / "new", *flags)
