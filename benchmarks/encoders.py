@@ -6,8 +6,8 @@
 Their side is transformers' model of the same architecture, run eagerly in float32 on the same
 cores (or on the GPU, where torch sees one). The forward pass is in evaluation mode without
 gradients; with the backward pass both train: batch statistics, gradients of all parameters. The
-bound is the FLOPs that XLA counts over the rate of a large matmul in the same run: no encoder can be
-faster.
+bound is the FLOPs that XLA counts over the rate of a large matmul in the same run: no encoder can
+be faster.
 """
 
 import argparse
@@ -160,10 +160,9 @@ def main() -> None:
     rate = measure_matmul()
     print(f"{jax.devices()[0].device_kind}; a large matmul: {rate / 1e9:.0f} GFLOP/s")
     print(f"batch {options.batch}, float32, {options.rounds} rounds in turn")
-    print(
-        "| encoder | pass | torch (ms) | ours (ms) | torch / ours | GFLOP | bound (ms) | of a matmul |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    columns = ("encoder", "pass", "torch (ms)", "ours (ms)", "torch / ours", "GFLOP", "bound (ms)")
+    print(f"| {' | '.join(columns)} | of a matmul |")
+    print("|---" * (len(columns) + 1) + "|")
     for name in options.encoders:
         inputs = draw_inputs(name, options.batch)
         forward, both, *flops = make_jax(OURS[name], inputs)

@@ -22,7 +22,7 @@ def get_config(arg: str = "flickr8k"):
     folder = common.data_dir()
     config = common.get_base()
     config.batch_size = 128
-    config.total_steps = 2500
+    config.total_steps = 2200
     config.average_decay = 0.998
     config.data.source = dict(
         name="tar",
@@ -60,7 +60,7 @@ def get_config(arg: str = "flickr8k"):
             transform=EVALUATE,
         )
     )
-    config.evaluate_every = 625
+    config.evaluate_every = 550
     config.evaluate_batch_size = 200
-    config.checkpoint.every = 1250
+    config.checkpoint.every = 1100
     return complete_config(config)

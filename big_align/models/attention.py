@@ -114,7 +114,6 @@ class SelfAttention(nn.Module):
         query, key, value = project("query"), project("key"), project("value")
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        dropout = layers.Dropout(self.dropout)
-        drop = lambda weights: dropout(weights, train)  # noqa: E731
+        drop = nn.Dropout(self.dropout, deterministic=not train)
         y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
         return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)

@@ -45,7 +45,7 @@ class Block(nn.Module):
         """Transforms tokens."""
 
         def join(x, branch, name):
-            branch = layers.Dropout(self.dropout)(branch, train)
+            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
 
         attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
@@ -125,7 +125,7 @@ class Bert(nn.Module):
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
         """
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
-        x = layers.Dropout(self.dropout)(self._embed(text, text_mask), train)
+        x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
 
         block_class, sizes = Block, self.resolved
         if self.remat:

@@ -85,7 +85,7 @@ class ClipText(nn.Module):
         Raises:
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
         """
-        x = layers.Dropout(self.dropout)(self._embed(text), train)
+        x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
         block_class, sizes = transformer.Block, self.resolved
         if self.remat:
             block_class = nn.remat(block_class, static_argnums=(3,))  # 3: train

@@ -212,7 +212,7 @@ class EfficientNet(nn.Module):
             x = _pointwise_conv(self.output_dim, "head_conv", self.dtype)(x)
             x = nn.swish(norm(name="head_norm")(x, train))
 
-        pooled = layers.Dropout(dropout)(x.mean((1, 2)), train)
+        pooled = nn.Dropout(dropout, deterministic=not train)(x.mean((1, 2)))
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])
 
     def _block_settings(self) -> list[dict]:

@@ -90,7 +90,7 @@ class MLDecoder(nn.Module):
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)
 
         def drop(x):
-            return layers.Dropout(self.dropout)(x, train)
+            return nn.Dropout(self.dropout, deterministic=not train)(x)
 
         axes = "channels_in", "embed"
         tokens = nn.relu(layers.dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))

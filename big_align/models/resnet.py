@@ -165,5 +165,5 @@ class ResNet(nn.Module):
                     dtype=self.dtype,
                     name=f"block_{number:02d}",
                 )(x, train)
-        pooled = layers.Dropout(self.dropout)(x.mean((1, 2)), train)
+        pooled = nn.Dropout(self.dropout, deterministic=not train)(x.mean((1, 2)))
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])

@@ -159,7 +159,7 @@ class Block(nn.Module):
         """Transforms the tokens of a map, row by row."""
 
         def join(x, branch):
-            branch = layers.Dropout(self.dropout)(branch, train)
+            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return x + layers.DropPath(self.drop_path)(branch, train)
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
@@ -279,7 +279,7 @@ class Swin(nn.Module):
         if len(depths) != len(heads):
             raise ValueError(f"depths={depths} and heads={heads} must have an entry for each stage")
         x = self._embed(image)
-        x = layers.Dropout(self.dropout)(x, train)
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
 
         block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
         number, last = 0, max(sum(depths) - 1, 1)

@@ -84,7 +84,7 @@ class Block(nn.Module):
         """Transforms tokens; the arguments are those of `attention.SelfAttention`."""
 
         def join(x, branch):
-            branch = layers.Dropout(self.dropout)(branch, train)
+            branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return x + layers.DropPath(self.drop_path)(branch, train)
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)

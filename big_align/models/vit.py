@@ -141,7 +141,7 @@ class ViT(nn.Module):
         """
         layers.choose("pool", self.pool, POOLS)
         layers.choose("positions", self.positions, POSITIONS)
-        x = layers.Dropout(self.dropout)(self._embed(image), train)
+        x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(image))
         if self.input_norm:
             x = layers.layer_norm(self.layer_norm_eps, self.dtype, "input_norm")(x)
         angles = self._angles(image) if self.positions == "rotary" else None

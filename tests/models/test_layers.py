@@ -166,19 +166,3 @@ def test_unknown_names_are_errors_that_list_the_known():
         layers.MlpBlock(8, "relu6").init(jax.random.key(0), jnp.ones((1, 2, 4)))
     with pytest.raises(ValueError, match="dtype='int8' is unknown"):
         layers.compute_dtype("int8")
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_drops_its_share_and_keeps_the_expectation(rate):
-    x = jnp.ones((200, 300))
-    y = layers.Dropout(rate).apply({}, x, True, rngs={"dropout": jax.random.key(0)})
-    share = round(256 * rate) / 256
-    np.testing.assert_allclose(np.mean(np.asarray(y) == 0), share, atol=0.005)
-    np.testing.assert_allclose(np.unique(y)[1], 1 / (1 - share), rtol=1e-6)
-    np.testing.assert_array_equal(layers.Dropout(rate).apply({}, x, False), x)
-    np.testing.assert_array_equal(layers.Dropout(0.0).apply({}, x, True), x)  # needs no key
-
-
-def test_a_dropout_rate_of_one_is_an_error():
-    with pytest.raises(ValueError, match="rate of 1.0 is not in"):
-        layers.Dropout(1.0).apply({}, jnp.ones(3), True)
