@@ -57,7 +57,7 @@ OURS = {
     "vit_b32": ViT("b/32"),
     "resnet50": ResNet("50"),
     "swin_tiny": Swin("tiny"),
-    "efficientnet_b0": EfficientNet("b0", head=True),
+    "efficientnet_b0": EfficientNet("b0", head=True, drop_path=0.0),
     "bert_base": Bert("base", dropout=0.0),
 }
 

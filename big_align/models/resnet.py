@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from big_align.models import layers
@@ -22,19 +24,41 @@ EXPANSION = {"basic": 1, "bottleneck": 4}
 _conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
-def _conv(channels: int, kernel: int, stride: int, dtype: str, name: str) -> nn.Conv:
-    """A convolution without bias, padded by half its kernel on every side."""
-    axes = (None, None, "channels_in", "channels_out")
-    return nn.Conv(
-        channels,
-        (kernel, kernel),
-        stride,
-        padding=kernel // 2,
-        use_bias=False,
-        dtype=layers.compute_dtype(dtype),
-        kernel_init=nn.with_logical_partitioning(_conv_init, axes),
-        name=name,
-    )
+class Convolution(nn.Module):
+    """A convolution without bias, padded by half its kernel on every side.
+
+    One of 1x1 is computed as the matrix product it is: on CPUs XLA takes several times as long
+    for the gradient of its kernel otherwise.
+
+    Args:
+      channels: width of the output.
+      kernel: pixels of an edge of the filters.
+      stride: step between positions.
+      dtype: name of the type of the computation.
+    """
+
+    channels: int
+    kernel: int
+    stride: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
+        """Filters an image."""
+        axes = (None, None, "channels_in", "channels_out")
+        init = nn.with_logical_partitioning(_conv_init, axes)
+        shape = (self.kernel, self.kernel, x.shape[-1], self.channels)
+        dtype = layers.compute_dtype(self.dtype)
+        x, kernel = x.astype(dtype), jnp.asarray(self.param("kernel", init, shape), dtype)
+        if self.kernel == 1:
+            return x[:, :: self.stride, :: self.stride] @ kernel[0, 0]
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            window_strides=(self.stride, self.stride),
+            padding=[(self.kernel // 2, self.kernel // 2)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
 
 
 class Block(nn.Module):
@@ -68,10 +92,10 @@ class Block(nn.Module):
         y = x
         for i, (channels, kernel, stride) in enumerate(kernels):
             y = nn.relu(y) if i else y
-            y = _conv(channels, kernel, stride, self.dtype, f"conv_{i}")(y)
+            y = Convolution(channels, kernel, stride, self.dtype, name=f"conv_{i}")(y)
             y = self.norm(name=f"norm_{i}")(y, train)
         if x.shape[-1] != wide or self.stride != 1:
-            x = _conv(wide, 1, self.stride, self.dtype, "shortcut_conv")(x)
+            x = Convolution(wide, 1, self.stride, self.dtype, name="shortcut_conv")(x)
             x = self.norm(name="shortcut_norm")(x, train)
         return nn.relu(x + layers.DropPath(self.drop_path)(y, train))
 
@@ -145,7 +169,8 @@ class ResNet(nn.Module):
             layers.BatchNorm, self.momentum, self.epsilon, self.group_size
         )
         kernel, stride = layers.choose("stem", self.stem, STEMS)
-        x = _conv(self.stem_width or self.width, kernel, stride, self.dtype, "stem_conv")(image)
+        stem_width = self.stem_width or self.width
+        x = Convolution(stem_width, kernel, stride, self.dtype, name="stem_conv")(image)
         x = nn.relu(norm(name="stem_norm")(x, train))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
