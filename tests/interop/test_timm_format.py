@@ -300,6 +300,7 @@ def test_timm_opens_a_folder_with_a_classifier(tmp_path):
     timm = pytest.importorskip("timm")
     node, size = TINY["swin"]
     kept = {"head.fc.weight": np.ones((5, 32), np.float32), "head.fc.bias": np.ones(5, np.float32)}
-    interop.save(tmp_path / "out", make_pretrained(node, size, kept=kept), format="timm")
+    pretrained = make_pretrained(node, size, kept=kept, source="timm")
+    interop.save(tmp_path / "out", pretrained, format="timm")
     model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
     np.testing.assert_array_equal(model.head.fc.weight.detach().numpy(), kept["head.fc.weight"])
