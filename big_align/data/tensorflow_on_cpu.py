@@ -8,7 +8,7 @@ from typing import Any
 @functools.cache
 def load() -> Any:
     """Imports TensorFlow, which takes seconds, and hides the GPUs: they belong to the training."""
-    # It greets with a page, and calls it an error that a machine has no GPU; failures are exceptions.
+    # It greets with a page, and calls a machine without GPUs an error; failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
