@@ -145,17 +145,17 @@ def take(
     return flat
 
 
-def give(entries: Sequence[Entry], flat: Flat) -> dict[str, Any]:
-    """Returns functions that make the arrays of theirs, by name: one is in memory at a time."""
-    arrays = {entry.theirs: (lambda entry=entry: to_theirs(entry, flat)) for entry in entries}
-    statistics = [name for name in arrays if name.endswith(COUNTED)]
-    counters = {name[: -len(COUNTED)] + "num_batches_tracked": _zero for name in statistics}
-    return counters | arrays
-
-
 COUNTED = "running_mean"
 """Beside these torch keeps a counter, which is only used by a momentum that we do not have."""
 
 
 def _zero() -> np.ndarray:
     return np.zeros((), np.int64)
+
+
+def give(entries: Sequence[Entry], flat: Flat) -> dict[str, Any]:
+    """Returns functions that make the arrays of theirs, by name: one is in memory at a time."""
+    arrays = {entry.theirs: (lambda entry=entry: to_theirs(entry, flat)) for entry in entries}
+    statistics = [name for name in arrays if name.endswith(COUNTED)]
+    counters = {name[: -len(COUNTED)] + "num_batches_tracked": _zero for name in statistics}
+    return counters | arrays

@@ -66,6 +66,32 @@ def rotate(
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
+def project_heads(
+    x: Float[Array, "*b l c"], heads: int, dtype: str
+) -> tuple[Float[Array, "*b l heads d"], ...]:
+    """Makes queries, keys and values, by layers "query", "key" and "value" of the calling module.
+
+    Args:
+      x: tokens.
+      heads: number of heads; divides the width.
+      dtype: name of the type of the computation.
+
+    Returns:
+      Queries, keys and values.
+
+    Raises:
+      ValueError: the width is not a multiple of the number of heads.
+    """
+    width = x.shape[-1]
+    if width % heads:
+        raise ValueError(f"width={width} is not a multiple of heads={heads}")
+    made = (
+        layers.dense(width, ("embed", "heads"), dtype=dtype, name=name)(x)
+        for name in ("query", "key", "value")
+    )
+    return tuple(y.reshape(*x.shape[:-1], heads, -1) for y in made)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention (Vaswani et al., 2017).
 
@@ -103,17 +129,9 @@ class SelfAttention(nn.Module):
         Raises:
           ValueError: the width is not a multiple of the number of heads.
         """
-        width = x.shape[-1]
-        if width % self.heads:
-            raise ValueError(f"width={width} is not a multiple of heads={self.heads}")
-
-        def project(name: str):
-            y = layers.dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
-            return y.reshape(*x.shape[:-1], self.heads, -1)
-
-        query, key, value = project("query"), project("key"), project("value")
+        query, key, value = project_heads(x, self.heads, self.dtype)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         drop = nn.Dropout(self.dropout, deterministic=not train)
         y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
-        return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
+        return layers.dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)

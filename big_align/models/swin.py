@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models import layers
+from big_align.models import attention, layers
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -106,15 +106,7 @@ class WindowAttention(nn.Module):
         Raises:
           ValueError: the width is not a multiple of the number of heads.
         """
-        width = x.shape[-1]
-        if width % self.heads:
-            raise ValueError(f"width={width} is not a multiple of heads={self.heads}")
-
-        def project(name: str):
-            y = layers.dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
-            return y.reshape(*x.shape[:-1], self.heads, -1)
-
-        query, key, value = project("query"), project("key"), project("value")
+        query, key, value = attention.project_heads(x, self.heads, self.dtype)
         query = query * query.shape[-1] ** -0.5
         logits = jnp.einsum("bnqhc,bnkhc->bnhqk", query, key, preferred_element_type=jnp.float32)
         init = nn.with_logical_partitioning(layers.truncated_normal, ("positions", None))
@@ -126,7 +118,7 @@ class WindowAttention(nn.Module):
             logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)
         weights = jax.nn.softmax(logits).astype(value.dtype)
         y = jnp.einsum("bnhqk,bnkhc->bnqhc", weights, value).reshape(x.shape)
-        return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
+        return layers.dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
 class Block(nn.Module):

@@ -18,27 +18,10 @@ from tests.interop.torch_archives import (
     tensor,
     write_archive,
 )
+from tests.interop.weight_checks import assert_same, read_all, refuse
 
 SIX = np.arange(6, dtype=np.float32)
 PLAIN = {"a": tensor("0", "float32", (2, 3))}
-
-
-def read_all(path):
-    with open_weights(path) as weights:
-        return {name: weights[name] for name in weights}
-
-
-def assert_same(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, array in expected.items():
-        assert actual[name].dtype == array.dtype and actual[name].shape == array.shape
-        assert actual[name].tobytes() == array.tobytes(), name
-
-
-def refuse(path, message):
-    with pytest.raises(WeightFileError, match=message) as error:
-        open_weights(path)
-    assert str(path) in str(error.value)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from big_align.errors import WeightFileError
 from big_align.interop.stored_arrays import DTYPES, BinaryFile
 from big_align.interop.weight_files import Prefixed, open_weights, write_folder, write_safetensors
+from tests.interop.weight_checks import assert_same, read_all, refuse
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int16)}
 
@@ -19,24 +20,6 @@ def every_dtype():
     arrays = {name: np.arange(-3, 3).astype(dtype).reshape(2, 3) for name, dtype in DTYPES.items()}
     arrays["float32"][0] = np.nan, np.inf, -0.0
     return arrays | {"scalar": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float16)}
-
-
-def read_all(path):
-    with open_weights(path) as weights:
-        return {name: weights[name] for name in weights}
-
-
-def assert_same(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, array in expected.items():
-        assert actual[name].dtype == array.dtype and actual[name].shape == array.shape
-        assert actual[name].tobytes() == array.tobytes(), name
-
-
-def refuse(path, message):
-    with pytest.raises(WeightFileError, match=message) as error:
-        open_weights(path)
-    assert str(path) in str(error.value)
 
 
 def write_by_hand(path, header, data=b""):

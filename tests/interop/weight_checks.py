@@ -1,0 +1,24 @@
+"""What the tests of weight files ask of a file: that it reads equal, or is refused by name."""
+
+import pytest
+
+from big_align.errors import WeightFileError
+from big_align.interop.weight_files import open_weights
+
+
+def read_all(path):
+    with open_weights(path) as weights:
+        return {name: weights[name] for name in weights}
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert actual[name].dtype == array.dtype and actual[name].shape == array.shape
+        assert actual[name].tobytes() == array.tobytes(), name
+
+
+def refuse(path, message):
+    with pytest.raises(WeightFileError, match=message) as error:
+        open_weights(path)
+    assert str(path) in str(error.value)
