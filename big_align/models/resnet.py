@@ -51,7 +51,7 @@ class Convolution(nn.Module):
         dtype = layers.compute_dtype(self.dtype)
         x, kernel = x.astype(dtype), jnp.asarray(self.param("kernel", init, shape), dtype)
         if self.kernel == 1:
-            return x[:, :: self.stride, :: self.stride] @ kernel[0, 0]
+            return layers.multiply_rows(x[:, :: self.stride, :: self.stride], kernel[0, 0])
         return jax.lax.conv_general_dilated(
             x,
             kernel,
