@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from big_align import build, sharding
+from big_align.config_check import BlankTokenizer
 from big_align.command_line import load_config
 from big_align.logs import Progress
 from big_align.state import describe_state
@@ -58,13 +59,10 @@ def make_random_batch(example: dict[str, np.ndarray], size: int) -> dict[str, np
 def prepare(config, batch_size: int):
     """Builds and compiles the step of a config; returns it with a state and a placed batch."""
     mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh)
+    tokenizer = BlankTokenizer(config.tokenizer)
+    objective = build.build_objective(config, mesh, tokenizer)
     optimizer, _ = build.build_optimizer(config)
-
-    class Length:
-        length = config.tokenizer.length
-
-    example = build.example_batch(config, Length)
+    example = build.example_batch(config, tokenizer)
     batch = sharding.place_batch(make_random_batch(example, batch_size), mesh)
     _, create = describe_state(objective, optimizer, batch, mesh)
     state = create()

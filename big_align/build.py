@@ -1,34 +1,26 @@
 """The one place where names in a config become objects."""
 
 import inspect
-import os
 import random
-import types
-from collections.abc import Mapping
+import typing
 from typing import Any
 
 import flax.linen as nn
-import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from big_align import optim, sharding
+from big_align import data_parts, optim, sharding
 from big_align.checkpoint import Checkpointer
 from big_align.data.image_ops import Transform
 from big_align.data.loader import TrainLoader, text_shape_of
+from big_align.data.mixture import MixtureLoader, part_processes, part_rows, part_seed
 from big_align.data.sources import Source
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
-from big_align.registry import (
-    Node,
-    check_arguments,
-    fill_defaults,
-    lookup,
-    make,
-    suggest,
-)
+from big_align.objectives.mixing import MixedLabels
+from big_align.registry import Node, fill_defaults, lookup, make
 from big_align.types import Evaluator, Objective
 
 IMAGE_TOWERS = {
@@ -47,85 +39,42 @@ TOWERS = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
 OBJECTIVES = {
     "align": "big_align.objectives.align:Align",
     "clip": "big_align.objectives.align:Clip",
+    "cross_entropy": "big_align.objectives.cross_entropy:CrossEntropy",
+    "iclip": "big_align.objectives.iclip:Iclip",
+    "multitask": "big_align.objectives.multitask:MultiTask",
+    "supcon": "big_align.objectives.supcon:SupCon",
+    "unicl": "big_align.objectives.unicl:Unicl",
 }
 TOKENIZERS = {
     "wordpiece": "big_align.data.tokenizers:WordPieceTokenizer",
     "clip": "big_align.data.tokenizers:ClipTokenizer",
     "words": "big_align.data.tokenizers:WordTokenizer",
+    "class_names": "big_align.data.tokenizers:ClassNameTokenizer",
 }
 SOURCES = {
     "tar": "big_align.data.tar_source:TarSource",
     "tfrecord": "big_align.data.record_source:TFRecordSource",
     "tfds": "big_align.data.record_source:TFDSSource",
-    "npz": "big_align.data.array_source:ArraySource.from_npz",
+    "folder": "big_align.data.folder_source:FolderSource",
+    "csv": "big_align.data.csv_source:CsvSource",
+    "npz": "big_align.data.array_source:read_npz",
     "digits": "big_align.data.digits:digits_source",
 }
 EVALUATORS = {
+    "classification": "big_align.evaluators.classification:Classification",
+    "few_shot": "big_align.evaluators.few_shot:FewShot",
+    "knn": "big_align.evaluators.knn:KNN",
+    "linear_probe": "big_align.evaluators.linear_probe:LinearProbe",
     "retrieval": "big_align.evaluators.retrieval:Retrieval",
     "zero_shot": "big_align.evaluators.zero_shot:ZeroShot",
 }
 
 GIVEN = (
-    *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed"),
-    *("total_steps", "workdir", "read_only"),
+    *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed", "objective"),
+    *("total_steps", "workdir", "read_only", "classes", "num_classes", "label_offset"),
+    *("train_source", "validation_source"),
 )
 """Arguments of components that come from elsewhere than their own node."""
-
-FIELDS = {
-    "seed",
-    "batch_size",
-    "total_steps",
-    "microbatches",
-    "average_decay",
-    "log_every",
-    "mesh",
-    "data",
-    "tokenizer",
-    "model",
-    "objective",
-    "schedule",
-    "optimizer",
-    "evaluators",
-    "evaluate_every",
-    "evaluate_batch_size",
-    "checkpoint",
-    "init",
-}
-INIT = ("all", "image", "text")
-"""What of a model may start from earlier weights."""
-
-
-def check_config(config: Node) -> None:
-    """Checks every field of a config that can be checked without reading or compiling anything.
-
-    Raises:
-      ConfigError: names the first field that is wrong, and what would be right.
-    """
-    for field in config:
-        if field not in FIELDS:
-            raise ConfigError(
-                f"config.{field} is unknown{suggest(field, FIELDS)}; known: "
-                f"{', '.join(sorted(FIELDS))}"
-            )
-    for field in sorted(FIELDS - set(config)):
-        raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
-    for field in ("batch_size", "total_steps", "microbatches", "log_every", "evaluate_every"):
-        if config[field] < 1:
-            raise ConfigError(f"config.{field} = {config[field]} must be at least 1")
-    if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
-        raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
-    for name, parts in (("batch_size", config["microbatches"]), ("evaluate_batch_size", 1)):
-        if config[name] % (jax.device_count() * parts):
-            raise ConfigError(
-                f"config.{name} = {config[name]} is not a multiple of {jax.device_count()} devices"
-                + (f" times config.microbatches = {parts}" if parts > 1 else "")
-            )
-    _check_data(config)
-    _check_init(config["init"])
-    keeping = _without(config["checkpoint"], "every")
-    check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
-    build_optimizer(config)
-    _check_objective(config, build_objective(config, build_mesh(config)))
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
@@ -137,20 +86,25 @@ def complete_config(config: ConfigDict) -> ConfigDict:
     Returns:
       The config, changed in place.
     """
+    parts = [config.data, *(config.data.get("mixture") or {}).values()]
     components = [
         (config, "tokenizer", TOKENIZERS),
         (config, "objective", OBJECTIVES),
-        (config.data, "source", SOURCES),
+        *((node, "source", SOURCES) for node in parts),
         *((config.model, part, TOWERS[part]) for part in TOWERS),
         *((config.evaluators, name, EVALUATORS) for name in config.evaluators),
-        *((node, "source", SOURCES) for node in config.evaluators.values()),
     ]
+    for name, node in config.evaluators.items():
+        fields = source_fields(lookup(node.get("name"), EVALUATORS, f"evaluators.{name}"))
+        components += [(node, field, SOURCES) for field in fields if node.get(field)]
     for parent, field, table in components:
-        fill_defaults(lookup(parent[field].get("name"), table, field), parent[field], GIVEN)
+        if parent.get(field):
+            fill_defaults(lookup(parent[field].get("name"), table, field), parent[field], GIVEN)
     for target, node in (
         (TrainLoader, config.data),
         (DualEncoder, config.model),
         (Checkpointer, config.checkpoint),
+        (MixedLabels, config.mixing),
         (optim.make_schedule, config.schedule),
         (optim.make_optimizer, config.optimizer),
     ):
@@ -158,63 +112,15 @@ def complete_config(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def _check_data(config: Node) -> None:
-    """Checks the nodes whose objects read files, without making them."""
-    _lookup_and_check(config["tokenizer"], TOKENIZERS, "config.tokenizer")
-    nodes = {"config.data": (TrainLoader, config["data"])}
-    for name, node in config["evaluators"].items():
-        where = f"config.evaluators.{name}"
-        nodes[where] = (lookup(node.get("name"), EVALUATORS, where), node)
-    for where, (target, node) in nodes.items():
-        if "source" not in node:
-            raise ConfigError(f"{where}.source is missing; it names where the examples are")
-        _lookup_and_check(node["source"], SOURCES, f"{where}.source")
-        arguments = check_arguments(target, _without(node, "source"), where, GIVEN)
-        _shape_of_image(arguments["transform"], f"{where}.transform")
+def source_fields(target: Any) -> list[str]:
+    """Returns the parameters of a component that are sources: config nodes of their own."""
+    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    return [name for name, hint in hints.items() if Source in (hint, *typing.get_args(hint))]
 
 
-def _check_init(node: Node) -> None:
-    """Checks that what the weights start from is there."""
-    for part, path in node.items():
-        where = f"config.init.{part}"
-        if part not in INIT:
-            raise ConfigError(f"{where} is unknown{suggest(part, INIT)}; known: {', '.join(INIT)}")
-        if path and not os.path.exists(path):
-            raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
-
-
-def _check_objective(config: Node, objective: Objective) -> None:
-    """Traces the towers on the shapes of a training batch: they check their values themselves."""
-    node = config["tokenizer"]
-    parameters = inspect.signature(lookup(node["name"], TOKENIZERS, "config.tokenizer")).parameters
-    length = node.get("length") or parameters["length"].default
-    one = example_batch(config, types.SimpleNamespace(length=length))
-    rows = config["batch_size"] // config["microbatches"]
-    batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
-    rng = jax.random.PRNGKey(0)
-    try:
-        params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
-        jax.eval_shape(objective.encode, params, model_state, batch, rng)
-    except ValueError as error:
-        raise ConfigError(f"config.model: {error}") from error
-
-
-def _shape_of_image(transform: str, where: str) -> tuple[int, ...]:
-    """Runs the operations on a large blank image, which also shows whether they fit together."""
-    try:
-        return Transform(transform)(np.zeros((2048, 2048, 3), np.uint8), random.Random(0)).shape
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-
-
-def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:
-    target = lookup(node.get("name"), table, where)
-    check_arguments(target, node, where)
-    return target
-
-
-def _without(node: Node, field: str) -> dict[str, Any]:
-    return {k: v for k, v in node.items() if k != field}
+def without(node: Node, *fields: str) -> dict[str, Any]:
+    """Returns a node without some fields."""
+    return {k: v for k, v in node.items() if k not in fields}
 
 
 def build_mesh(config: Node) -> Mesh:
@@ -228,23 +134,47 @@ def build_tower(node: Node, part: str, where: str) -> nn.Module:
 
 
 def build_model(config: Node) -> DualEncoder:
-    """Builds the dual encoder from its two towers."""
+    """Builds the dual encoder from its towers; an empty node for texts leaves that one out."""
     node = config["model"]
     towers = {}
     for part in TOWERS:
         where = f"config.model.{part}"
-        if part not in node:
+        if part not in node or (part == "image" and not node[part]):
             raise ConfigError(f"{where} is missing; known: {', '.join(sorted(TOWERS[part]))}")
-        towers[part] = build_tower(node[part], part, where)
-    rest = {k: v for k, v in node.items() if k not in towers}
-    return make(DualEncoder, rest, "config.model", **towers)
+        towers[part] = build_tower(node[part], part, where) if node[part] else None
+    return make(DualEncoder, without(node, *towers), "config.model", **towers)
 
 
-def build_objective(config: Node, mesh: Mesh) -> Objective:
-    """Builds what is trained."""
+def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
+    """Builds what is trained.
+
+    Args:
+      config: the config.
+      mesh: the devices.
+      tokenizer: makes the ids of class texts, for objectives that encode them.
+
+    Raises:
+      ConfigError: a value does not fit, or an objective over classes has no class list.
+    """
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
-    return make(target, node, "config.objective", model=build_model(config), mesh=mesh)
+    given = {"model": build_model(config), "mesh": mesh}
+    wanted = inspect.signature(target).parameters
+    if {"classes", "num_classes"} & set(wanted):
+        classes = data_parts.all_classes(data_parts.read_parts(config))
+        if classes is None:
+            raise ConfigError(
+                f"config.objective.name = {node['name']!r} needs classes: name a class list in "
+                "config.data.classes, or in a part of config.data.mixture"
+            )
+        given |= {"classes": classes, "num_classes": len(classes)}
+    given["tokenizer"] = tokenizer
+    given = {name: value for name, value in given.items() if name in wanted}
+    objective = make(target, node, "config.objective", **given)
+    mixing = config["mixing"]
+    if mixing["mixup_alpha"] or mixing["cutmix_alpha"]:
+        objective = make(MixedLabels, mixing, "config.mixing", objective=objective)
+    return objective
 
 
 def build_optimizer(
@@ -277,6 +207,8 @@ def build_tokenizer(config: Node) -> Any:
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
     tokenizer = make(target, node, "config.tokenizer")
     text = build_model(config).text
+    if text is None:
+        return tokenizer
     for field, need in (("vocab_size", tokenizer.vocab_size), ("max_length", tokenizer.length)):
         if getattr(text, field) < need:
             raise ConfigError(
@@ -293,18 +225,39 @@ def build_source(node: Node, where: str) -> Source:
 
 def build_train_loader(
     config: Node, tokenizer: Any, rows: tuple[int, int]
-) -> TrainLoader:
+) -> TrainLoader | MixtureLoader:
     """Builds the loader of this process's rows of every training batch."""
-    node = config["data"]
+    parts, size = data_parts.read_parts(config), config["batch_size"]
+    if "mixture" not in config["data"] or not config["data"]["mixture"]:
+        (part,) = parts.values()
+        return _build_part(part, tokenizer, batch_size=size, rows=rows, seed=config["seed"])
+    weights = {name: float(part.weight) for name, part in parts.items()}
+    counts = part_rows(weights, size)
+    processes = part_processes(weights, config["data"].get("num_processes") or 0)
+    loaders = {
+        name: _build_part(
+            part,
+            tokenizer,
+            batch_size=counts[name],
+            seed=part_seed(config["seed"], name),
+            num_processes=processes[name],
+        )
+        for name, part in parts.items()
+    }
+    options = {k: config["data"].get(k) for k in ("num_threads", "prefetch")}
+    return MixtureLoader(loaders, rows, **{k: v for k, v in options.items() if v is not None})
+
+
+def _build_part(part: data_parts.Part, tokenizer: Any, **given: Any) -> TrainLoader:
     return make(
         TrainLoader,
-        _without(node, "source"),
-        "config.data",
-        source=build_source(node["source"], "config.data.source"),
+        without(part.loader, *given),
+        part.where,
+        source=build_source(part.source, f"{part.where}.source"),
         tokenizer=tokenizer,
-        batch_size=config["batch_size"],
-        rows=rows,
-        seed=config["seed"],
+        classes=part.classes,
+        label_offset=part.label_offset,
+        **given,
     )
 
 
@@ -313,13 +266,12 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
     evaluators = {}
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
-        evaluators[name] = make(
-            lookup(node["name"], EVALUATORS, where),
-            _without(node, "source"),
-            where,
-            source=build_source(node["source"], f"{where}.source"),
-            tokenizer=tokenizer,
-        )
+        target = lookup(node["name"], EVALUATORS, where)
+        sources = [field for field in source_fields(target) if node.get(field)]
+        given = {field: build_source(node[field], f"{where}.{field}") for field in sources}
+        if "tokenizer" in inspect.signature(target).parameters:
+            given["tokenizer"] = tokenizer
+        evaluators[name] = make(target, without(node, *source_fields(target)), where, **given)
     return evaluators
 
 
@@ -327,28 +279,39 @@ def build_checkpointer(
     config: Node, workdir: str, read_only: bool = False
 ) -> Checkpointer:
     """Builds what saves and restores the training state."""
-    node = _without(config["checkpoint"], "every")
+    node = without(config["checkpoint"], "every")
     return make(Checkpointer, node, "config.checkpoint", workdir=workdir, read_only=read_only)
 
 
 def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
-    """Returns what a checkpoint must agree on to be continued: it fixes the order of examples."""
+    """Returns what a checkpoint must agree on to be continued: the stream of examples."""
     return {
         "tokenizer": tokenizer.fingerprint,
         "seed": config["seed"],
         "batch_size": config["batch_size"],
+        **data_parts.fingerprint_parts(data_parts.read_parts(config)),
     }
 
 
 def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
     """Returns one row of a training batch, of zeros: the shapes to build a model with."""
-    data = config["data"]
-    shape = _shape_of_image(data["transform"], "config.data.transform")
-    text_shape = text_shape_of(tokenizer.length, data.get("captions_per_image") or 1)
+    part = next(iter(data_parts.read_parts(config).values()))
+    node, where = part.loader, part.where
+    shape = shape_of_image(node["transform"], f"{where}.transform")
+    views = node.get("views_per_image") or 1
+    text_shape = text_shape_of(tokenizer.length, node.get("captions_per_image") or 1)
     return {
-        "image": np.zeros((1, *shape), np.uint8),
+        "image": np.zeros((1, *shape) if views == 1 else (1, views, *shape), np.uint8),
         "text": np.zeros((1, *text_shape), np.int32),
         "text_mask": np.ones((1, *text_shape), bool),
         "label": np.zeros(1, np.int32),
         "mask": np.ones(1, bool),
     }
+
+
+def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
+    """Runs the operations on a large blank image, which also shows whether they fit together."""
+    try:
+        return Transform(transform)(np.zeros((2048, 2048, 3), np.uint8), random.Random(0)).shape
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error

@@ -4,7 +4,7 @@ Evaluators, notebooks and offline jobs go through `Embedder`: it pads, places an
 they see NumPy arrays with one row per example.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,25 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from big_align import sharding
+from big_align.errors import UserError
 from big_align.types import ModelState, Objective, Params
+
+REMEDIES = {
+    "image_features": "evaluate its embeddings in place of the features: what='embedding'",
+    "classify": (
+        "evaluate it with zero_shot, or train an objective that has classes, such as "
+        "cross_entropy, multitask or iclip"
+    ),
+}
+"""What to do where an objective lacks a verb that not every objective has."""
 
 
 class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
 
     Args:
-      objective: gives `embed_image` and `embed_text`.
+      objective: gives `embed_image` and `embed_text`, and where it has them `image_features` and
+        `classify`.
       mesh: the devices to use.
       batch_size: rows of a batch over all devices, a multiple of their number.
     """
@@ -29,19 +40,8 @@ class Embedder:
         self.mesh = mesh
         self.batch_size = batch_size
         self.rows = sharding.process_rows(mesh, batch_size)
-
-        def compile_lazily(embed):
-            # The mask goes along, so that every process learns which rows of the others are real.
-            return jax.jit(
-                lambda params, model_state, batch: (
-                    jnp.float32(embed(params, model_state, batch)),
-                    batch["mask"],
-                ),
-                out_shardings=sharding.replicated(mesh),
-            )
-
-        self._image = compile_lazily(objective.embed_image)
-        self._text = compile_lazily(objective.embed_text)
+        self._objective = objective
+        self._compiled: dict[str, Callable] = {}
         self._variables: tuple[Params, ModelState] | None = None
 
     def use(self, params: Params, model_state: ModelState) -> "Embedder":
@@ -49,13 +49,40 @@ class Embedder:
         self._variables = (params, model_state)
         return self
 
-    def _embed(
-        self, function, batch: dict[str, np.ndarray]
+    def _compile(self, verb: str) -> Callable:
+        """Returns a verb of the objective, compiled lazily, and gathered on every device."""
+        if verb not in self._compiled:
+            apply = getattr(self._objective, verb, None)
+            if apply is None:
+                raise UserError(
+                    f"the objective {type(self._objective).__name__} has no {verb!r}; "
+                    f"{REMEDIES.get(verb, 'another objective is needed')}"
+                )
+            # The mask goes along, so that every process learns which rows of the others are real.
+            self._compiled[verb] = jax.jit(
+                lambda params, model_state, batch: (
+                    jnp.float32(apply(params, model_state, batch)),
+                    batch["mask"],
+                ),
+                out_shardings=sharding.replicated(self.mesh),
+            )
+        return self._compiled[verb]
+
+    def _apply(
+        self, verb: str, batch: dict[str, np.ndarray]
     ) -> tuple[Float[np.ndarray, "b d"], Bool[np.ndarray, "b"]]:
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
-        embeddings, mask = function(*self._variables, sharding.place_batch(batch, self.mesh))
-        return np.asarray(embeddings), np.asarray(mask)
+        placed = sharding.place_batch(batch, self.mesh)
+        rows, mask = self._compile(verb)(*self._variables, placed)
+        return np.asarray(rows), np.asarray(mask)
+
+    def _apply_to_images(
+        self, verb: str, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, "n"]]:
+        rows = [self._apply(verb, dict(batch)) for batch in batches]
+        values, mask = (np.concatenate(x)[:count] for x in zip(*rows, strict=True))
+        return values, mask
 
     def embed_images(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
@@ -70,9 +97,27 @@ class Embedder:
           Unit-length embeddings in the order of the loader, and which of them are real (an image
           that could not be decoded is not), on every process.
         """
-        rows = [self._embed(self._image, dict(batch)) for batch in batches]
-        zimg, mask = (np.concatenate(x)[:count] for x in zip(*rows, strict=True))
-        return zimg, mask
+        return self._apply_to_images("embed_image", batches, count)
+
+    def image_features(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
+        """Like `embed_images`, but what the image tower pools, before any projection.
+
+        Raises:
+          UserError: the objective has no such features.
+        """
+        return self._apply_to_images("image_features", batches, count)
+
+    def classify_images(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
+        """Like `embed_images`, but logits over the classes that the objective was trained on.
+
+        Raises:
+          UserError: the objective has no classes.
+        """
+        return self._apply_to_images("classify", batches, count)
 
     def embed_texts(
         self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
@@ -93,5 +138,5 @@ class Embedder:
             picked = np.minimum(np.arange(start + low, start + high), count - 1)
             mask = np.ones(len(picked), bool)
             batch = {"text": text[picked], "text_mask": text_mask[picked], "mask": mask}
-            rows.append(self._embed(self._text, batch)[0])
+            rows.append(self._apply("embed_text", batch)[0])
         return np.concatenate(rows)[:count]

@@ -7,7 +7,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from big_align import build
+from big_align import build, config_check
 from big_align.embedding import Embedder
 from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch
 from big_align.evaluators.retrieval import Retrieval
@@ -62,7 +62,7 @@ def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, 
       WeightsMismatch: the weights do not fit the model, or leave some of it without any.
     """
     mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh)
+    objective = build.build_objective(config, mesh, tokenizer)
     batch = build.example_batch(config, tokenizer)
     described, create = describe_state(objective, optax.identity(), batch, mesh)
     weights, report = read_initial_weights(described.weight_shapes, config.init)
@@ -116,7 +116,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
       WeightsMismatch: the weights of `config.init` do not fit or are not all.
       MissingCheckpoint: there is no checkpoint, and `config.init` names nothing.
     """
-    build.check_config(config)
+    config_check.check_config(config)
     tokenizer = build.build_tokenizer(config)
     embedder, step = load_embedder(config, workdir, tokenizer)
     results = evaluate_all(build.build_evaluators(config, tokenizer), embedder)

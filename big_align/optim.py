@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from big_align.errors import UserError
 from big_align.types import Params
 
 DECAYS = ("linear", "cosine", "step", "constant")
@@ -103,10 +104,39 @@ def decay_mask(params: Params, exclude: tuple[str, ...] = EXCLUDE) -> Any:
     """
 
     def decays(path: tuple, value: Any) -> bool:
-        names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
-        return jnp.ndim(value) > 1 and not set(names) & set(exclude)
+        return jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude)
 
     return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def _names(path: tuple) -> tuple[str, ...]:
+    return tuple(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+
+
+def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
+    """Tells which parameters lie at or under given paths.
+
+    Args:
+      params: the parameters.
+      frozen: paths such as "model/image".
+
+    Returns:
+      A pytree of booleans shaped like `params`.
+
+    Raises:
+      UserError: there is nothing at a path.
+    """
+    prefixes = [tuple(path.strip("/").split("/")) for path in frozen]
+    paths = [_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for given, prefix in zip(frozen, prefixes, strict=True):
+        if not any(path[: len(prefix)] == prefix for path in paths):
+            known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
+            raise UserError(f"frozen = {given!r} is the path of no parameter; there are: {known}")
+
+    def stays(path: tuple, _: Any) -> bool:
+        return any(_names(path)[: len(prefix)] == prefix for prefix in prefixes)
+
+    return jax.tree_util.tree_map_with_path(stays, params)
 
 
 def make_optimizer(
@@ -120,6 +150,7 @@ def make_optimizer(
     nesterov: bool = False,
     clip_norm: float | None = None,
     exclude: tuple[str, ...] = EXCLUDE,
+    frozen: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
     """Makes the chain that turns gradients into updates.
 
@@ -137,9 +168,12 @@ def make_optimizer(
       nesterov: whether the momentum of "sgd" looks ahead.
       clip_norm: largest norm of the whole gradient, which is scaled down to it first; None for any.
       exclude: names as in `decay_mask`.
+      frozen: paths, such as "model/image", whose parameters stay as they are, without decay or
+        moments, and count in no norm of `clip_norm`.
 
     Raises:
-      ValueError: if `name` is unknown or a value is impossible.
+      ValueError: if `name` is unknown or a value is impossible; when the optimizer meets the
+        parameters, if there are none at a path of `frozen`.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
@@ -164,7 +198,24 @@ def make_optimizer(
         parts = [_scale_by_adam(b1, b2, eps), decay]
     if name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), mask))
-    return optax.chain(clip, *parts, optax.scale_by_learning_rate(learning_rate))
+    chain = optax.chain(clip, *parts, optax.scale_by_learning_rate(learning_rate))
+    return _freeze(chain, frozen) if frozen else chain
+
+
+def _freeze(
+    chain: optax.GradientTransformation, frozen: tuple[str, ...]
+) -> optax.GradientTransformation:
+    """Hides parameters from a chain and makes their updates zero."""
+
+    def stays(params: Params) -> Any:
+        return frozen_mask(params, frozen)
+
+    def moves(params: Params) -> Any:
+        return jax.tree.map(lambda stays: not stays, frozen_mask(params, frozen))
+
+    # Not optax.partition: its state is a dictionary, whose keys would stand in the paths by which
+    # moments are placed like their parameters.
+    return optax.chain(optax.masked(chain, moves), optax.masked(optax.set_to_zero(), stays))
 
 
 def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:

@@ -6,13 +6,14 @@ together with their optimizer moments; `gather` collects them for a computation,
 scatters their gradients back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from big_align.types import Batch
 
@@ -92,6 +93,45 @@ def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> Batch:
 def gather(tree: Any, mesh: Mesh) -> Any:
     """Collects every leaf on every device inside a compiled function."""
     return jax.lax.with_sharding_constraint(tree, replicated(mesh))
+
+
+def map_rows(
+    function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: Mesh
+) -> Any:
+    """Runs a function on every device, on its part of the rows, inside a compiled function.
+
+    Nothing moves between devices but the gradient of `whole`, which is summed over them once.
+
+    Args:
+      function: of `whole` and of the rows of one device; returns rows.
+      whole: arrays that every device sees whole.
+      rows: arrays whose leading axis is a multiple of the number of devices.
+      mesh: the devices.
+
+    Returns:
+      The rows of all devices, in the order of `rows`.
+    """
+    split = PartitionSpec(BATCH_AXES)
+    run = jax.shard_map(
+        function, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False
+    )
+    return run(whole, rows)
+
+
+def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
+    """Lays arrays one below the other on each device, so that no row moves between devices.
+
+    Args:
+      arrays: their leading axes are multiples of the number of devices.
+      mesh: the devices.
+
+    Returns:
+      The rows of the first device from all arrays in turn, then those of the second, and so on.
+    """
+    parts = [x.reshape(mesh.size, -1, *x.shape[1:]) for x in arrays]
+    both = jax.numpy.concatenate(parts, axis=1)
+    both = jax.lax.with_sharding_constraint(both, batch_sharding(mesh))
+    return both.reshape(-1, *both.shape[2:])
 
 
 def _partition(names: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -144,8 +144,9 @@ def make_train_step(
     """
 
     def gradients(state: TrainState, batch: Batch) -> Gradients:
+        augment_rng, rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
+        batch = objective.augment(batch, augment_rng)
         arguments = (objective, state.params, state.model_state, batch)
-        rng = jax.random.fold_in(state.rng, state.step)
         if microbatches == 1:
             return full_gradients(*arguments, rng, mesh)
         return accumulated_gradients(*arguments, rng, mesh, microbatches)

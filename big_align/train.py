@@ -12,7 +12,7 @@ import jax
 import optax
 from clu import parameter_overview
 
-from big_align import build, sharding
+from big_align import build, config_check, sharding
 from big_align.checkpoint import Checkpointer
 from big_align.embedding import Embedder
 from big_align.errors import NotFiniteError
@@ -132,7 +132,7 @@ class Loop:
       evaluate: measures a state.
       learning_rate: step -> learning rate, logged.
       record: what a checkpoint is told about the run.
-      images_per_epoch: size of the training set.
+      epochs: step -> how often the data have been gone through, logged by name.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Loop:
         evaluate: Callable[[TrainState], dict[str, float]],
         learning_rate: optax.Schedule,
         record: dict[str, Any],
-        images_per_epoch: int,
+        epochs: Callable[[int], dict[str, float]],
     ):
         self.config = config
         self.workdir = workdir
@@ -152,7 +152,7 @@ class Loop:
         self.evaluate = evaluate
         self.learning_rate = learning_rate
         self.record = record
-        self.epochs_per_step = config.batch_size / images_per_epoch
+        self.epochs = epochs
 
     def run(
         self, state: TrainState, batches: Iterator[Batch], train_step: jax.stages.Compiled
@@ -197,7 +197,7 @@ class Loop:
                 continue
             scalars |= self.progress.rates()
             scalars["learning_rate"] = float(self.learning_rate(step - 1))
-            scalars["epoch"] = step * self.epochs_per_step
+            scalars |= self.epochs(step)
             self.writer.write(step, scalars)
             self.progress.show(scalars)
 
@@ -224,11 +224,11 @@ def run(config: Any, workdir: str) -> dict[str, float]:
       BrokenDataError: too many examples are broken.
       NotFiniteError: the loss is NaN or infinite.
     """
-    build.check_config(config)
+    config_check.check_config(config)
     mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh)
-    optimizer, learning_rate = build.build_optimizer(config)
     tokenizer = build.build_tokenizer(config)
+    objective = build.build_objective(config, mesh, tokenizer)
+    optimizer, learning_rate = build.build_optimizer(config)
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(config, tokenizer)
     rows = sharding.process_rows(mesh, config.batch_size)
@@ -268,6 +268,6 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             ),
             learning_rate=learning_rate,
             record=record,
-            images_per_epoch=loader.num_examples,
+            epochs=loader.epochs,
         )
         return loop.run(state, batches, compiled)

@@ -28,7 +28,7 @@ def load_weights(config: Any, workdir: str, tokenizer: Any) -> tuple[Objective, 
       MissingCheckpoint: there is no checkpoint.
     """
     mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh)
+    objective = build.build_objective(config, mesh, tokenizer)
     optimizer, _ = build.build_optimizer(config)
     averaged = config.average_decay is not None
     described, _ = describe_state(

@@ -15,10 +15,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 Batch = Mapping[str, Array | np.ndarray]
 """Arrays with the global batch leading.
 
-  image      uint8 or float [b h w 3]; uint8 is normalised on the device
+  image      uint8 or float [b h w 3], or [b v h w 3] with v views an image; uint8 is normalised on
+             the device
   text       int32 [b l], or [b k l] with k texts an image; text_mask bool, True on real tokens, has
              its shape; a text without any real token does not exist
-  label      int32 [b]; -1 for an image-text pair
+  label      int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
   mask       bool [b]; False on padding
 """
 
@@ -40,7 +41,12 @@ class Objective(Protocol):
     """What is trained: three verbs that the step composes, and the parameters they share.
 
     The step calls `prepare` once, `encode` on the batch or on each of its micro-batches, and `loss`
-    on the outputs of the whole batch, so that accumulation keeps every negative.
+    on the outputs of the whole batch, so that accumulation keeps every negative. All of them see
+    what `augment` made of the batch.
+
+    An objective over classes has `classify` besides: like `embed_image`, it returns the logits
+    [b c] of the training classes. One that leaves parameters as they are names their paths in
+    `frozen`.
     """
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
@@ -48,6 +54,9 @@ class Objective(Protocol):
 
         Leaves may be boxed with the logical names of their axes (`flax.linen.Partitioned`).
         """
+
+    def augment(self, batch: Batch, rng: PRNGKeyArray) -> Batch:
+        """Changes the whole global batch on the device, before it is split, as MixUp does."""
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
         """Computes what every example shares in this step; differentiable; may return None."""
@@ -64,6 +73,11 @@ class Objective(Protocol):
 
     def project(self, params: Params) -> Params:
         """Moves parameters back into their bounds after an update."""
+
+    def image_features(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns the pooled features of the image tower, in evaluation mode."""
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -10,7 +10,7 @@ by their names instead of photographs by their captions:
 from big_align.build import complete_config
 from configs import common
 
-TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0)|flip_horizontal"
+TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0, tries=1)|flip_horizontal"
 EVALUATE = "resize(72)|central_crop(64)"
 
 

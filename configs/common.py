@@ -18,6 +18,8 @@ def get_base() -> ConfigDict:
             mesh=dict(fsdp=1),
             data=dict(
                 source={},
+                mixture={},
+                classes=config_dict.placeholder(str),
                 transform="",
                 window=2**17,
                 max_broken_share=0.01,
@@ -35,6 +37,7 @@ def get_base() -> ConfigDict:
                 text=config_dict.placeholder(str),
             ),
             objective=dict(name="align"),
+            mixing=dict(mixup_alpha=0.0, cutmix_alpha=0.0),
             schedule=dict(decay="linear", learning_rate=1e-3, warmup_steps=0),
             optimizer=dict(
                 name="lamb",

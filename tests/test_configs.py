@@ -5,7 +5,7 @@ import pathlib
 import jax
 import pytest
 
-from big_align import build
+from big_align import build, config_check
 from big_align.command_line import load_config
 from big_align.errors import ConfigError
 from big_align.state import describe_state
@@ -23,18 +23,11 @@ ARGUMENTS = [
 ]
 
 
-class Tokenizer:
-    """Has the length of a config's tokenizer, without its vocabulary file."""
-
-    def __init__(self, length):
-        self.length = length
-
-
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_change_a_config_that_checks(name):
     config, base = load_config(f"configs/{name}"), load_config(f"configs/{name.split(':')[0]}")
     assert config.to_dict() != base.to_dict()
-    build.check_config(config)
+    config_check.check_config(config)
 
 
 def test_an_unknown_argument_is_named():
@@ -45,11 +38,12 @@ def test_an_unknown_argument_is_named():
 @pytest.mark.parametrize("name", FILES)
 def test_builds_under_eval_shape(name):
     config = load_config(f"configs/{name}.py")
-    build.check_config(config)
+    config_check.check_config(config)
     mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh)
+    tokenizer = config_check.BlankTokenizer(config.tokenizer)
+    objective = build.build_objective(config, mesh, tokenizer)
     optimizer, schedule = build.build_optimizer(config)
-    batch = build.example_batch(config, Tokenizer(config.tokenizer.length))
+    batch = build.example_batch(config, tokenizer)
     described, _ = describe_state(objective, optimizer, batch, mesh)
     zimg = jax.eval_shape(objective.embed_image, described.params, described.model_state, batch)
     ztxt = jax.eval_shape(objective.embed_text, described.params, described.model_state, batch)
@@ -74,7 +68,7 @@ def test_builds_under_eval_shape(name):
 def test_an_impossible_value_is_named(change, message):
     config = load_config("configs/quickstart.py").to_dict()
     with pytest.raises(ConfigError, match=message):
-        build.check_config(config | change)
+        config_check.check_config(config | change)
 
 
 def test_a_tokenizer_larger_than_the_text_tower_is_refused():
@@ -93,7 +87,7 @@ def test_what_a_config_leaves_at_its_default_can_be_changed_too():
         "--config.data.num_threads=1",
         "--config.evaluators.digits.max_broken_share=0.5",
     )
-    build.check_config(config)
-    objective = build.build_objective(config, build.build_mesh(config))
+    config_check.check_config(config)
+    objective = build.build_objective(config, build.build_mesh(config), None)
     assert objective.min_temperature == 0.02
     assert objective.model.image.layer_norm_eps == 1e-5

@@ -1,10 +1,13 @@
 """Recalls and accuracies of small cases computed by hand; every example counts once."""
 
+import json
+
 import numpy as np
 import pytest
 
 from big_align.data.array_source import ArraySource
 from big_align.embedding import Embedder
+from big_align.evaluators.classification import Classification
 from big_align.evaluators.retrieval import Retrieval, rank_of_match
 from big_align.evaluators.zero_shot import ZeroShot, embed_classes, measure_accuracy
 
@@ -25,6 +28,9 @@ class OneHotEmbedder(Embedder):
 
     def embed_texts(self, text, text_mask):
         return np.eye(self.dim)[text[:, 0]]
+
+    def classify_images(self, batches, count):
+        return self.embed_images(batches, count)
 
 
 def tokenize(texts):
@@ -121,3 +127,69 @@ def test_zero_shot_names_the_colour():
     assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     with pytest.raises(ValueError, match="are not in the 2 class names"):
         ZeroShot(data, "resize(2)", tokenize, names=("0", "1"))(OneHotEmbedder())
+
+
+def test_classification_is_among_the_classes_of_the_part():
+    """Colours 4, 5, 6 are classes 0, 1, 2 of a part that begins at 4; 9 is of another part."""
+    data = source([4, 5, 6, 6, 9], [["-"]] * 5, [0, 1, 2, 1, 0])
+    for batch_size in (2, 4, 8):
+        evaluate = Classification(data, "resize(2)", first_class=4, num_classes=3)
+        result = evaluate(OneHotEmbedder(batch_size))
+        assert result["top1"] == pytest.approx(3 / 5)  # The last ties among the three.
+        assert result["mean_per_class"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
+    # Every class from 4 on: the 9 is now taken for the class 5 of its part.
+    data = source([4, 5, 9], [["-"]] * 3, [0, 1, 5])
+    assert Classification(data, "resize(2)", first_class=4)(OneHotEmbedder())["top1"] == 1
+
+
+def test_classification_leaves_unreadable_images_out():
+    class WithBroken(ArraySource):
+        def read(self, shard, index):
+            example = super().read(shard, index)
+            if index == 1:
+                example.image = b"not an image"
+            return example
+
+    whole = source([0, 1, 2], [["-"]] * 3, [0, 2, 2])
+    broken = WithBroken(whole._image, [["-"]] * 3, [0, 2, 2])
+    evaluate = Classification(broken, "resize(2)", max_broken_share=0.5)
+    assert evaluate(OneHotEmbedder())["top1"] == 1
+    assert Classification(whole, "resize(2)")(OneHotEmbedder())["top1"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_classes": 2}, "1 labels, 2 among them, are not in the 2 classes from first_class"),
+        ({"first_class": 14, "num_classes": 3}, "do not fit the 16 classes"),
+        ({"first_class": 16}, "do not fit the 16 classes"),
+        ({"first_class": -1}, "first_class = -1 must not be negative"),
+        ({"num_classes": 0}, "num_classes = 0 must be at least 1"),
+    ],
+)
+def test_classes_that_do_not_fit_the_part_are_an_error(options, message):
+    data = source([0, 1, 2], [["-"]] * 3, [0, 1, 2])
+    with pytest.raises(ValueError, match=message):
+        Classification(data, "resize(2)", **options)(OneHotEmbedder())
+
+
+def test_zero_shot_takes_names_templates_and_descriptions_from_a_class_list(tmp_path):
+    path = tmp_path / "classes.json"
+    classes = [{"name": "crane", "description": f"number {n}"} for n in range(3)]
+    path.write_text(json.dumps({"classes": classes, "templates": ["{}"]}))
+    data = source([0, 1, 2, 2], [["-"]] * 4, [0, 1, 2, 1])
+    described = ZeroShot(data, "resize(2)", tokenize, str(path), with_descriptions=True)
+    assert described.templates == ("{}",)
+    assert described(OneHotEmbedder())["top1"] == pytest.approx(0.75)
+    # Given templates come first; the last word is what the tokenizer of this test sees.
+    path.write_text(json.dumps({"classes": ["0", "1", "2"], "templates": ["{} 9"]}))
+    collapsed = ZeroShot(data, "resize(2)", tokenize, str(path))
+    assert collapsed(OneHotEmbedder())["top1"] == 0
+    given = ZeroShot(data, "resize(2)", tokenize, str(path), templates=("{}",))
+    assert given(OneHotEmbedder())["top1"] == pytest.approx(0.75)
+    plain = ZeroShot(data, "resize(2)", tokenize, ("cat", "dog"))
+    assert plain.templates == ("a photo of a {}.",)
+    built_in = ZeroShot(data, "resize(2)", tokenize, "imagenet")
+    assert (len(built_in.names), len(built_in.templates)) == (1000, 80)
+    with pytest.raises(ValueError, match="'imagnet'.*did you mean 'imagenet'"):
+        ZeroShot(data, "resize(2)", tokenize, "imagnet")

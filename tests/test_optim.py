@@ -122,6 +122,38 @@ def test_lamb_by_hand():
     np.testing.assert_allclose(updates["bias"], [-0.01, 0.01], rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
+def test_frozen_parameters_stay_bit_for_bit_and_have_no_moments(name):
+    """What is frozen might as well not be there, decay, moments and clipping included."""
+    options = {"weight_decay": 0.5, "clip_norm": 0.1}
+    params = {"model": {"image": draw_params(0), "imagery": draw_params(1)}, "scale": jnp.ones(2)}
+    optimizer = make_optimizer(0.1, name, frozen=("model/image", "scale"), **options)
+    alone = make_optimizer(0.1, name, **options)
+    states = optimizer.init(params), alone.init(params["model"]["imagery"])
+    assert len(jax.tree.leaves(states[0])) == len(jax.tree.leaves(states[1]))
+
+    after, expected = params, params["model"]["imagery"]
+    for step in range(3):
+        grads = jax.tree.map(lambda x, step=step: jnp.cos(x + step), after)
+        updates, state = optimizer.update(grads, states[0], after)
+        other, state_alone = alone.update(grads["model"]["imagery"], states[1], expected)
+        states = state, state_alone
+        after = optax.apply_updates(after, updates)
+        expected = optax.apply_updates(expected, other)
+    jax.tree.map(np.testing.assert_array_equal, after["model"]["imagery"], expected)
+    jax.tree.map(np.testing.assert_array_equal, after["model"]["image"], params["model"]["image"])
+    np.testing.assert_array_equal(after["scale"], params["scale"])
+    assert np.any(expected["dense"]["kernel"] != params["model"]["imagery"]["dense"]["kernel"])
+
+
+@pytest.mark.parametrize("path", ["model/imag", "image", "model/image/dense/kernel/x", ""])
+def test_freezing_what_is_not_there_lists_what_is(path):
+    params = {"model": {"image": draw_params(0), "text": draw_params(1)}, "log_scale": jnp.ones(())}
+    message = f"frozen = '{path}' is the path of no .*: log_scale, model/image, model/text"
+    with pytest.raises(ValueError, match=message):
+        make_optimizer(0.1, frozen=(path,)).init(params)
+
+
 def test_lamb_moves_parameters_that_are_zero():
     params = {"kernel": jnp.zeros((2, 2))}
     optimizer = make_optimizer(0.01, "lamb")

@@ -16,6 +16,7 @@ class ArraySource:
       captions: the texts of each image.
       label: integers [n], the class of each image; None gives -1.
       title: stands for the shard in messages.
+      class_names: the name of each label, if known.
 
     Raises:
       ValueError: the lengths differ.
@@ -27,6 +28,7 @@ class ArraySource:
         captions: list[list[str]],
         label: Any = None,
         title: str = "array",
+        class_names: tuple[str, ...] | None = None,
     ):
         label = np.full(len(image), sources.NO_LABEL) if label is None else np.asarray(label)
         if not len(image) == len(captions) == len(label):
@@ -38,6 +40,7 @@ class ArraySource:
         self._captions = captions
         self._label = label.tolist()
         self._title = title
+        self.class_names = class_names
         self.shard_sizes = np.array([len(image)], np.int64)
         self.broken = np.zeros(1, np.int64)
 
@@ -63,19 +66,23 @@ def read_npz(path: str) -> ArraySource:
     """Reads a source from a file of arrays.
 
     Args:
-      path: an .npz with `image` uint8 [n h w 3], `caption` text [n] or [n k], and `label` [n] if
-        any. Empty texts fill up a row of [n k] and are left out.
+      path: an .npz with `image` uint8 [n h w 3], and `caption` text [n] or [n k], `label` [n] or
+        both. Empty texts fill up a row of [n k] and are left out. `class_names` text [c], if any,
+        are the names of the labels.
 
     Raises:
       ValueError: an array is missing, or the lengths differ.
     """
     with np.load(path, allow_pickle=False) as file:
-        missing = {"image", "caption"} - set(file)
+        wanted = ["image"] + ["caption"] * ("label" not in file)
+        missing = [name for name in wanted if name not in file]
         if missing:
-            raise ValueError(
-                f"{path} has no array {sorted(missing)[0]!r}; it has {', '.join(file)}"
-            )
-        rows = file["caption"].reshape(len(file["caption"]), -1).tolist()
+            raise ValueError(f"{path} has no array {missing[0]!r}; it has {', '.join(file)}")
+        image = file["image"]
         label = file["label"] if "label" in file else None
-        captions = [[text for text in row if text.strip()] for row in rows]
-        return ArraySource(file["image"], captions, label, title=path)
+        names = tuple(file["class_names"].tolist()) if "class_names" in file else None
+        captions: list[list[str]] = [[] for _ in image]
+        if "caption" in file:
+            rows = file["caption"].reshape(len(file["caption"]), -1).tolist()
+            captions = [[text for text in row if text.strip()] for row in rows]
+        return ArraySource(image, captions, label, title=path, class_names=names)

@@ -1,22 +1,25 @@
 """Decoding of images, and small operations on them that a config composes by name.
 
-A transform is a text such as `resize(346)|random_crop(289)|flip_horizontal`. Every operation only
-moves the frame through which the picture is seen; the pixels are decoded and resampled once, at
-the end, and only those that are kept.
+A transform is a text such as `resize(346)|random_crop(289)|flip_horizontal`. Most operations only
+move the frame through which the picture is seen; the pixels are decoded and resampled once, at
+the end, and only those that are kept. An operation on pixels, such as `color_jitter`, has them
+decoded and resampled before it; what follows it sees its result as a picture of its own.
 """
 
 import ast
+import functools
 import inspect
 import io
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from big_align.data import sources
+from big_align.data import pixel_ops, rand_augment, sources
+from big_align.data.pixel_ops import Rng
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 METHODS = {
@@ -26,14 +29,7 @@ METHODS = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 ORIENTATION = 0x0112  # the EXIF tag
-
-
-@runtime_checkable
-class Rng(Protocol):
-    """A generator of random numbers, such as random.Random or numpy's."""
-
-    def random(self) -> float:
-        """Returns a number in [0, 1)."""
+LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
 
 
 class View(NamedTuple):
@@ -68,14 +64,18 @@ class View(NamedTuple):
         return self._replace(box=box, width=width, height=height)
 
     def render(self) -> UInt8[np.ndarray, "h w 3"]:
-        """Decodes and resamples; raises BrokenExample where the file cannot be decoded."""
+        """Returns the pixels; raises BrokenExample where the file cannot be decoded."""
+        return np.asarray(self.render_picture())
+
+    def render_picture(self) -> Image.Image:
+        """Decodes to RGB and resamples; raises BrokenExample like `render`."""
         image, box = _load(self.image, self.box, self.width, self.height)
         size = (self.width, self.height)
         if size != image.size or box != (0, 0, *size):
             image = image.resize(size, METHODS[self.method], box=box)
         if self.mirrored:  # NumPy would copy a reversed view pixel by pixel
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(image)
+        return image
 
 
 def open_view(image: bytes | UInt8[np.ndarray, "h w 3"]) -> View:
@@ -95,6 +95,10 @@ def open_view(image: bytes | UInt8[np.ndarray, "h w 3"]) -> View:
                 picture = ImageOps.exif_transpose(picture)  # as whoever wrote the caption saw it
         except Exception as error:  # Pillow's decoders raise whatever their formats make them
             raise sources.BrokenExample(f"the image cannot be opened ({error})") from error
+    return _show_all(picture)
+
+
+def _show_all(picture: Image.Image) -> View:
     width, height = picture.size
     return View(picture, (0.0, 0.0, float(width), float(height)), width, height)
 
@@ -146,6 +150,27 @@ def register(operation: Callable[..., View]) -> Callable[..., View]:
     return operation
 
 
+def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
+    """Makes a function of an RGB picture, a generator and literals known by its name."""
+
+    @functools.wraps(operation)
+    def on_view(view: View, rng: Rng, **arguments: Any) -> View:
+        return _show_all(operation(view.render_picture(), rng, **arguments))
+
+    register(on_view)
+    return operation
+
+
+for _operation in (
+    pixel_ops.color_jitter,
+    pixel_ops.grayscale,
+    pixel_ops.gaussian_blur,
+    pixel_ops.random_erasing,
+    rand_augment.rand_augment,
+):
+    register_pixels(_operation)
+
+
 @register
 def resize(
     view: View, rng: Rng, height: int, width: int | None = None, method: str = "bicubic"
@@ -186,15 +211,21 @@ def random_resized_crop(
     ratio_min: float = 3 / 4,
     ratio_max: float = 4 / 3,
     method: str = "bicubic",
+    tries: int = 10,
 ) -> View:
     """Keeps a rectangle of random area (a share of the image) and aspect, made a square.
 
-    A rectangle that would stand out of the image is cut to it.
+    A rectangle that stands out of the image is drawn again, as the published recipes do; the last
+    of `tries` is cut to the image.
     """
-    area = (scale_min + (scale_max - scale_min) * rng.random()) * view.width * view.height
-    ratio = ratio_min * (ratio_max / ratio_min) ** rng.random()
-    width = min(view.width, max(1, round(math.sqrt(area * ratio))))
-    height = min(view.height, max(1, round(math.sqrt(area / ratio))))
+    for _ in range(tries):
+        area = (scale_min + (scale_max - scale_min) * rng.random()) * view.width * view.height
+        ratio = ratio_min * (ratio_max / ratio_min) ** rng.random()
+        width = max(1, round(math.sqrt(area * ratio)))
+        height = max(1, round(math.sqrt(area / ratio)))
+        if width <= view.width and height <= view.height:
+            break
+    width, height = min(width, view.width), min(height, view.height)
     left, top = _draw(rng, view.width - width), _draw(rng, view.height - height)
     view = view.crop(left, top, width, height)
     return view._replace(height=size, width=size, method=method)
@@ -295,9 +326,11 @@ def _check(parameter: inspect.Parameter, value: Any) -> Any:
         if value not in METHODS:
             raise ValueError(f"method {value!r} is none of {', '.join(METHODS)}")
     elif parameter.annotation is float:
-        if not number or value < 0:
-            raise ValueError(f"{parameter.name}={value!r} is not a number of at least 0")
+        largest = LARGEST.get(parameter.name, math.inf)
+        if not number or not 0 <= value <= largest:
+            legal = "of at least 0" if largest == math.inf else f"from 0 to {largest}"
+            raise ValueError(f"{parameter.name}={value!r} is not a number {legal}")
         return float(value)
     elif not number or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{parameter.name}={value!r} is not a whole number of pixels")
+        raise ValueError(f"{parameter.name}={value!r} is not a whole number of at least 1")
     return value

@@ -39,15 +39,17 @@ class LocalImages:
     Args:
       transform: image operations.
       shape: h w 3 of every result.
+      views: results of each image, one after the other in its row, each with its own draws.
     """
 
-    def __init__(self, transform: str, shape: tuple[int, ...]):
+    def __init__(self, transform: str, shape: tuple[int, ...], views: int = 1):
         self._transform = image_ops.Transform(transform)
         self._shape = shape
         self._size = int(np.prod(shape))
+        self._views = views
 
     def apply(self, work: Work, rows: Sequence[Any]) -> list[Outcome]:
-        """Writes each result into a row, a flat memoryview of bytes.
+        """Writes the results of each image into a row, a flat memoryview of bytes.
 
         Raises:
           ValueError: an operation does not fit an image, or the sizes of the results differ.
@@ -58,16 +60,18 @@ class LocalImages:
         """There is nothing to end."""
 
     def _apply(self, image: Any, rng: image_ops.Rng, row: Any) -> Outcome:
-        try:
-            pixels = self._transform(image, rng)
-        except sources.BrokenExample as error:
-            return error
-        if pixels.shape != self._shape:
-            raise ValueError(
-                f"the transform makes images of {self._shape} and {pixels.shape}; end it with a "
-                "resize or a crop so that all have one size"
-            )
-        row[:] = pixels.reshape(-1)  # NumPy's copy would let go of Python's lock and wait for it
+        for start in range(0, self._views * self._size, self._size):
+            try:
+                pixels = self._transform(image, rng)
+            except sources.BrokenExample as error:
+                return error
+            if pixels.shape != self._shape:
+                raise ValueError(
+                    f"the transform makes images of {self._shape} and {pixels.shape}; end it with "
+                    "a resize or a crop so that all have one size"
+                )
+            # NumPy's copy would let go of Python's lock and wait for it
+            row[start : start + self._size] = pixels.reshape(-1)
         return None
 
 
@@ -79,10 +83,13 @@ class ImageProcesses:
       shape: h w 3 of every result.
       count: how many processes.
       capacity: images sent at a time, at most.
+      views: results of each image.
     """
 
-    def __init__(self, transform: str, shape: tuple[int, ...], count: int, capacity: int):
-        self._processes = [_Process(transform, shape, capacity) for _ in range(count)]
+    def __init__(
+        self, transform: str, shape: tuple[int, ...], count: int, capacity: int, views: int = 1
+    ):
+        self._processes = [_Process(transform, shape, capacity, views) for _ in range(count)]
         self._idle: queue.SimpleQueue = queue.SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -109,8 +116,8 @@ class ImageProcesses:
 class _Process:
     """One process and the memory it shares with this one."""
 
-    def __init__(self, transform: str, shape: tuple[int, ...], capacity: int):
-        self._size = int(np.prod(shape))
+    def __init__(self, transform: str, shape: tuple[int, ...], capacity: int, views: int):
+        self._size = views * int(np.prod(shape))
         file = _open_memory(capacity * self._size)
         path = os.pathsep.join(filter(None, sys.path))
         self._memory = memoryview(mmap.mmap(file.fileno(), capacity * self._size))
@@ -123,7 +130,7 @@ class _Process:
             env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": path},
         )
         modules = image_ops.Transform(transform).modules
-        self._send((transform, shape, file.fileno(), capacity, modules))
+        self._send((transform, shape, views, file.fileno(), capacity, modules))
         file.close()
 
     def apply(self, work: Work, rows: Sequence[Any]) -> list[Outcome]:
@@ -167,13 +174,13 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that nothing else is printed there
-    transform, shape, descriptor, capacity, modules = pickle.load(requests)
+    transform, shape, views, descriptor, capacity, modules = pickle.load(requests)
     for module in modules:  # operations register themselves there
         importlib.import_module(module)
-    size = int(np.prod(shape))
+    size = views * int(np.prod(shape))
     memory = memoryview(mmap.mmap(descriptor, capacity * size))
     rows = [memory[number * size : (number + 1) * size] for number in range(capacity)]
-    images = LocalImages(transform, tuple(shape))
+    images = LocalImages(transform, tuple(shape), views)
     while True:
         try:
             work = pickle.load(requests)

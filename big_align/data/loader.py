@@ -1,7 +1,7 @@
 """The loader of the training stream: the batch of any step, or all batches from a step on."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,17 +11,21 @@ from big_align.data import (
     broken,
     image_ops,
     image_workers,
+    label_check,
     order,
     parallel,
     randomness,
     sources,
+    texts,
     tokenizers,
 )
+from big_align.data.classes import ClassList
 from big_align.data.evaluation_loader import EvalLoader
 from big_align.data.parallel import HostBatch
-from big_align.errors import BrokenDataError
+from big_align.data.texts import text_shape_of
+from big_align.errors import BrokenDataError, UserError
 
-__all__ = ["EvalLoader", "TrainLoader"]
+__all__ = ["EvalLoader", "TrainLoader", "text_shape_of"]
 
 Place = tuple[int, int]
 """A shard and an index in it."""
@@ -33,7 +37,7 @@ class Visit(NamedTuple):
     place: Place
     image: Any
     rng: randomness.PositionRandom
-    captions: list[str]
+    texts: list[str]
     label: int
 
 
@@ -44,8 +48,9 @@ class TrainLoader:
     `rows` of it. A batch is a pure function of the seed and the step (and of which files are
     broken), so nothing has to be stored or replayed to resume, and the split over processes does
     not change the stream. Each visit draws one of the captions of an example, or several different
-    ones. Where one epoch ends inside a batch, an example may stand in it twice; nowhere else, see
-    `_substitutes`.
+    ones; with a class list it draws templates instead, filled with the class of the example. Where
+    one epoch ends inside a batch, an example may stand in it twice; nowhere else, see
+    `order.substitutes`.
 
     Args:
       source: the examples.
@@ -63,10 +68,18 @@ class TrainLoader:
       prefetch: batches that are filled ahead; each is held in memory.
       captions_per_image: with k > 1 `text` is int32 [b k l] and `text_mask` bool [b k l]; an
         example that has fewer captions fills up with texts whose mask is False throughout.
+      views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
+      classes: the classes of the labels 0 to n - 1; the captions are then not used.
+      templates: texts with one `{}` for the class; None takes those of the class list, else
+        "a photo of a {}.".
+      describe_classes: fills templates with "NAME, DESCRIPTION".
+      label_offset: is added to the labels of a part that has classes.
 
     Raises:
       ValueError: a value is out of range, the transform is wrong, or the source holds fewer
         examples than a batch.
+      UserError: the source is empty, names other classes than the list, or holds an example
+        without a label that is in the list.
       BrokenDataError: too many examples are broken.
     """
 
@@ -84,31 +97,52 @@ class TrainLoader:
         num_processes: int = 0,
         prefetch: int = 4,
         captions_per_image: int = 1,
+        views_per_image: int = 1,
+        classes: ClassList | None = None,
+        templates: tuple[str, ...] | None = None,
+        describe_classes: bool = False,
+        label_offset: int = 0,
     ):
         self.num_examples = int(source.shard_sizes.sum())
+        if not self.num_examples:
+            raise UserError("the source has no examples; its path should name some")
         if batch_size > self.num_examples:
             raise ValueError(
                 f"batch_size is {batch_size} and the source has {self.num_examples} examples: one "
                 "would stand twice in a batch, as its own negative; lower batch_size"
             )
-        parallel.check_at_least(1, prefetch=prefetch, captions_per_image=captions_per_image)
-        parallel.check_at_least(0, num_processes=num_processes)
+        parallel.check_at_least(
+            1, prefetch=prefetch, captions_per_image=captions_per_image,
+            views_per_image=views_per_image,
+        )
+        parallel.check_at_least(0, num_processes=num_processes, label_offset=label_offset)
         self._rows = parallel.check_rows(rows, batch_size)
         self._source = source
         self._tokenizer = tokenizer
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._seed = seed
+        self.num_processes = num_processes
         self._prefetch = prefetch
         self._captions_per_image = captions_per_image
+        self.classes = classes
+        self._texts: texts.Texts = texts.CaptionTexts(captions_per_image)
+        if classes is not None:
+            self._texts = texts.ClassTexts(
+                captions_per_image, classes, templates, describe_classes, label_offset
+            )
+            label_check.check_class_names(source, classes)
+            label_check.check_labels(source, len(classes))
         self._order = order.Order(source.shard_sizes, seed, window)
         self._tally = broken.BrokenTally(source, max_broken_share)
-        self._image_shape = self._find_shape(image_ops.Transform(transform))
+        shape = self._find_shape(image_ops.Transform(transform))
+        self.image_shape = shape if views_per_image == 1 else (views_per_image, *shape)
+        self.text_shape = text_shape_of(tokenizer.length, captions_per_image)
         self._images = (
             image_workers.ImageProcesses(
-                transform, self._image_shape, num_processes, capacity=parallel.CHUNK_MAX
+                transform, shape, num_processes, parallel.CHUNK_MAX, views_per_image
             )
             if num_processes
-            else image_workers.LocalImages(transform, self._image_shape)
+            else image_workers.LocalImages(transform, shape, views_per_image)
         )
         self._workers = parallel.Workers(num_threads or 2 * num_processes or None)
 
@@ -120,7 +154,11 @@ class TrainLoader:
     @property
     def steps_per_epoch(self) -> float:
         """Global batches in one pass over the examples."""
-        return self.num_examples / self._batch_size
+        return self.num_examples / self.batch_size
+
+    def epochs(self, step: int) -> dict[str, float]:
+        """Returns how often the examples have been gone through before a step."""
+        return {"epoch": step / self.steps_per_epoch}
 
     def batch(self, step: int) -> HostBatch:
         """Makes this process's rows of the global batch of a step."""
@@ -142,68 +180,73 @@ class TrainLoader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def fill(
+        self,
+        batch: HostBatch,
+        step: int,
+        places: Int[np.ndarray, " n"],
+        rows: Int[np.ndarray, " n"],
+    ) -> None:
+        """Writes rows of the global batch of a step into rows of a batch.
+
+        Args:
+          batch: arrays as `empty_batch` makes them; `mask` is left alone.
+          step: of the global batch.
+          places: the rows of the global batch to make.
+          rows: the rows of `batch` that they go to.
+        """
+        positions = step * self.batch_size + places
+        size = math.prod(self.image_shape)
+        flat = memoryview(batch["image"].reshape(-1))
+        images = [flat[row * size : (row + 1) * size] for row in rows.tolist()]
+        visits = self._visit(positions, images)
+        batch["label"][rows] = [visit.label for visit in visits]
+        batch["text"][rows], batch["text_mask"][rows] = texts.tokenize(
+            self._tokenizer, [visit.texts for visit in visits], self._captions_per_image
+        )
+        self._tally.see(len(rows))
+
     def _start(self, step: int) -> parallel.Filling:
         first, end = self._rows
-        size = end - first
-        text_shape = text_shape_of(self._tokenizer.length, self._captions_per_image)
-        batch = {
-            "image": np.empty((size, *self._image_shape), np.uint8),
-            "text": np.empty((size, *text_shape), np.int32),
-            "text_mask": np.empty((size, *text_shape), bool),
-            "label": np.empty(size, np.int32),
-            "mask": np.ones(size, bool),
-        }
-        start = step * self._batch_size + first
 
-        def job(batch: HostBatch, first: int, end: int) -> None:
-            self._fill(batch, np.arange(start + first, start + end), first)
+        def job(batch: HostBatch, begin: int, end: int) -> None:
+            rows = np.arange(begin, end)
+            self.fill(batch, step, first + rows, rows)
 
-        return self._workers.fill(batch, size, job)
+        batch = empty_batch(end - first, self.image_shape, self.text_shape)
+        return self._workers.fill(batch, end - first, job)
 
-    def _fill(self, batch: HostBatch, positions: Int[np.ndarray, " b"], first: int) -> None:
-        """Fills the rows of `positions`, those of broken examples again until all are whole."""
-        count, size = len(positions), math.prod(self._image_shape)
-        images = memoryview(batch["image"].reshape(-1))
-        images = [images[row * size : (row + 1) * size] for row in range(first, first + count)]
+    def _visit(self, positions: Int[np.ndarray, " n"], images: Sequence[memoryview]) -> list[Visit]:
+        """Draws the visits of `positions`, the broken ones again until all their images are made.
+
+        Each image is written into its flat memory in `images`.
+        """
         candidates = list(map(self._candidates, positions.tolist(), self._locate(positions)))
         visits: dict[int, Visit] = {}
-        rows = range(count)
-        while rows:
-            visits |= {row: self._draw(int(positions[row]), candidates[row]) for row in rows}
-            work = [(visits[row].image, visits[row].rng) for row in rows]
-            outcomes = self._images.apply(work, [images[row] for row in rows])
-            faults = {row: fault for row, fault in zip(rows, outcomes, strict=True) if fault}
-            for row, fault in faults.items():
-                self._tally.add(*visits[row].place, fault)
-            rows = list(faults)
-        here = slice(first, first + count)
-        batch["label"][here] = [visits[row].label for row in range(count)]
-        self._fill_texts(batch, here, [visits[row].captions for row in range(count)])
-        self._tally.see(count)
-
-    def _fill_texts(self, batch: HostBatch, here: slice, captions: list[list[str]]) -> None:
-        wanted = self._captions_per_image
-        missing = [[False] * len(row) + [True] * (wanted - len(row)) for row in captions]
-        flat = [text for row in captions for text in row + [""] * (wanted - len(row))]
-        text, text_mask = self._tokenizer(flat)
-        text_mask[np.array(missing).reshape(-1)] = False
-        shape = batch["text"][here].shape
-        batch["text"][here] = text.reshape(shape)
-        batch["text_mask"][here] = text_mask.reshape(shape)
+        left = list(range(len(positions)))
+        while left:
+            visits |= {n: self._draw(int(positions[n]), candidates[n]) for n in left}
+            work = [(visits[n].image, visits[n].rng) for n in left]
+            outcomes = self._images.apply(work, [images[n] for n in left])
+            faults = {n: fault for n, fault in zip(left, outcomes, strict=True) if fault}
+            for n, fault in faults.items():
+                self._tally.add(*visits[n].place, fault)
+            left = list(faults)
+        return [visits[n] for n in range(len(positions))]
 
     def _draw(self, position: int, candidates: Iterator[Place]) -> Visit:
-        """Reads the first candidate whose texts are whole, and draws from its captions."""
+        """Reads the first candidate whose texts are whole, and draws its texts."""
         for place in candidates:
             rng = randomness.PositionRandom(self._seed, position)
             try:
                 example = self._source.read(*place)
-                if not example.captions:
-                    raise sources.BrokenExample("it has no caption")
+                drawn, label = self._texts.draw(example, self._source.name(*place), rng)
             except sources.BrokenExample as error:
+                if self.classes is not None and isinstance(error, sources.WrongLabel):
+                    raise UserError(f"{self._source.name(*place)}: {error}") from error
                 self._tally.add(*place, error)
                 continue
-            captions = _draw_different(example.captions, self._captions_per_image, rng)
-            return Visit(place, example.image, rng, captions, example.label)
+            return Visit(place, example.image, rng, drawn, label)
         raise BrokenDataError(
             f"position {position} of the stream and all its substitutes are broken"
         )
@@ -225,37 +268,19 @@ class TrainLoader:
     def _candidates(self, position: int, place: Place) -> Iterator[Place]:
         """Yields the place of a position, then those that may stand in for it."""
         yield place
-        for substitute in self._substitutes(position):
+        for substitute in order.substitutes(position, self.num_examples, self.batch_size):
             self._tally.see(1)
             yield self._locate(np.array([substitute]))[0]
 
-    def _substitutes(self, position: int) -> Iterator[int]:
-        """Yields the positions of the epoch that may stand in, from half an epoch away on.
 
-        They are whole batches away, so that no two positions of a batch share one and none is
-        itself in the batch: no process has to know what another has found broken. A batch of more
-        than half the data leaves no such place, and then the next positions follow.
-        """
-        epoch_start = position - position % self.num_examples
-        stride, count = self._batch_size, self.num_examples // self._batch_size
-        if count == 1:
-            stride, count = 1, self.num_examples
-        for k in range(count):
-            jump = (count // 2 + k) % count
-            if jump:
-                yield epoch_start + (position + jump * stride) % self.num_examples
-
-
-def text_shape_of(length: int, captions_per_image: int) -> tuple[int, ...]:
-    """Returns the shape of an example's `text`."""
-    return (length,) if captions_per_image == 1 else (captions_per_image, length)
-
-
-def _draw_different(
-    captions: list[str], count: int, rng: randomness.PositionRandom
-) -> list[str]:
-    """Draws `count` captions, or all in a drawn order where there are no more."""
-    left, drawn = list(captions), []
-    while left and len(drawn) < count:
-        drawn.append(left.pop(int(rng.random() * len(left))))
-    return drawn
+def empty_batch(
+    rows: int, image_shape: tuple[int, ...], text_shape: tuple[int, ...]
+) -> HostBatch:
+    """Makes the arrays of a batch whose rows are all real and still to be filled."""
+    return {
+        "image": np.empty((rows, *image_shape), np.uint8),
+        "text": np.empty((rows, *text_shape), np.int32),
+        "text_mask": np.empty((rows, *text_shape), bool),
+        "label": np.empty(rows, np.int32),
+        "mask": np.ones(rows, bool),
+    }

@@ -1,6 +1,7 @@
 """The order in which examples are visited: a pure function of seed and position."""
 
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Int
@@ -66,6 +67,23 @@ class Order:
             edge * self.num_examples // self._num_windows for edge in (window, window + 1)
         )
         return start, _permutation(end - start, self._seed, 1, epoch, window).astype(np.int32)
+
+
+def substitutes(position: int, num_examples: int, batch_size: int) -> Iterator[int]:
+    """Yields the positions of the epoch that may stand in for one, from half an epoch away on.
+
+    They are whole batches away, so that no two positions of a batch share one and none is itself
+    in the batch: no process has to know what another has found broken. A batch of more than half
+    the data leaves no such place, and then the next positions follow.
+    """
+    epoch_start = position - position % num_examples
+    stride, count = batch_size, num_examples // batch_size
+    if count == 1:
+        stride, count = 1, num_examples
+    for k in range(count):
+        jump = (count // 2 + k) % count
+        if jump:
+            yield epoch_start + (position + jump * stride) % num_examples
 
 
 def _permutation(size: int, *key: int) -> np.ndarray:

@@ -2,6 +2,17 @@
 
 from collections.abc import Sequence
 
+from big_align.data.classes import ClassList
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+
+
+def choose_templates(classes: ClassList, templates: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the given templates, else those of the class list, else "a photo of a {}."."""
+    if templates is not None:
+        return tuple(templates)
+    return classes.templates or DEFAULT_TEMPLATES
+
 
 def fill_templates(names: Sequence[str], templates: Sequence[str]) -> list[list[str]]:
     """Puts every class name into every template.

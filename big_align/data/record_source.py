@@ -19,9 +19,11 @@ class RecordSource:
       names: the name of each shard.
       broken: int64 [shards], records known to be lost.
       image: the feature that holds the encoded image.
-      caption: the feature that holds one or more texts; None reads none.
+      caption: the feature that holds one or more texts; None or "" reads none.
       label: the feature that holds the class number; None gives every example -1.
     """
+
+    class_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class TFRecordSource(RecordSource):
     Args:
       path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
       image: the feature that holds the encoded image.
-      caption: the feature that holds one or more texts; None reads none.
+      caption: the feature that holds one or more texts; None or "" reads none.
       label: the feature that holds the class number; None gives every example -1.
       index_dir: a folder that keeps the scans for the next start.
 
@@ -115,7 +117,8 @@ class TFDSSource(RecordSource):
       data_dir: where it was prepared; None is TFDS's own folder.
       image: the feature that holds the image, which TFDS stores encoded.
       caption: the feature that holds one or more texts, as in `captions/text`; None reads none.
-      label: the feature that holds the class number; None gives every example -1.
+      label: the feature that holds the class number; None gives every example -1. Where the data
+        set names its classes, they are `class_names`.
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
@@ -132,7 +135,7 @@ class TFDSSource(RecordSource):
         label: str | None = None,
         index_dir: str | None = None,
     ):
-        parts = _split_parts(dataset, split, data_dir)
+        builder, parts = _open_split(dataset, split, data_dir)
         paths = [part.filename for part in parts]
         if "array_record" in os.path.basename(paths[0]):
             shards = [_ArrayRecords(path) for path in paths]
@@ -144,6 +147,7 @@ class TFDSSource(RecordSource):
         ]
         names = [os.path.basename(path) for path in paths]
         super().__init__(shards, names, broken, image, caption, label)
+        self.class_names = _class_names(builder.info.features, label) if label else None
 
 
 def open_tfrecords(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
@@ -234,8 +238,8 @@ def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int
         position = start + length + CHECKSUM
 
 
-def _split_parts(dataset: str, split: str, data_dir: str | None) -> list[Any]:
-    """Lists the files of a split and the records of each that belong to it."""
+def _open_split(dataset: str, split: str, data_dir: str | None) -> tuple[Any, list[Any]]:
+    """Returns the data set, and the files of a split with the records that belong to it."""
     tensorflow_on_cpu.load()
     import tensorflow_datasets as tfds
 
@@ -249,4 +253,11 @@ def _split_parts(dataset: str, split: str, data_dir: str | None) -> list[Any]:
             f"TFDS data set {dataset!r} is not prepared in {builder.data_dir}: run `tfds build "
             f"{dataset}` or set data_dir to the folder where it is"
         )
-    return parts
+    return builder, parts
+
+
+def _class_names(features: Any, label: str) -> tuple[str, ...] | None:
+    """Returns what TFDS calls the classes of a feature; None where it only numbers them."""
+    names = getattr(features[label], "names", None) if label in features else None
+    numbers = [str(number) for number in range(len(names or ()))]  # TFDS's answer without names
+    return tuple(names) if names and list(names) != numbers else None

@@ -7,10 +7,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 NO_LABEL = -1
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 
 
 class BrokenExample(ValueError):
     """An example that cannot be used: an undecodable image, or a missing or unreadable text."""
+
+
+class WrongLabel(BrokenExample):
+    """A label that is no class number; an error of the user where labels are trained on."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,7 +36,6 @@ class Example:
 
 
 @runtime_checkable
-@runtime_checkable
 class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
@@ -39,10 +43,12 @@ class Source(Protocol):
       shard_sizes: int64 [shards], the number of examples of each shard.
       broken: int64 [shards], examples of each shard that were found broken while indexing and
         are not part of it.
+      class_names: the name of each label, or None where the source does not know them.
     """
 
     shard_sizes: np.ndarray
     broken: np.ndarray
+    class_names: tuple[str, ...] | None
 
     def read(self, shard: int, index: int) -> Example:
         """Reads an example; raises BrokenExample where a part is missing or unreadable."""
@@ -108,11 +114,11 @@ def clean_captions(value: Any) -> list[str]:
 
 
 def clean_label(value: Any) -> int:
-    """Makes a class number of an integer or its digits."""
+    """Makes a class number of an integer or its digits; raises WrongLabel."""
     try:
         label = int(value)
     except (TypeError, ValueError) as error:
-        raise BrokenExample(f"the label is {str(value)[:40]!r}, not an integer") from error
+        raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer") from error
     if not 0 <= label < 2**31:
-        raise BrokenExample(f"the label is {label}, not a class number from 0 to 2^31 - 1")
+        raise WrongLabel(f"the label is {label}, not a class number from 0 to 2^31 - 1")
     return label

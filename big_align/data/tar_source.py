@@ -9,7 +9,6 @@ from big_align.data import files, shard_index, sources
 
 BLOCK = 512
 GAP = 2**14  # bytes between members that are read along rather than asked for twice
-IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 
 
 class TarSource:
@@ -21,13 +20,15 @@ class TarSource:
     Args:
       path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
       caption: the member that holds the text, or the field of a JSON member that holds a text
-        or a list of texts: `txt`, `json.captions`. None reads no captions.
+        or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
       label: likewise the class number: `cls`, `json.label`. None gives every example -1.
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
       ValueError: nothing matches the path, or no shard has an image with these members.
     """
+
+    class_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class TarSource:
         self._label = sources.split_member(label) if label else None
         texts = dict.fromkeys(part[0] for part in (self._caption, self._label) if part)
         self._texts = list(texts)
-        slots = {name: 0 for name in IMAGE_MEMBERS}
+        slots = {name: 0 for name in sources.IMAGE_EXTENSIONS}
         slots |= {name: slot for slot, name in enumerate(self._texts, start=1)}
         self._paths = files.expand_paths(path)
         self._files = files.files_of(self._paths[0])

@@ -15,9 +15,17 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from big_align.data import tensorflow_on_cpu
+from big_align.data.classes import read_classes
 from big_align.data.clip_tokenizer import ClipTokenizer
+from big_align.errors import UserError
 
-__all__ = ["ClipTokenizer", "Tokenizer", "WordPieceTokenizer", "WordTokenizer"]
+__all__ = [
+    "ClassNameTokenizer",
+    "ClipTokenizer",
+    "Tokenizer",
+    "WordPieceTokenizer",
+    "WordTokenizer",
+]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -70,6 +78,59 @@ class WordTokenizer:
         for row, ids in zip(text, rows, strict=True):
             row[: len(ids)] = ids[: self.length]
         return text, text != 0
+
+
+class ClassNameTokenizer:
+    """A class name, or "NAME, DESCRIPTION", becomes the label of the class: one id a text.
+
+    It goes with a table of embeddings in place of a text encoder (UniCL, Table 3).
+
+    Args:
+      classes: a class list of the package or a file, as `read_classes` takes it.
+      length: ids of a text, of which there is one.
+
+    Raises:
+      ValueError: the class list cannot be read, two of its classes have the same name and
+        description, or the length is not 1.
+    """
+
+    def __init__(self, classes: str, length: int = 1):
+        if length != 1:
+            raise ValueError(f"length is {length}; a class name is one id, so it must be 1")
+        known = read_classes(classes)
+        phrases = known.phrases(with_descriptions=True)
+        self._ids = {phrase: label for label, phrase in enumerate(phrases)}
+        if len(self._ids) < len(known):
+            twice = Counter(phrases).most_common(1)[0][0]
+            raise UserError(
+                f"classes: several of {classes} are {twice!r}; descriptions tell them apart, "
+                "which python -m big_align.tools.describe_classes adds"
+            )
+        counts = Counter(known.names)
+        for label, name in enumerate(known.names):
+            if counts[name] == 1:
+                self._ids.setdefault(name, label)
+        self._classes = classes
+        self.length = length
+        self.vocab_size = len(known)
+        self.fingerprint = _fingerprint("class_names", phrases)
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns labels, all of which are real.
+
+        Raises:
+          UserError: a text is no class, or a name that several classes have.
+        """
+        for text in texts:
+            if text not in self._ids:
+                raise UserError(
+                    f"{text!r} is not the name of one class of {self._classes}; names stand alone "
+                    "(the template '{}'), with their descriptions where classes share a name"
+                )
+        text = np.array([self._ids[text] for text in texts], np.int32).reshape(-1, 1)
+        return text, np.ones_like(text, bool)
 
 
 class WordPieceTokenizer:

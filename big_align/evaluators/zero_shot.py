@@ -3,8 +3,9 @@
 import numpy as np
 from jaxtyping import Float, Int
 
+from big_align.data.classes import ClassList, read_classes
 from big_align.data.loader import EvalLoader
-from big_align.data.prompts import fill_templates
+from big_align.data.prompts import choose_templates, fill_templates
 from big_align.data.sources import Source
 from big_align.data.tokenizers import Tokenizer
 from big_align.embedding import Embedder
@@ -48,9 +49,16 @@ class ZeroShot:
       source: examples with an image and a label that counts into `names`.
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
-      names: class names in the order of their labels.
-      templates: texts with {} where the name goes.
+      names: class names in the order of their labels, or a class list: one of the package
+        ("imagenet", "cifar10", ...) or a file.
+      templates: texts with {} where the name goes; None for those of the class list, or else
+        "a photo of a {}.".
+      with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) where the list
+        describes it.
       max_broken_share: the share of broken examples above which evaluation stops.
+
+    Raises:
+      UserError: the class list cannot be read.
     """
 
     def __init__(
@@ -58,15 +66,17 @@ class ZeroShot:
         source: Source,
         transform: str,
         tokenizer: Tokenizer,
-        names: tuple[str, ...],
-        templates: tuple[str, ...] = ("a photo of a {}.",),
+        names: tuple[str, ...] | str,
+        templates: tuple[str, ...] | None = None,
+        with_descriptions: bool = False,
         max_broken_share: float = 0.01,
     ):
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
-        self.names = names
-        self.templates = templates
+        classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+        self.names = classes.phrases(with_descriptions)
+        self.templates = choose_templates(classes, templates)
         self.max_broken_share = max_broken_share
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:

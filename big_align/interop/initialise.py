@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from big_align.build import INIT
+from big_align.config_check import INIT
 from big_align.errors import WeightsMismatch
 from big_align.interop import api
 from big_align.interop.pretrained import Pretrained

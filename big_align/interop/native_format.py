@@ -9,13 +9,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from big_align import build, trained_weights
+from big_align import build, config_check, trained_weights
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop import architecture
 from big_align.interop.preprocessing import Preprocessing
 from big_align.interop.pretrained import Pretrained
 from big_align.interop.text_files import read_json
 from big_align.interop.weight_files import open_weights
+from big_align.types import Objective, Params
 
 FORMAT = "big_align"
 TEMPERATURE = "temperature"
@@ -123,22 +124,30 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
     Raises:
       MissingCheckpoint: there is no complete checkpoint.
     """
-    config = ConfigDict(read_config(path / "config.json", tuple(sorted(build.FIELDS - {"init"}))))
+    config = ConfigDict(read_config(path / "config.json", tuple(sorted(config_check.FIELDS - {"init"}))))
     config.mesh.fsdp = 1  # whatever it was trained on
     tokenizer = build.build_tokenizer(config)
     objective, _, found, _ = trained_weights.load_weights(config, str(path), tokenizer)
     params = found["params"]
     weights = {"params": params["model"], **found["model_state"]}
     node = config.model.to_dict()
-    size = build.example_batch(config, tokenizer)["image"].shape[1]
+    if not node["text"]:  # a model of images alone is its tower
+        node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
+    size = build.example_batch(config, tokenizer)["image"].shape[-2]
     return Pretrained(
         node,
         jax.tree.map(np.asarray, weights),
         size,
         preprocessing=_find_preprocessing(config, size),
         tokenizer=config.tokenizer.to_dict(),
-        temperature=float(1 / objective.scale(params)),
+        temperature=_find_temperature(objective, params),
     )
+
+
+def _find_temperature(objective: Objective, params: Params) -> float | None:
+    """Returns what cosines are divided by; None where the objective compares none."""
+    scale = getattr(objective, "scale", None)
+    return float(1 / scale(params)) if scale else None
 
 
 def _find_preprocessing(config: ConfigDict, size: int) -> Preprocessing:

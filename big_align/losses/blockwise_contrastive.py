@@ -49,6 +49,7 @@ def blockwise_contrastive_loss(
     text_label: Int[Array, " c"] | None = None,
     image_mask: Bool[Array, " b"] | None = None,
     text_mask: Bool[Array, " c"] | None = None,
+    text_queries: Bool[Array, " c"] | None = None,
     label_smoothing: float = 0.0,
     mesh: Mesh | None = None,
     axes: tuple[str, ...] | None = None,
@@ -68,6 +69,8 @@ def blockwise_contrastive_loss(
       text_label: a label per text; given if and only if `image_label` is.
       image_mask: True on real images; None when all are.
       text_mask: True on real texts; None when all are.
+      text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
+        of the images; None when all are. Texts of one label count all or none: all, if any is True.
       label_smoothing: share of the target spread over all real candidates, in [0, 1].
       mesh: the devices that share the work; None computes in one piece.
       axes: the axes of the mesh over which images and texts are split; None means all of them.
@@ -94,8 +97,10 @@ def blockwise_contrastive_loss(
     blocks = math.ceil(len(zimg) / (block * devices))
     plan = _Plan(mesh, axes, blocks, keep_logits_bytes * devices)
     zimg, ztxt, labels = _pad(zimg, ztxt, labels, devices * blocks, devices)
+    if text_queries is not None:
+        text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
-    weights = weigh_labels(labels, label_smoothing, dtype)
+    weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
     i2t, t2i = _contrast(plan, zimg, ztxt, scale, labels, weights)
     if label_smoothing > 0:
         smooth = functools.partial(_sum_logits, zimg, ztxt, label_smoothing * scale)

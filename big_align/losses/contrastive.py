@@ -20,6 +20,7 @@ def contrastive_loss(
     text_label: Int[Array, " c"] | None = None,
     image_mask: Bool[Array, " b"] | None = None,
     text_mask: Bool[Array, " c"] | None = None,
+    text_queries: Bool[Array, " c"] | None = None,
     label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the mean image-to-text and the mean text-to-image cross-entropy of a batch.
@@ -37,6 +38,8 @@ def contrastive_loss(
       text_label: a label per text; given if and only if `image_label` is.
       image_mask: True on real images; None when all are.
       text_mask: True on real texts; None when all are.
+      text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
+        of the images; None when all are. Texts of one label count all or none: all, if any is True.
       label_smoothing: share of the target spread over all real candidates, in [0, 1].
 
     Returns:
@@ -54,9 +57,12 @@ def contrastive_loss(
     logits = compute_logits(zimg, ztxt, scale)
     real = image_mask[:, None] & text_mask[None, :]
     positive = (image_label[:, None] == text_label[None, :]) & real
+    asked = positive  # Positive pairs whose text, or another of its label, is a query.
+    if text_queries is not None:
+        asked = positive & (positive & text_queries).any(axis=1, keepdims=True)
     return (
         _cross_entropy(logits, positive, real, label_smoothing, axis=1),
-        _cross_entropy(logits, positive, real, label_smoothing, axis=0),
+        _cross_entropy(logits, asked, real, label_smoothing, axis=0),
     )
 
 

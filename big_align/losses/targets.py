@@ -87,29 +87,39 @@ def average(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, " n"]:
     return counted.astype(dtype) / jnp.maximum(counted.sum(), 1).astype(dtype)
 
 
-def weigh_labels(labels: Labels, label_smoothing: float, dtype: DTypeLike) -> Weights:
+def weigh_labels(
+    labels: Labels,
+    text_queries: Bool[Array, " c"] | None,
+    label_smoothing: float,
+    dtype: DTypeLike,
+) -> Weights:
     """Counts the positives of every example and the examples that have any.
 
     Args:
       labels: as `rank_labels` returns them.
+      text_queries: as `contrastive_loss` takes them.
       label_smoothing: share of a target that its positives do not get.
       dtype: of the weights.
     """
 
-    def count(label: Int[Array, " n"]) -> Int[Array, " labels"]:
+    def count(label: Int[Array, " n"], counted: Bool[Array, " n"]) -> Int[Array, " labels"]:
         # Masked labels index from the end, and add 0 there.
         counts = jnp.zeros(len(labels.row) + len(labels.column), label.dtype)
-        return counts.at[label].add((label >= 0).astype(label.dtype))
+        return counts.at[label].add(counted.astype(label.dtype))
 
-    images, texts = count(labels.row), count(labels.column)
-    takes_part = (labels.row >= 0) & (texts[labels.row] > 0)
+    real_image, real_text = labels.row >= 0, labels.column >= 0
+    images, texts = count(labels.row, real_image), count(labels.column, real_text)
+    queries = texts if text_queries is None else count(labels.column, real_text & text_queries)
+    takes_part = real_image & (texts[labels.row] > 0)
     row = average(takes_part, dtype)
-    column = average((labels.column >= 0) & (images[labels.column] > 0), dtype)
+    asked = (images > 0) & (queries > 0)
+    column = average(real_text & asked[labels.column], dtype)
     # All texts that take part weigh the same, so the weight of the heaviest is that of any.
     share = jnp.where(takes_part, 1 - label_smoothing, 0).astype(dtype)
+    column_share = jnp.where(asked[labels.row], share * column.max(), 0)
     return Weights(
         row,
         column,
         share * row / jnp.maximum(texts[labels.row], 1).astype(dtype),
-        share * column.max() / jnp.maximum(images[labels.row], 1).astype(dtype),
+        column_share / jnp.maximum(images[labels.row], 1).astype(dtype),
     )

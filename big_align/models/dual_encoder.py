@@ -51,11 +51,12 @@ class DualEncoder(nn.Module):
 
     A linear layer takes the text tower's features to the embedding. The image tower's features are
     the embedding themselves, unless a linear layer takes them to another size as well, as in
-    ALIGN's study of smaller towers (§6.1).
+    ALIGN's study of smaller towers (§6.1). Without a text tower it encodes images alone, for
+    objectives that learn from labels.
 
     Args:
       image: the image tower.
-      text: the text tower.
+      text: the text tower; None for none.
       embedding_dim: size of the embeddings; None for the width of the image tower.
       image_projection: whether there is a linear layer on the image side too.
       projection_bias: whether the linear layers have a bias; CLIP's have none.
@@ -64,7 +65,7 @@ class DualEncoder(nn.Module):
     """
 
     image: nn.Module
-    text: nn.Module
+    text: nn.Module | None = None
     embedding_dim: int | None = None
     image_projection: bool = False
     projection_bias: bool = True
@@ -87,9 +88,25 @@ class DualEncoder(nn.Module):
                 use_bias=self.projection_bias,
             )
 
-        self.project_text = linear()
+        if self.text is not None:
+            self.project_text = linear()
         if self.image_projection:
             self.project_image = linear()
+
+    def image_features(
+        self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
+    ) -> Float[Array, "b f"]:
+        """Returns what the image tower pools, before any projection, at its own length.
+
+        Args:
+          image: uint8, or float and standardised already.
+          train: training mode of the tower.
+
+        Returns:
+          Features, float32.
+        """
+        features, _ = self.image(normalize_image(image, self.image_mean, self.image_std), train)
+        return features.astype(jnp.float32)
 
     def encode_image(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
@@ -103,7 +120,17 @@ class DualEncoder(nn.Module):
         Returns:
           `zimg`, float32 and of unit length.
         """
-        features, _ = self.image(normalize_image(image, self.image_mean, self.image_std), train)
+        return self.embed_features(self.image_features(image, train))
+
+    def embed_features(self, features: Float[Array, "b f"]) -> Float[Array, "b d"]:
+        """Takes pooled features of images to embeddings: the second half of `encode_image`.
+
+        Args:
+          features: of the image tower.
+
+        Returns:
+          `zimg`, float32 and of unit length.
+        """
         return normalize(self.project_image(features) if self.image_projection else features)
 
     def encode_text(
@@ -118,7 +145,15 @@ class DualEncoder(nn.Module):
 
         Returns:
           `ztxt`, float32 and of unit length.
+
+        Raises:
+          ValueError: there is no text tower.
         """
+        if self.text is None:
+            raise ValueError(
+                "config.model.text is None, but texts are to be encoded: give a text tower, or "
+                "use an objective that learns from labels alone"
+            )
         features, _ = self.text(text, text_mask, train)
         return normalize(self.project_text(features))
 
@@ -139,5 +174,8 @@ class DualEncoder(nn.Module):
 
         Returns:
           `zimg` and `ztxt`, float32 and of unit length.
+
+        Raises:
+          ValueError: there is no text tower.
         """
         return self.encode_image(image, train), self.encode_text(text, text_mask, train)

@@ -9,7 +9,7 @@ import math
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.models.dual_encoder import DualEncoder
@@ -76,6 +76,14 @@ class Align(TwoTower):
         """Returns what the cosines are multiplied with."""
         return 1 / jnp.asarray(params.get("temperature", self.temperature), jnp.float32)
 
+    def labels(self, batch: Batch) -> Int[Array, " b"] | None:
+        """Returns a label for the image and the texts of each row; equal ones are positive.
+
+        Here a row's image and texts are positive for each other alone. Where image i and text i are
+        all there is, None says the same, which saves sorting.
+        """
+        return None if batch["text_mask"].ndim == 2 else jnp.arange(len(batch["mask"]))
+
     def directions(
         self, params: Params, outputs: Outputs, batch: Batch
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -84,6 +92,8 @@ class Align(TwoTower):
         With several texts an image all of them are its positives, in equal shares.
         """
         rows = {**outputs, "image_mask": batch["mask"], "text_mask": real_texts(batch)}
+        if (label := self.labels(batch)) is not None:
+            rows["label"] = label
         # Every group takes each `groups`-th row, so that it has rows on every device.
         rows = {k: x.reshape(-1, self.groups, *x.shape[1:]) for k, x in rows.items()}
         pairs = [
@@ -101,21 +111,20 @@ class Align(TwoTower):
         ztxt: Float[Array, "b *k d"],
         image_mask: Bool[Array, " b"],
         text_mask: Bool[Array, "b *k"],
+        label: Int[Array, " b"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        labels = {}
-        if ztxt.ndim == 3:
-            image = jnp.arange(len(zimg))
-            labels = {"image_label": image, "text_label": jnp.repeat(image, ztxt.shape[1])}
+        texts = text_mask.size // len(text_mask)  # of an image
         return blockwise_contrastive_loss(
             zimg,
             ztxt.reshape(-1, ztxt.shape[-1]),
             scale,
             image_mask=image_mask,
             text_mask=text_mask.reshape(-1),
+            image_label=label,
+            text_label=None if label is None else jnp.repeat(label, texts),
             label_smoothing=self.label_smoothing,
             mesh=self.mesh,
             keep_logits_bytes=self.keep_logits_bytes,
-            **labels,
         )
 
     def loss(

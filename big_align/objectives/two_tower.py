@@ -24,8 +24,12 @@ class TwoTower:
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and BatchNorm statistics."""
-        variables = dict(self.model.init(rng, batch["image"], *_flatten_texts(batch)))
+        variables = dict(self.model.init(rng, batch["image"], *flatten_texts(batch)))
         return {"model": variables.pop("params")}, variables
+
+    def augment(self, batch: Batch, rng: PRNGKeyArray) -> Batch:
+        """Leaves the batch as the loader made it."""
+        return batch
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
         """Nothing is shared between the examples."""
@@ -38,7 +42,7 @@ class TwoTower:
         (zimg, ztxt), new_state = self.model.apply(
             {"params": params["model"], **model_state},
             batch["image"],
-            *_flatten_texts(batch),
+            *flatten_texts(batch),
             train=True,
             mutable=list(model_state),
             rngs={"dropout": rng},
@@ -50,6 +54,13 @@ class TwoTower:
     def project(self, params: Params) -> Params:
         """Parameters without bounds stay as they are."""
         return params
+
+    def image_features(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns the pooled features of the image tower, in evaluation mode."""
+        variables = {"params": params["model"], **model_state}
+        return self.model.apply(variables, batch["image"], method="image_features")
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
@@ -67,7 +78,7 @@ class TwoTower:
         return self.model.apply(variables, *texts, method="encode_text")
 
 
-def _flatten_texts(batch: Batch) -> tuple[Array, Array]:
+def flatten_texts(batch: Batch) -> tuple[Array, Array]:
     """Returns all texts of a batch, one below the other, and their masks."""
     length = batch["text"].shape[-1]
     return tuple(jax.numpy.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))

@@ -20,10 +20,10 @@ SEED = flags.DEFINE_integer("seed", 0, "Chooses the queries.")
 
 def main() -> None:
     """Runs the command."""
-    from big_align import build, evaluate, pictures
+    from big_align import build, config_check, evaluate, pictures
 
     config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
-    build.check_config(config)
+    config_check.check_config(config)
     tokenizer = build.build_tokenizer(config)
     evaluators = build.build_evaluators(config, tokenizer)
     retrieval = evaluate.choose_retrieval(evaluators, tokenizer, EVALUATOR.value)

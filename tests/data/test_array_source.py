@@ -30,6 +30,9 @@ def test_npz_files(tmp_path):
     assert source.read_text(0, 0)[1] == -1
     np.savez(path, image=IMAGE, caption=np.array(["a", "b", "c"]), label=[0, 1, 2])
     assert read_npz(path).read_text(0, 2) == (["c"], 2)
+    np.savez(path, image=IMAGE, label=[0, 1, 1], class_names=np.array(["cat", "dog"]))
+    labelled = read_npz(path)
+    assert labelled.read_text(0, 1) == ([], 1) and labelled.class_names == ("cat", "dog")
     np.savez(path, image=IMAGE)
     with pytest.raises(ValueError, match="no array 'caption'; it has image"):
         read_npz(path)

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 from samples import encode_image
 
+from big_align.data import image_ops
 from big_align.data.image_ops import OPERATIONS, Transform, open_view
 from big_align.data.sources import BrokenExample
 
@@ -155,6 +156,18 @@ def test_random_resized_crop_keeps_its_area_and_ratio():
     assert 0.19 < min(areas) < 0.25 and 0.45 < max(areas) < 0.51
 
 
+def test_random_resized_crop_draws_again_what_stands_out():
+    wide = open_view(np.zeros((20, 60, 3), np.uint8))
+
+    def ratios(tries):
+        for seed in range(300):
+            crop = OPERATIONS["random_resized_crop"]
+            x0, y0, x1, y1 = crop(wide, random.Random(seed), 8, tries=tries).box
+            yield (x1 - x0) / (y1 - y0)
+
+    assert max(ratios(tries=50)) < 1.4 < 2 < max(ratios(tries=1))
+
+
 def test_a_large_jpeg_is_decoded_small_without_visible_change():
     y, x = np.mgrid[:1024, :1536]
     smooth = np.stack([y // 4, x // 6, (x + y) // 10], -1).astype(np.uint8)
@@ -162,6 +175,36 @@ def test_a_large_jpeg_is_decoded_small_without_visible_change():
     small = Transform("resize(64)|central_crop(56)")(data, RNG).astype(int)
     exact = Transform("resize(64)|central_crop(56)")(smooth, RNG)
     assert np.abs(small - exact).max() <= 3
+
+
+def test_what_follows_pixels_sees_them_as_a_picture_of_its_own():
+    whole = Transform("resize(40)|grayscale(1)")(NOISE, RNG)
+    for after in ("central_crop(24)", "flip_horizontal(1)", "resize(20)", "random_crop(9, 17)"):
+        at_once = Transform(f"resize(40)|grayscale(1)|{after}")(NOISE, random.Random(3))
+        rng = random.Random(3)
+        rng.random()  # the one that grayscale takes
+        np.testing.assert_array_equal(at_once, Transform(after)(whole, rng))
+    frame = "resize(40)|flip_horizontal(1)|central_crop(24)"
+    before = Transform(f"{frame}|grayscale(1)")(NOISE, RNG)
+    np.testing.assert_array_equal(before, whole[:, ::-1][8:32, 8:32])
+
+
+def test_operations_on_pixels_need_a_whole_file():
+    with pytest.raises(BrokenExample, match="the image cannot be decoded"):
+        Transform("grayscale(1)")(encode_image(NOISE, "JPEG")[:900], RNG)
+
+
+def test_operations_on_pixels_can_be_registered(monkeypatch):
+    """And are imported in other processes from where they are defined."""
+    monkeypatch.setattr(image_ops, "OPERATIONS", dict(OPERATIONS))
+
+    def darken(picture: Image.Image, rng: image_ops.Rng, by: int) -> Image.Image:
+        return picture.point([max(0, value - by) for value in range(256)] * 3)
+
+    assert image_ops.register_pixels(darken) is darken
+    transform = Transform("central_crop(2)|darken(3)")
+    np.testing.assert_array_equal(transform(PIXELS + 9, RNG), PIXELS[2:4, 3:5] + 6)
+    assert __name__ in transform.modules
 
 
 def test_parts_are_pure_functions_of_the_generator():
@@ -181,7 +224,15 @@ def test_parts_are_pure_functions_of_the_generator():
         ("resize(72, methd='x')", "unexpected keyword argument 'methd'"),
         ("resize(72, method='x')", "method 'x' is none of nearest, bilinear"),
         ("resize(size)", "usage: resize"),
-        ("flip_horizontal(-1)", "probability=-1"),
+        ("flip_horizontal(-1)", "probability=-1 is not a number from 0 to 1;"),
+        ("random_erasing(25)", "probability=25 is not a number from 0 to 1; usage: random_eras"),
+        ("color_jitter(0.4, 0.4, 0.4, 0.6)", "hue=0.6 is not a number from 0 to 0.5"),
+        ("color_jitter(-1, 0, 0, 0)", "brightness=-1 is not a number of at least 0"),
+        ("color_jitter(0.4)", "missing a required argument: 'contrast'.*usage: color_jitter"),
+        ("resize(8)|rand_augment(2, 11)", "magnitude=11 is not a number from 0 to 10"),
+        ("rand_augment(0, 9)", "num_ops=0 is not a whole number of at least 1; usage: rand_aug"),
+        ("rand_augment(2, 9, mstd=1)", "unexpected keyword argument 'mstd'.*magnitude_std"),
+        ("colour_jitter(1)", "unknown operation 'colour_jitter'.*color_jitter.*random_erasing"),
         ("resize(72)|", "does not read as"),
         ("resize(72), flip_horizontal", "unknown operation"),
         ("__import__('os')", "unknown operation"),

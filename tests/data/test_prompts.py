@@ -1,6 +1,7 @@
 import pytest
 
-from big_align.data.prompts import fill_templates
+from big_align.data.classes import ClassList, read_classes
+from big_align.data.prompts import choose_templates, fill_templates
 
 
 def test_every_name_goes_into_every_template():
@@ -12,3 +13,10 @@ def test_a_template_without_a_place_is_refused():
     for templates in (["a photo"], ["{} and {}"], []):
         with pytest.raises(ValueError, match="template"):
             fill_templates(["cat"], templates)
+
+
+def test_given_templates_come_before_those_of_the_list():
+    own = read_classes("mnist")
+    assert choose_templates(own, ("{}",)) == ("{}",)
+    assert choose_templates(own, None) == ('a photo of the number: "{}".',)
+    assert choose_templates(ClassList.from_names(("cat",)), None) == ("a photo of a {}.",)

@@ -136,6 +136,16 @@ def test_tfds_reads_what_tfds_reads(prepared, tmp_path):
         assert example.image == other["image"]
         assert example.captions == [text.decode() for text in other["captions"]["text"]]
         assert example.label == other["label"]
+    assert source.class_names is None  # TFDS only numbers them
+
+
+def test_tfds_names_the_classes_of_its_labels():
+    label = tfds.features.ClassLabel(names=["cat", "dog"])
+    numbered = tfds.features.ClassLabel(num_classes=2)
+    features = tfds.features.FeaturesDict({"label": label, "number": numbered, "size": np.int64})
+    assert record_source._class_names(features, "label") == ("cat", "dog")
+    for other in ("number", "size", "kind"):
+        assert record_source._class_names(features, other) is None
 
 
 def test_tfds_takes_parts_of_splits(prepared, tmp_path):

@@ -4,8 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from big_align.data.classes import ClassList, read_classes, write_classes
 from big_align.data.clip_tokenizer import clean_text
-from big_align.data.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
+from big_align.data.tokenizers import (
+    ClassNameTokenizer,
+    ClipTokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
 
 PIECES = (
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
@@ -137,6 +143,40 @@ def test_merges_files_are_checked(tmp_path):
         ClipTokenizer(str(tmp_path / "y.gz"))
 
 
+def write_classes_named(tmp_path, names, descriptions=None, ids=None) -> str:
+    blank = ("",) * len(names)
+    path = str(tmp_path / f"{'-'.join(names)}.json")
+    write_classes(ClassList(names, descriptions or blank, ids or blank), path, "a test")
+    return path
+
+
+def test_a_class_name_becomes_its_label(tmp_path):
+    path = write_classes_named(tmp_path, ("cat", "crane", "crane"), ("", "a bird", "it lifts"))
+    tokenizer = ClassNameTokenizer(path)
+    assert (tokenizer.vocab_size, tokenizer.length) == (3, 1)
+    text, text_mask = tokenizer(["crane, it lifts", "cat", "crane, a bird", "cat"])
+    assert text.tolist() == [[2], [0], [1], [0]] and text_mask.all()
+    assert text.shape == text_mask.shape and text.dtype == np.int32
+    assert tokenizer([])[0].shape == (0, 1)
+    for text in ("crane", "Cat", "a photo of a cat."):
+        with pytest.raises(ValueError, match=f"'{text}' is not the name of one class"):
+            tokenizer(["cat", text])
+
+
+def test_every_class_of_the_package_has_its_row():
+    tokenizer = ClassNameTokenizer("cifar100")
+    text, _ = tokenizer(read_classes("cifar100").names)
+    assert text[:, 0].tolist() == list(range(100)) and tokenizer.vocab_size == 100
+
+
+def test_classes_without_a_text_of_their_own_are_refused(tmp_path):
+    path = write_classes_named(tmp_path, ("crane", "crane"), ids=("n1", "n2"))
+    with pytest.raises(ValueError, match="are 'crane'; descriptions tell them apart.*describe_cl"):
+        ClassNameTokenizer(path)
+    with pytest.raises(ValueError, match="length is 4"):
+        ClassNameTokenizer("cifar10", length=4)
+
+
 def test_fingerprints_change_with_whatever_changes_ids(tmp_path, clip):
     base = write_pieces(tmp_path)
     swapped = write_pieces(tmp_path, (*PIECES[:-2], PIECES[-1], PIECES[-2]), "swapped.txt")
@@ -149,6 +189,8 @@ def test_fingerprints_change_with_whatever_changes_ids(tmp_path, clip):
         WordTokenizer(("a", "b"), 4).fingerprint,
         WordTokenizer(("b", "a"), 4).fingerprint,
         WordTokenizer(("a", "b"), 5).fingerprint,
+        ClassNameTokenizer("cifar10").fingerprint,
+        ClassNameTokenizer("cifar100").fingerprint,
         clip.fingerprint,
     ]
     assert len(set(prints)) == len(prints)

@@ -17,6 +17,8 @@ CASES = {
     "labels": {"b": 24, "c": 24, "labels": 7, "smoothing": 0.1},
     "two texts an image": {"b": 16, "c": 32, "labels": 9},
     "odd, masked labels": {"b": 13, "c": 29, "labels": 5, "masked": True, "smoothing": 0.1},
+    "some texts are queries": {"b": 14, "c": 27, "labels": 6, "queries": True, "masked": True},
+    "queries of pairs": {"b": 21, "c": 21, "queries": True, "smoothing": 0.1},
     "fewer rows than devices": {"b": 5, "c": 5, "smoothing": 0.1},
 }
 
@@ -27,7 +29,7 @@ def make_mesh(data: int, fsdp: int) -> jax.sharding.Mesh:
     return jax.make_mesh((data, fsdp), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
 
 
-def draw(b, c, labels=0, masked=False, smoothing=0.0, seed=0):
+def draw(b, c, labels=0, masked=False, queries=False, smoothing=0.0, seed=0):
     rng = np.random.default_rng(seed)
     zimg, ztxt = (rng.normal(size=(n, 10)).astype(np.float32) for n in (b, c))
     zimg, ztxt = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (zimg, ztxt))
@@ -38,6 +40,8 @@ def draw(b, c, labels=0, masked=False, smoothing=0.0, seed=0):
     if masked:
         targets["image_mask"] = jnp.asarray(rng.random(b) < 0.7)
         targets["text_mask"] = jnp.asarray(rng.random(c) < 0.7)
+    if queries:
+        targets["text_queries"] = jnp.asarray(rng.random(c) < 0.3)
     return jnp.asarray(zimg), jnp.asarray(ztxt), targets
 
 

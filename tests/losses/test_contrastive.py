@@ -140,6 +140,52 @@ def test_image_without_positive_is_still_a_negative(loss):
     assert with_it[1] > without[1]
 
 
+def test_texts_that_are_no_queries_are_still_candidates(loss):
+    zimg, ztxt = draw_unit(0, 9, 6), draw_unit(1, 14, 6)
+    image, text = jnp.arange(9) % 5, jnp.arange(14) % 7
+    queries, mask = text % 3 == 1, jnp.arange(14) != 4
+    labels = {"image_label": image, "text_label": text, "text_mask": mask}
+    sliced = {k: v[queries] if k.startswith("text") else v for k, v in labels.items()}
+
+    def each(index, ztxt, **targets):
+        direction = lambda *x: loss(*x, label_smoothing=0.1, **targets)[index]  # noqa: E731
+        run = jax.value_and_grad(direction, argnums=(0, 1, 2))
+        return jax.jit(run)(zimg, ztxt, jnp.float32(6))
+
+    chosen = functools.partial(each, ztxt=ztxt, text_queries=queries, **labels)
+    assert_close(chosen(0), each(0, ztxt, **labels))  # Images are classified as before.
+    value, (gimg, gtxt, gscale) = chosen(1)
+    assert_close((value, (gimg, gtxt[queries], gscale)), each(1, ztxt[queries], **sliced))
+    assert not gtxt[~queries].any()
+
+
+def test_texts_of_a_label_are_queries_if_any_is(loss):
+    zimg, ztxt = draw_unit(0, 6, 5), draw_unit(1, 8, 5)
+    labels = {"image_label": jnp.arange(6) % 4, "text_label": jnp.arange(8) % 4}
+    some = differentiate(loss, zimg, ztxt, text_queries=jnp.arange(8) == 6, **labels)
+    whole = differentiate(loss, zimg, ztxt, text_queries=jnp.arange(8) % 4 == 2, **labels)
+    assert_close(some, whole)
+    hidden = differentiate(
+        loss, zimg, ztxt, text_queries=jnp.arange(8) == 6, text_mask=jnp.arange(8) != 6, **labels
+    )
+    none = differentiate(
+        loss, zimg, ztxt, text_queries=jnp.zeros(8, bool), text_mask=jnp.arange(8) != 6, **labels
+    )
+    assert_close(hidden, none)  # A masked text asks nothing.
+
+
+def test_all_texts_are_queries_by_default_and_none_gives_zero(loss):
+    zimg, ztxt, label = draw_unit(0, 11, 6), draw_unit(1, 11, 6), jnp.arange(11) % 4
+    targets = {"image_label": label, "text_label": label}
+    for given in ({}, targets):
+        default = differentiate(loss, zimg, ztxt, **given)
+        everyone = differentiate(loss, zimg, ztxt, text_queries=jnp.ones(11, bool), **given)
+        assert_close(everyone, default)
+        nobody = loss(zimg, ztxt, jnp.float32(3), text_queries=jnp.zeros(11, bool), **given)
+        np.testing.assert_array_equal(nobody[1], 0)
+        np.testing.assert_allclose(nobody[0], loss(zimg, ztxt, jnp.float32(3), **given)[0])
+
+
 @pytest.mark.parametrize("masked", ["image_mask", "text_mask"])
 def test_fully_masked_side_gives_zeros(loss, masked):
     mask = {masked: jnp.zeros(7, bool)}

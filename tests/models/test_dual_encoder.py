@@ -2,6 +2,7 @@
 
 import json
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -189,6 +190,40 @@ def test_projections_match_the_image_tower_or_the_given_size():
     bare = make_model(image_projection=True, projection_bias=False)
     bare = make_variables(bare)["params"]
     assert {*bare["project_image"], *bare["project_text"]} == {"kernel"}
+
+
+def test_without_a_text_tower_the_image_side_is_the_same():
+    whole = make_model(embedding_dim=12, image_projection=True)
+    images, (image, *texts) = whole.clone(text=None), make_batch()
+    rng = jax.random.key(0)
+    expected = nn.meta.unbox(whole.init(rng, image, *texts)["params"])
+    params = nn.meta.unbox(images.init(rng, image, method="encode_image")["params"])
+    assert set(params) == {"image", "project_image"}
+    jax.tree.map(np.testing.assert_array_equal, params, {k: expected[k] for k in params})
+    # Features lie before the projection, so that they need none of its parameters.
+    assert set(images.init(rng, image, method="image_features")["params"]) == {"image"}
+    for call in (
+        lambda: images.apply({"params": params}, image, *texts),
+        lambda: images.apply({"params": params}, *texts, method="encode_text"),
+        lambda: images.init(rng, image, *texts),
+    ):
+        with pytest.raises(ValueError, match="config.model.text is None"):
+            call()
+
+
+def test_embeddings_are_the_projected_features():
+    model = make_model(embedding_dim=12, image_projection=True)
+    variables, (image, *_) = make_variables(model), make_batch()
+    features = model.apply(variables, image, method="image_features")
+    tower = model.image.apply(
+        {"params": variables["params"]["image"]},
+        dual_encoder.normalize_image(image, model.image_mean, model.image_std),
+    )
+    np.testing.assert_allclose(features, tower[0], atol=1e-6)
+    linear = variables["params"]["project_image"]
+    zimg = dual_encoder.normalize(features @ linear["kernel"] + linear["bias"])
+    expected = model.apply(variables, image, method="encode_image")
+    np.testing.assert_allclose(zimg, expected, atol=1e-6)
 
 
 def test_another_size_without_image_projection_is_an_error():

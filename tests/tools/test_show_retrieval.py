@@ -18,7 +18,7 @@ def workdir(tmp_path_factory):
     mesh = build.build_mesh(config)
     tokenizer = build.build_tokenizer(config)
     _, create = describe_state(
-        build.build_objective(config, mesh),
+        build.build_objective(config, mesh, tokenizer),
         build.build_optimizer(config)[0],
         build.example_batch(config, tokenizer),
         mesh,

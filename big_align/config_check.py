@@ -1,0 +1,158 @@
+"""Checks of a config: everything that can be checked without reading data, before anything runs."""
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from big_align import build, data_parts
+from big_align.build import GIVEN, without
+from big_align.checkpoint import Checkpointer
+from big_align.data.loader import TrainLoader
+from big_align.data.mixture import part_rows
+from big_align.errors import ConfigError
+from big_align.registry import Node, check_arguments, lookup, suggest
+from big_align.types import Objective
+
+FIELDS = {
+    "seed",
+    "batch_size",
+    "total_steps",
+    "microbatches",
+    "average_decay",
+    "log_every",
+    "mesh",
+    "data",
+    "tokenizer",
+    "model",
+    "objective",
+    "mixing",
+    "schedule",
+    "optimizer",
+    "evaluators",
+    "evaluate_every",
+    "evaluate_batch_size",
+    "checkpoint",
+    "init",
+}
+INIT = ("all", "image", "text")
+"""What of a model may start from earlier weights."""
+
+
+def check_config(config: Node) -> None:
+    """Checks every field of a config that can be checked without reading or compiling anything.
+
+    Raises:
+      ConfigError: names the first field that is wrong, and what would be right.
+    """
+    for field in config:
+        if field not in FIELDS:
+            raise ConfigError(
+                f"config.{field} is unknown{suggest(field, FIELDS)}; known: "
+                f"{', '.join(sorted(FIELDS))}"
+            )
+    for field in sorted(FIELDS - set(config)):
+        raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
+    for field in ("batch_size", "total_steps", "microbatches", "log_every", "evaluate_every"):
+        if config[field] < 1:
+            raise ConfigError(f"config.{field} = {config[field]} must be at least 1")
+    if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
+        raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
+    for name, parts in (("batch_size", config["microbatches"]), ("evaluate_batch_size", 1)):
+        if config[name] % (jax.device_count() * parts):
+            raise ConfigError(
+                f"config.{name} = {config[name]} is not a multiple of {jax.device_count()} devices"
+                + (f" times config.microbatches = {parts}" if parts > 1 else "")
+            )
+    _check_data(config)
+    _check_init(config["init"])
+    keeping = without(config["checkpoint"], "every")
+    check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
+    build.build_optimizer(config)
+    tokenizer = BlankTokenizer(config["tokenizer"])
+    objective = build.build_objective(config, build.build_mesh(config), tokenizer)
+    _check_objective(config, objective, tokenizer)
+
+
+class BlankTokenizer:
+    """Makes texts of the right length and of nothing, without reading a vocabulary."""
+
+    def __init__(self, node: Node):
+        target = lookup(node["name"], build.TOKENIZERS, "config.tokenizer")
+        self.length = node.get("length") or inspect.signature(target).parameters["length"].default
+
+    def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        shape = len(texts), self.length
+        return np.zeros(shape, np.int32), np.ones(shape, bool)
+
+
+def _check_data(config: Node) -> None:
+    """Checks the nodes whose objects read data, without making them."""
+    _lookup_and_check(config["tokenizer"], build.TOKENIZERS, "config.tokenizer")
+    for where, node in data_parts.part_nodes(config).values():
+        _lookup_and_check(node["source"], build.SOURCES, f"{where}.source")
+        loader = without(node, "source", "classes", "weight")
+        build.shape_of_image(
+            check_arguments(TrainLoader, loader, where, GIVEN)["transform"], f"{where}.transform"
+        )
+        if not isinstance(node.get("classes"), str | None):
+            raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
+    if config["data"].get("mixture"):
+        weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
+        try:
+            part_rows(weights, config["batch_size"])
+        except ValueError as error:
+            raise ConfigError(f"config.data.mixture: {error}") from error
+    for name, node in config["evaluators"].items():
+        _check_evaluator(node, f"config.evaluators.{name}")
+
+
+def _check_evaluator(node: Node, where: str) -> None:
+    target = lookup(node.get("name"), build.EVALUATORS, where)
+    fields = build.source_fields(target)
+    for field in fields:
+        if node.get(field):
+            _lookup_and_check(node[field], build.SOURCES, f"{where}.{field}")
+        elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
+            raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
+    arguments = check_arguments(target, without(node, *fields), where, GIVEN)
+    build.shape_of_image(arguments["transform"], f"{where}.transform")
+
+
+def _check_init(node: Node) -> None:
+    """Checks that what the weights start from is there."""
+    for part, path in node.items():
+        where = f"config.init.{part}"
+        if part not in INIT:
+            raise ConfigError(f"{where} is unknown{suggest(part, INIT)}; known: {', '.join(INIT)}")
+        if path and not os.path.exists(path):
+            raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
+
+
+def _check_objective(config: Node, objective: Objective, tokenizer: BlankTokenizer) -> None:
+    """Traces the towers on the shapes of a training batch: they check their values themselves."""
+    one = build.example_batch(config, tokenizer)
+    rows = config["batch_size"] // config["microbatches"]
+    batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
+    rng = jax.random.PRNGKey(0)
+    try:
+        params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
+        jax.eval_shape(objective.encode, params, model_state, batch, rng)
+    except ValueError as error:
+        raise ConfigError(f"config.model: {error}") from error
+    loose = set(getattr(objective, "frozen", ())) - set(config["optimizer"].get("frozen") or ())
+    if loose:
+        raise ConfigError(
+            f"config.optimizer.frozen must hold {sorted(loose)[0]!r}: the objective does not train "
+            "it, and weight decay would shrink it"
+        )
+
+
+def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:
+    target = lookup(node.get("name"), table, where)
+    check_arguments(target, node, where)
+    return target

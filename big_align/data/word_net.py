@@ -1,0 +1,116 @@
+"""WordNet 3.0 through NLTK: what synsets and nouns mean."""
+
+import functools
+import os
+import re
+import warnings
+import zipfile
+from typing import Any
+
+from big_align.errors import UserError
+
+ID = re.compile(r"([nvars])(\d{8})")
+"""Part of speech and offset of a synset, as ImageNet names its classes."""
+AUTHOR = re.compile(r"\s*;[;\s]*-.*")
+"""What NLTK leaves of a quotation, which ends some glosses: "...; ; --Jane Austen"."""
+
+
+class WordNet:
+    """The dictionary; it is opened, which takes seconds, when it is first asked.
+
+    Args:
+      folder: has `corpora/wordnet.zip` (or it unpacked); None for where NLTK looks by itself, such
+        as $NLTK_DATA.
+    """
+
+    def __init__(self, folder: str | None = None):
+        self._folder = folder
+
+    @functools.cached_property
+    def _reader(self) -> Any:
+        import nltk.data
+        from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+        class EnglishWordNet(WordNetCorpusReader):
+            def map_wn(self, version="wordnet"):
+                """Maps nothing: other languages would need it, and a second copy of WordNet."""
+
+        if self._folder and self._folder not in nltk.data.path:
+            nltk.data.path.insert(0, self._folder)  # NLTK opens nothing outside its path
+        folders = [self._folder] if self._folder else nltk.data.path
+        try:
+            root = nltk.data.find("corpora/wordnet/", paths=folders)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # other languages are absent
+                reader = EnglishWordNet(root, None)
+        except (LookupError, OSError, zipfile.BadZipFile) as error:
+            raise UserError(_explain_absence(folders, error)) from error
+        version = reader.get_version()
+        if version != "3.0":
+            raise UserError(f"WordNet in {root} is {version}; ids of classes are those of 3.0")
+        return reader
+
+    def describe_id(self, id: str) -> str:
+        """Returns what a synset means, "" where there is none with this id.
+
+        Raises:
+          UserError: WordNet is not there.
+        """
+        match = ID.fullmatch(id)
+        if not match:
+            return ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an offset where no synset begins
+            synset = self._reader.synset_from_pos_and_offset(match[1], int(match[2]))
+        return _clean_gloss(synset.definition()) if synset else ""
+
+    def senses_of(self, name: str) -> list[tuple[str, str]]:
+        """Lists the ids and meanings that a noun has.
+
+        A lemma is the name as it is written, else but for case, else but for case and with the
+        plural taken off (WordNet's morphy). Nothing else is tried.
+
+        Args:
+          name: with spaces, such as "Egyptian cat".
+
+        Returns:
+          Senses written as the name is before those that differ in case, and then the most
+          frequent first, which is WordNet's order.
+
+        Raises:
+          UserError: WordNet is not there.
+        """
+        lemma = name.replace(" ", "_")
+        senses = self._senses_of_lemma(lemma)
+        if not senses:
+            singular = self._reader.morphy(lemma.lower(), "n")
+            senses = self._senses_of_lemma(singular) if singular else []
+        return senses
+
+    def _senses_of_lemma(self, lemma: str) -> list[tuple[str, str]]:
+        found = [  # NLTK adds those of other forms of the word
+            (lemma not in synset.lemma_names(), synset)
+            for synset in self._reader.synsets(lemma, "n")
+            if lemma.lower() in map(str.lower, synset.lemma_names())
+        ]
+        return [
+            (f"n{synset.offset():08d}", _clean_gloss(synset.definition()))
+            for _, synset in sorted(found, key=lambda pair: pair[0])
+        ]
+
+
+def _clean_gloss(gloss: str) -> str:
+    return AUTHOR.sub("", gloss).strip("; ")
+
+
+def _explain_absence(folders: list[str], error: Exception) -> str:
+    for folder in folders:
+        for name in ("wordnet", "wordnet.zip"):
+            path = os.path.join(folder, "corpora", name)
+            if os.path.exists(path):
+                return f"NLTK does not open {path}: {' '.join(str(error).strip('*').split())}"
+    return (
+        f"WordNet is not in {', '.join(folders) or 'any folder'} (as corpora/wordnet.zip); "
+        "get it with python -m nltk.downloader wordnet, or name the folder that has it with "
+        "--wordnet=FOLDER or NLTK_DATA=FOLDER"
+    )

@@ -1,0 +1,133 @@
+"""The parts of the training data that a config names, and the classes that their labels count into.
+
+`config.data` is one part, or `config.data.mixture` names several, which take every field that they
+do not set themselves from `config.data`.
+"""
+
+import dataclasses
+import functools
+import json
+import zlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from big_align import build
+from big_align.data.classes import ClassList, join_classes, read_classes
+from big_align.errors import ConfigError
+from big_align.registry import Node
+
+OWN_NAMES = "source"
+"""As `classes`: the names that a source has itself, such as those of its folders."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of the training data.
+
+    Attributes:
+      where: its place in the config, for messages.
+      weight: its share of every batch.
+      source: the config node of its source.
+      loader: the other fields, arguments of `TrainLoader`.
+      classes: what its labels stand for; None where its examples are pairs of image and text.
+      label_offset: what is added to its labels, so that each class has one number everywhere.
+    """
+
+    where: str
+    weight: float
+    source: dict[str, Any]
+    loader: dict[str, Any]
+    classes: ClassList | None
+    label_offset: int
+
+
+def read_parts(config: Node) -> dict[str, Part]:
+    """Reads which parts there are, and their class lists.
+
+    Labels are offset in the order of the parts; parts that name the same list have the same labels.
+
+    Raises:
+      ConfigError: a field is missing or a class list cannot be read.
+    """
+    parts, offsets, end = {}, {}, 0
+    for name, (where, node) in part_nodes(config).items():
+        listed, source = node.pop("classes", None), node.pop("source")
+        weight = node.pop("weight", 1.0)
+        classes, offset = None, 0
+        if listed is not None:
+            classes = _read_classes(listed, source, where)
+            # The names of a source are its own, those of a list are whoever's names it.
+            key = (listed, where) if listed == OWN_NAMES else listed
+            if key not in offsets:
+                offsets[key] = end
+                end += len(classes)
+            offset = offsets[key]
+        parts[name] = Part(where, weight, source, node, classes, offset)
+    return parts
+
+
+def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Returns the place and all fields of every part, by its name.
+
+    Raises:
+      ConfigError: a part has no source or no weight, or there is a source beside the mixture.
+    """
+    data = _as_dict(config["data"])
+    mixture = data.pop("mixture", None) or {}
+    nodes = {"data": ("config.data", data)}
+    if mixture:
+        if data.pop("source", None):
+            raise ConfigError("config.data.source is not used beside config.data.mixture: leave {}")
+        data.pop("weight", None)
+        nodes = {
+            name: (f"config.data.mixture.{name}", data | {k: v for k, v in part.items()})
+            for name, part in mixture.items()
+        }
+    for where, node in nodes.values():
+        if not node.get("source"):
+            raise ConfigError(f"{where}.source is missing; it names where the examples are")
+        if mixture and not isinstance(node.get("weight"), int | float):
+            raise ConfigError(f"{where}.weight is missing; it is the part's share of every batch")
+    return nodes
+
+
+def all_classes(parts: dict[str, Part]) -> ClassList | None:
+    """Returns the classes of all parts in the order of their labels; None where there are none."""
+    lists = {part.label_offset: part.classes for part in parts.values() if part.classes}
+    return join_classes([lists[offset] for offset in sorted(lists)]) if lists else None
+
+
+def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
+    """Returns what fixes the mixture and the meaning of labels; empty for plain pairs."""
+    classes = all_classes(parts)
+    if classes is None and len(parts) == 1:
+        return {}
+    text = json.dumps(classes.phrases(True) if classes else ())
+    weights = {name: part.weight for name, part in parts.items()}
+    return {"parts": weights, "classes": f"{zlib.crc32(text.encode()):08x}"}
+
+
+def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
+    if listed != OWN_NAMES:
+        try:
+            return read_classes(listed)
+        except ValueError as error:
+            raise ConfigError(f"{where}.classes: {error}") from error
+    names = _own_names(json.dumps(source, sort_keys=True), f"{where}.source")
+    if names is None:
+        raise ConfigError(
+            f"{where}.classes = 'source', but a source {source.get('name')!r} has no names of its "
+            "own: name a class list"
+        )
+    return ClassList.from_names([name.replace("_", " ") for name in names])
+
+
+@functools.lru_cache(maxsize=8)
+def _own_names(source: str, where: str) -> tuple[str, ...] | None:
+    """Asks a source for its names, once: making one may mean listing many files."""
+    return build.build_source(json.loads(source), where).class_names
+
+
+def _as_dict(node: Node) -> dict[str, Any]:
+    return node.to_dict() if isinstance(node, ConfigDict) else dict(node)

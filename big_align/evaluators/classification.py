@@ -1,0 +1,73 @@
+"""Accuracy of an objective's own classifier on images of its training classes."""
+
+from big_align.data.loader import EvalLoader
+from big_align.data.sources import Source
+from big_align.embedding import Embedder
+from big_align.errors import UserError
+from big_align.evaluators.zero_shot import measure_accuracy
+
+
+class Classification:
+    """Accuracy among the classes of one part of the training data.
+
+    Where several parts are trained on, their classes stand one behind the other in the classifier;
+    an image is classified among those of its own part.
+
+    Args:
+      source: examples with an image and a label, which counts from 0 in the part.
+      transform: image operations, without randomness.
+      first_class: where the classes of the part begin in the classifier: its label offset.
+      num_classes: how many the part has; None for all from `first_class` on.
+      max_broken_share: the share of broken examples above which evaluation stops.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        first_class: int = 0,
+        num_classes: int | None = None,
+        max_broken_share: float = 0.01,
+    ):
+        if first_class < 0:
+            raise ValueError(f"first_class = {first_class} must not be negative")
+        if num_classes is not None and num_classes < 1:
+            raise ValueError(f"num_classes = {num_classes} must be at least 1, or None")
+        self.source = source
+        self.transform = transform
+        self.first_class = first_class
+        self.num_classes = num_classes
+        self.max_broken_share = max_broken_share
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Classifies all images and returns the accuracies.
+
+        Raises:
+          UserError: the classifier has fewer classes, or a label is not among those of the part.
+        """
+        loader = EvalLoader(
+            self.source,
+            self.transform,
+            embedder.batch_size,
+            embedder.rows,
+            max_broken_share=self.max_broken_share,
+        )
+        logits, readable = embedder.classify_images(loader.images(), loader.num_examples)
+        known = logits.shape[1]
+        end = known if self.num_classes is None else self.first_class + self.num_classes
+        if not self.first_class < end <= known:
+            raise UserError(
+                f"classification: first_class = {self.first_class} and num_classes = "
+                f"{self.num_classes} do not fit the {known} classes of the classifier"
+            )
+        logits, label = logits[readable, self.first_class : end], loader.labels()[readable]
+        outside = (label < 0) | (label >= logits.shape[1])
+        if outside.any():
+            raise UserError(
+                f"classification: {outside.sum()} labels, {label[outside][0]} among them, are not "
+                f"in the {logits.shape[1]} classes from first_class = {self.first_class} on"
+            )
+        return measure_accuracy(logits, label)

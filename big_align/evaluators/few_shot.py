@@ -1,0 +1,194 @@
+"""Few-shot classification: linear probes, and class texts tuned on the images (iCLIP §4.4)."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from big_align.data.classes import ClassList, read_classes
+from big_align.data.prompts import choose_templates
+from big_align.data.sources import Source
+from big_align.data.tokenizers import Tokenizer
+from big_align.embedding import Embedder
+from big_align.errors import UserError
+from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
+from big_align.evaluators.features import (
+    LabelledFeatures,
+    check_classes,
+    check_what,
+    read_features,
+    shuffle_in_classes,
+)
+from big_align.evaluators.linear_probe import rate, search_strength
+from big_align.evaluators.logistic_regression import LogisticRegression
+from big_align.evaluators.scores import accuracy
+from big_align.evaluators.zero_shot import embed_classes
+
+MAX_HELD_OUT = 4
+"""So many images a class, and no more than the shots, choose the strength of regularisation."""
+
+
+def draw_shots(
+    label: Int[np.ndarray, "n"], shots: int, draw: int
+) -> tuple[Bool[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
+    """Draws images of each class to fit on, and others to choose the regularisation on.
+
+    In one draw the images of fewer shots are among those of more shots; draws are independent.
+
+    Args:
+      label: the class of each image.
+      shots: images a class to fit on.
+      draw: the number of the draw; the same number draws the same images.
+
+    Returns:
+      Which images are fitted on, and which are held out.
+
+    Raises:
+      UserError: a class has too few images.
+    """
+    held_out = min(shots, MAX_HELD_OUT)
+    place, size = shuffle_in_classes(label, seed=0, draw=draw)
+    if size.min() < shots + held_out:
+        raise UserError(
+            f"few_shot.train_source: class {label[size.argmin()]} has {size.min()} images; "
+            f"{shots} shots need {shots + held_out}, {held_out} of them to choose the "
+            f"regularisation: leave {shots} out of shots, or the class out of the source"
+        )
+    return place < shots, place >= size - held_out
+
+
+class FewShot:
+    """Accuracy after 1 to 16 images a class, mean and standard deviation over draws.
+
+    `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5). `text_4shot` is a
+    cosine classifier that begins as the texts of the classes. iCLIP tunes the text encoder that
+    makes them; here the vectors themselves are tuned, under a penalty on leaving the texts, which
+    needs no gradient through the encoder. `text_0shot` is where it begins.
+
+    CLIP does not say how these probes are regularised. Here its search runs for every draw, on
+    further images: as many a class as there are shots, at most 4.
+
+    Args:
+      source: the test set: examples with an image and a label.
+      transform: image operations, without randomness.
+      tokenizer: the one that the model was trained with.
+      train_source: labelled examples to draw from.
+      names: class names in the order of their labels, or a class list; None for no `text_`.
+      templates: texts with {} where the name goes; None for those of the class list, or else
+        "a photo of a {}.".
+      with_descriptions: whether a class is named "NAME, DESCRIPTION" where the list describes it.
+      shots: images a class.
+      draws: how often to draw (iCLIP: 3).
+      what: what the linear probe is on: "features" before projection, or "embedding".
+      temperature: of the cosine classifier.
+      max_broken_share: the share of broken examples above which evaluation stops.
+
+    Raises:
+      ValueError: a value is unknown or out of range, or the class list cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tokenizer: Tokenizer,
+        train_source: Source,
+        names: tuple[str, ...] | str | None = None,
+        templates: tuple[str, ...] | None = None,
+        with_descriptions: bool = False,
+        shots: tuple[int, ...] = (1, 2, 4, 8, 16),
+        draws: int = 3,
+        what: str = "features",
+        temperature: float = 0.01,
+        max_broken_share: float = 0.01,
+    ):
+        if not shots or min(shots) < 1:
+            raise ValueError(f"shots = {shots} must be one or more numbers from 1 on")
+        if draws < 1 or temperature <= 0:
+            raise ValueError(
+                f"draws = {draws} must be at least 1 and temperature = {temperature} above 0"
+            )
+        self.source, self.train_source, self.transform = source, train_source, transform
+        self.tokenizer, self.max_broken_share = tokenizer, max_broken_share
+        self.names: tuple[str, ...] = ()
+        if names is not None:
+            classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+            self.names = classes.phrases(with_descriptions)
+            self.templates = choose_templates(classes, templates)
+        self.shots, self.draws, self.what = shots, draws, check_what(what)
+        self.temperature = temperature
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Draws, fits and returns the accuracies.
+
+        Raises:
+          UserError: an example has no label, a class no name, or too few training examples.
+        """
+        train, test, classes = self._read(embedder, self.what)
+        # Classes with too few images are told before anything is fitted.
+        draw_shots(classes[train.label], max(self.shots), 0)
+        results: dict[str, float] = {}
+
+        def linear(part: LabelledFeatures) -> LogisticRegression:
+            return LogisticRegression(*part, len(classes))
+
+        self._measure("linear", linear, train, test, results)
+        if self.names:
+            texts = self._embed_texts(embedder, classes)
+            if self.what != "embedding":
+                train, test, _ = self._read(embedder, "embedding")
+            begin = CosineClassifier(texts, self.temperature)
+            results["text_0shot"] = accuracy(begin.scores(test.features), test.label)
+
+            def cosine(part: LabelledFeatures) -> CosineRegression:
+                return CosineRegression(*part, texts, self.temperature)
+
+            self._measure("text", cosine, train, test, results)
+        return results
+
+    def _read(
+        self, embedder: Embedder, what: str
+    ) -> tuple[LabelledFeatures, LabelledFeatures, Int[np.ndarray, "c"]]:
+        """Returns the training and the test set, with places in the classes for labels."""
+        given = self.transform, what, self.max_broken_share
+        train = read_features(embedder, self.train_source, *given, "few_shot.train_source")
+        test = read_features(embedder, self.source, *given, "few_shot.source")
+        check_classes(train.label, test.label, "few_shot.source", "few_shot.train_source")
+        classes = np.unique(train.label)
+        train, test = (x._replace(label=np.searchsorted(classes, x.label)) for x in (train, test))
+        return train, test, classes
+
+    def _embed_texts(
+        self, embedder: Embedder, classes: Int[np.ndarray, "c"]
+    ) -> Float[np.ndarray, "c d"]:
+        """Embeds the names of the classes that there are images of."""
+        if classes[-1] >= len(self.names):
+            raise UserError(
+                f"few_shot: label {classes[-1]} is not in the {len(self.names)} class names"
+            )
+        names = tuple(self.names[c] for c in classes)
+        return embed_classes(embedder, self.tokenizer, names, self.templates)
+
+    def _measure(
+        self,
+        name: str,
+        make: Any,
+        train: LabelledFeatures,
+        test: LabelledFeatures,
+        results: dict[str, float],
+    ) -> None:
+        """Adds the accuracies of one kind of classifier."""
+        for shots in self.shots:
+            found = []
+            for draw in range(self.draws):
+                fitted, held_out = (
+                    LabelledFeatures(*(x[mask] for x in train))
+                    for mask in draw_shots(train.label, shots, draw)
+                )
+                _, classifier = search_strength(
+                    make(fitted).fit,
+                    lambda c, part=held_out: rate(accuracy, c.scores(part.features), part.label),
+                )
+                found.append(accuracy(classifier.scores(test.features), test.label))
+            results[f"{name}_{shots}shot"] = float(np.mean(found))
+            results[f"{name}_{shots}shot_std"] = float(np.std(found))

@@ -1,0 +1,181 @@
+"""Linear probes of frozen features as in CLIP (Radford et al. 2021, appendix A.3)."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.data.sources import Source
+from big_align.embedding import Embedder
+from big_align.errors import UserError
+from big_align.evaluators.features import (
+    LabelledFeatures,
+    check_classes,
+    check_what,
+    read_features,
+    shuffle_in_classes,
+)
+from big_align.evaluators.logistic_regression import LogisticRegression
+from big_align.evaluators.scores import Score, lookup_score
+
+STEPS, DECADES = 8, 6
+"""Strengths are 10^(i / STEPS) from 10^-DECADES to 10^DECADES."""
+
+Classifier = TypeVar("Classifier")
+
+
+def search_strength(
+    fit: Callable[[float, Classifier | None], Classifier], measure: Callable[[Classifier], Any]
+) -> tuple[float, Classifier]:
+    """Searches the strength of regularisation as CLIP does, with 7 to 15 fits.
+
+    It begins with 10^-6, 10^-4, ..., 10^6 and halves the interval around the best one until there
+    are 8 steps a decade. Each fit starts at the classifier of the nearest strength so far, from
+    strong to weak. Of strengths that are equally good the strongest is taken.
+
+    Args:
+      fit: makes a classifier of a strength and a start.
+      measure: rates a classifier; the larger, the better.
+
+    Returns:
+      The best strength and its classifier.
+    """
+    fitted: dict[int, tuple[Any, Classifier]] = {}
+
+    def visit(index: int) -> None:
+        if abs(index) > STEPS * DECADES or index in fitted:
+            return
+        nearest = min(fitted, key=lambda other: abs(other - index), default=None)
+        start = None if nearest is None else fitted[nearest][1]
+        classifier = fit(10 ** (index / STEPS), start)
+        fitted[index] = measure(classifier), classifier
+
+    def find_best() -> int:
+        return max(fitted, key=lambda index: (fitted[index][0], index))
+
+    width = 2 * STEPS
+    for index in range(STEPS * DECADES, -STEPS * DECADES - 1, -width):
+        visit(index)
+    while width > 1:
+        width //= 2
+        peak = find_best()
+        visit(peak + width)
+        visit(peak - width)
+    best = find_best()
+    return 10 ** (best / STEPS), fitted[best][1]
+
+
+def rate(
+    score: Score, scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> tuple[float, float]:
+    """Rates a classifier on a validation set: by its score, and ties by cross-entropy."""
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    log_total = np.log(np.exp(shifted).sum(axis=1))
+    return score(scores, label), float((shifted[np.arange(len(label)), label] - log_total).mean())
+
+
+class LinearProbe:
+    """Score of a logistic regression on frozen features, by CLIP's protocol.
+
+    The strength of regularisation is searched on a validation set; the final classifier is fitted
+    on training and validation set together and scored once. Features are not standardised.
+    Examples with several labels (VOC2007) have no place in a source, and so not here.
+
+    Args:
+      source: the test set: examples with an image and a label.
+      transform: image operations, without randomness.
+      train_source: labelled examples to fit on.
+      validation_source: labelled examples to choose the strength on; None takes a share of each
+        class of `train_source`.
+      validation_share: that share.
+      what: "features" of the image tower before projection, or "embedding".
+      score: "accuracy", "mean_per_class", "mean_top1_top5" or "roc_auc".
+      max_iterations: of L-BFGS.
+      tolerance: length of the gradient, relative to the loss, that is taken for zero.
+      seed: of the split.
+      max_broken_share: the share of broken examples above which evaluation stops.
+
+    Raises:
+      ValueError: a value is unknown or out of range.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        train_source: Source,
+        validation_source: Source | None = None,
+        validation_share: float = 0.2,
+        what: str = "features",
+        score: str = "accuracy",
+        max_iterations: int = 1000,
+        tolerance: float = 1e-3,
+        seed: int = 0,
+        max_broken_share: float = 0.01,
+    ):
+        if not 0 < validation_share < 1:
+            raise ValueError(f"validation_share = {validation_share} is not in (0, 1)")
+        self.source, self.transform = source, transform
+        self.train_source, self.validation_source = train_source, validation_source
+        self.validation_share, self.seed = validation_share, seed
+        self.what, self.score = check_what(what), score
+        self._score = lookup_score(score)
+        self._solver = {"max_iterations": max_iterations, "tolerance": tolerance}
+        self.max_broken_share = max_broken_share
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Fits the probe.
+
+        Returns:
+          The test score by its name, that of the validation set before it was added, and the
+          `strength` that was chosen: CLIP's lambda, one over scikit-learn's C.
+
+        Raises:
+          UserError: an example has no label, or a class no training example.
+        """
+        train, validation, test = self._read(embedder)
+        both = LabelledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
+        classes, label = np.unique(both.label, return_inverse=True)
+        count = len(train.label)
+        regression = LogisticRegression(
+            train.features, label[:count], len(classes), **self._solver
+        )
+        strength, start = search_strength(
+            regression.fit,
+            lambda found: rate(self._score, found.scores(validation.features), label[count:]),
+        )
+        chosen = self._score(start.scores(validation.features), label[count:])
+        regression = LogisticRegression(both.features, label, len(classes), **self._solver)
+        scores = regression.fit(strength, start).scores(test.features)
+        return {
+            self.score: self._score(scores, np.searchsorted(classes, test.label)),
+            f"validation_{self.score}": chosen,
+            "strength": strength,
+        }
+
+    def _read(
+        self, embedder: Embedder
+    ) -> tuple[LabelledFeatures, LabelledFeatures, LabelledFeatures]:
+        """Returns the training, validation and test set."""
+
+        def read(source: Source, name: str) -> LabelledFeatures:
+            given = self.transform, self.what, self.max_broken_share
+            return read_features(embedder, source, *given, f"linear_probe.{name}")
+
+        train, test = read(self.train_source, "train_source"), read(self.source, "source")
+        check_classes(train.label, test.label, "linear_probe.source", "linear_probe.train_source")
+        if self.validation_source is not None:
+            validation = read(self.validation_source, "validation_source")
+            where = "linear_probe.validation_source", "linear_probe.train_source"
+            check_classes(train.label, validation.label, *where)
+            return train, validation, test
+        place, size = shuffle_in_classes(train.label, self.seed)
+        # Rounded up: a class keeps at least one example to fit on.
+        chosen = place >= np.ceil(size * (1 - self.validation_share))
+        if not chosen.any():
+            raise UserError(
+                f"linear_probe.train_source: no class has enough examples to take a share of "
+                f"{self.validation_share} for validation; give validation_source, or a larger share"
+            )
+        return *(LabelledFeatures(*(x[m] for x in train)) for m in (~chosen, chosen)), test

@@ -1,0 +1,86 @@
+"""Scores of classifiers as the data sets of CLIP's linear probes ask (MLCD, Table 11)."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from big_align.errors import UserError
+from big_align.evaluators.zero_shot import measure_accuracy
+
+Score = Callable[[np.ndarray, np.ndarray], float]
+
+
+def accuracy(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
+    """Returns the share of examples whose class scores highest, alone."""
+    return measure_accuracy(scores, label)["top1"]
+
+
+def mean_per_class(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
+    """Returns the mean of the classes' accuracies (Aircraft, Pets, Caltech101, Flowers)."""
+    return measure_accuracy(scores, label)["mean_per_class"]
+
+
+def mean_top1_top5(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
+    """Returns the mean of top-1 and top-5 accuracy (Kinetics700)."""
+    result = measure_accuracy(scores, label)
+    return (result["top1"] + result["top5"]) / 2
+
+
+def roc_auc(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
+    """Returns the area under the ROC curve of class 1 against class 0 (Hateful Memes).
+
+    Raises:
+      UserError: there are not two classes with examples of both.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if scores.shape[1] != 2 or len(np.unique(label)) != 2:
+        raise UserError(
+            f"roc_auc is for two classes with examples of both; there are {scores.shape[1]} "
+            f"classes, {len(np.unique(label))} of them with examples: use another score"
+        )
+    return float(roc_auc_score(label, scores[:, 1] - scores[:, 0]))
+
+
+def map_11_point(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"]) -> float:
+    """Returns the mean over classes of the 11-point average precision (VOC2007).
+
+    A class's is the mean, over recalls 0, 0.1, ..., 1, of the best precision at that recall or a
+    higher one (Everingham et al. 2010, §4.2). Examples that tie are found together.
+
+    Args:
+      scores: of each example for each class.
+      present: which classes an example has: none, one or several.
+
+    Raises:
+      UserError: a class has no example.
+    """
+    from sklearn.metrics import precision_recall_curve
+
+    if not present.any(axis=0).all():
+        missing = np.flatnonzero(~present.any(axis=0))
+        raise UserError(f"map_11_point: class {missing[0]} has no example; leave it out")
+    averages = []
+    for column in range(scores.shape[1]):
+        precision, recall, _ = precision_recall_curve(present[:, column], scores[:, column])
+        # The last point, of recall 0 and precision 1, is the library's own: nothing is found there.
+        reached = recall[:-1] >= np.arange(11)[:, None] / 10
+        averages.append(np.where(reached, precision[:-1], 0).max(axis=1).mean())
+    return float(np.mean(averages))
+
+
+SCORES: dict[str, Score] = {
+    "accuracy": accuracy,
+    "mean_per_class": mean_per_class,
+    "mean_top1_top5": mean_top1_top5,
+    "roc_auc": roc_auc,
+}
+"""Scores of examples with one label each."""
+
+
+def lookup_score(name: str) -> Score:
+    """Returns a score by its name; raises ValueError where there is none."""
+    if name not in SCORES:
+        raise ValueError(f"score = {name!r} is unknown; known: {', '.join(SCORES)}")
+    return SCORES[name]

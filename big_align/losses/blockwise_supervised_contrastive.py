@@ -1,0 +1,83 @@
+"""Supervised contrast in blocks of rows over the devices of a mesh.
+
+Same numbers and gradients as `supervised_contrastive.supervised_contrastive_loss`, without the
+whole matrix of logits: each device gathers all embeddings and contrasts its own rows with them, one
+block at a time. A block keeps nothing for the backward pass but its rows, and is computed again
+there. Gathering and replicating are inside what is differentiated, so their transposes sum the
+gradients over the devices.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.supervised_contrastive import (
+    Rows,
+    average_rows,
+    contrast_rows,
+    number_rows,
+)
+
+
+def blockwise_supervised_contrastive_loss(
+    z: Float[Array, "n d"],
+    label: Int[Array, " n"],
+    scale: Float[Array, ""],
+    mask: Bool[Array, " n"] | None = None,
+    *,
+    mesh: Mesh | None = None,
+    block: int = 256,
+) -> Float[Array, ""]:
+    """Returns what `supervised_contrastive.supervised_contrastive_loss` returns, in less memory.
+
+    Besides its arguments a device needs memory for a few blocks [block n] and for all embeddings
+    and their gradient, [n d] each.
+
+    Args:
+      z: unit-length embeddings, float32 or bfloat16; compared in float32.
+      label: a label per row.
+      scale: what multiplies the cosines.
+      mask: True on real rows; None when all are.
+      mesh: the devices that share the work, over all its axes; None computes in one piece.
+      block: rows of logits that a device computes at a time.
+
+    Raises:
+      ValueError: `block` is not positive.
+    """
+    if block < 1:
+        raise ValueError(f"block must be at least 1 row, got {block}")
+    devices = mesh.size if mesh else 1
+    blocks = math.ceil(len(z) / (block * devices))
+    padding = -len(z) % (blocks * devices)
+    rows = jax.tree.map(
+        lambda x: jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1))), number_rows(z, label, mask)
+    )
+    if mesh is None:
+        return average_rows(*_contrast_blocks(rows, rows, scale, blocks))
+
+    def contrast(rows: Rows, scale: Float[Array, ""]) -> tuple[Array, Array]:
+        others = jax.lax.all_gather(rows, mesh.axis_names, tiled=True)
+        return _contrast_blocks(rows, others, scale, blocks)
+
+    split = PartitionSpec(mesh.axis_names)
+    contrast = jax.shard_map(
+        contrast, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=split
+    )
+    return average_rows(*contrast(rows, scale))
+
+
+def _contrast_blocks(
+    rows: Rows, others: Rows, scale: Float[Array, ""], blocks: int
+) -> tuple[Float[Array, " b"], Bool[Array, " b"]]:
+    """Does what `contrast_rows` does, in so many blocks of equal size."""
+    cut = jax.tree.map(lambda x: x.reshape(blocks, -1, *x.shape[1:]), rows)
+
+    def contrast(block: Rows) -> tuple[Array, Array]:
+        return contrast_rows(block, others, scale)
+
+    # A loop's body is never merged with its recomputation, so it needs no barriers against that.
+    each, takes_part = jax.lax.map(jax.checkpoint(contrast, prevent_cse=False), cut)
+    return each.ravel(), takes_part.ravel()

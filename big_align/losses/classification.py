@@ -1,0 +1,69 @@
+"""Cross-entropy over a list of classes: eq. 1 of iCLIP (Wei et al. 2023), on given logits."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+def labelled_rows(
+    label: Int[Array, " b"], mask: Bool[Array, " b"], num_classes: int
+) -> Bool[Array, " b"]:
+    """Tells which rows are real and have a label in [0, `num_classes`)."""
+    return mask & (label >= 0) & (label < num_classes)
+
+
+def softmax_cross_entropy(
+    logits: Float[Array, "b c"],
+    label: Int[Array, " b"],
+    mask: Bool[Array, " b"],
+    label_smoothing: float = 0.0,
+) -> Float[Array, ""]:
+    """Returns the mean cross-entropy of the labelled rows; it is 0 if there are none.
+
+    A row that is masked, or whose label is negative or not among the classes, takes no part: it
+    counts neither in the value nor in the mean, and its gradient is 0.
+
+    Args:
+      logits: of each class.
+      label: the right class.
+      mask: True on real rows.
+      label_smoothing: share of the target spread over all classes, in [0, 1].
+
+    Returns:
+      A scalar, float32.
+    """
+    takes_part = labelled_rows(label, mask, logits.shape[1])
+    # Zeros before the logarithm: what is not finite in the other rows must not reach the gradient.
+    logits = jnp.where(takes_part[:, None], logits.astype(jnp.float32), 0)
+    log_probs = jax.nn.log_softmax(logits)
+    own = jnp.take_along_axis(log_probs, jnp.where(takes_part, label, 0)[:, None], axis=1)[:, 0]
+    each = -(1 - label_smoothing) * own - label_smoothing * log_probs.mean(axis=1)
+    return _mean_over(each, takes_part)
+
+
+def measure_batch(
+    logits: Float[Array, "b c"], label: Int[Array, " b"], mask: Bool[Array, " b"]
+) -> dict[str, Float[Array, ""]]:
+    """Returns what to log of a batch.
+
+    Args:
+      logits: of each class.
+      label: the right class.
+      mask: True on real rows.
+
+    Returns:
+      `accuracy` over the labelled rows, 0 without any, and `labels_outside`, the number of labels
+      that are beyond the last class.
+    """
+    takes_part = labelled_rows(label, mask, logits.shape[1])
+    hit = (jnp.argmax(logits, axis=1) == label).astype(jnp.float32)
+    outside = mask & (label >= logits.shape[1])
+    return {
+        "accuracy": _mean_over(hit, takes_part),
+        "labels_outside": outside.sum().astype(jnp.float32),
+    }
+
+
+def _mean_over(values: Float[Array, " b"], counted: Bool[Array, " b"]) -> Float[Array, ""]:
+    total = jnp.where(counted, values, 0).sum()
+    return total / jnp.maximum(counted.sum(), 1).astype(jnp.float32)

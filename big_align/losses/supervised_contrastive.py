@@ -1,0 +1,81 @@
+"""Supervised contrast of embeddings with each other: the plain formula.
+
+It holds the whole [n n] matrix several times over; `blockwise_supervised_contrastive` goes through
+the same formula a few rows at a time.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.contrastive import compute_logits
+
+_LOWEST = -1e30  # a finite logit of what is no candidate: a row of nothing else has no NaN
+
+
+def supervised_contrastive_loss(
+    z: Float[Array, "n d"],
+    label: Int[Array, " n"],
+    scale: Float[Array, ""],
+    mask: Bool[Array, " n"] | None = None,
+) -> Float[Array, ""]:
+    """Returns the mean over rows of the mean of -log P over the positives of a row.
+
+    P is the softmax of a row's cosines over all real rows but itself. Its positives are those of
+    equal label, itself left out. A row that is masked or has no positive takes no part: it counts
+    neither in the value nor in the mean, and the mean over no rows is 0; while it is real, others
+    are contrasted with it.
+
+    Args:
+      z: unit-length embeddings; several views of an image are several rows.
+      label: a label per row.
+      scale: what multiplies the cosines, one over the temperature.
+      mask: True on real rows; None when all are.
+
+    Source: Khosla et al. 2020, "Supervised contrastive learning", eq. 2 (the sum over positives is
+    outside the logarithm), averaged over rows instead of summed.
+    """
+    rows = number_rows(z, label, mask)
+    return average_rows(*contrast_rows(rows, rows, scale))
+
+
+class Rows(NamedTuple):
+    """Embeddings in float32 or better, and what says which of them are positive for each other."""
+
+    z: Float[Array, "n d"]
+    label: Int[Array, " n"]
+    mask: Bool[Array, " n"]
+    number: Int[Array, " n"]  # of the row in the batch: a row is no candidate of itself
+
+
+def number_rows(
+    z: Float[Array, "n d"], label: Int[Array, " n"], mask: Bool[Array, " n"] | None
+) -> Rows:
+    """Completes the rows of a batch."""
+    number = jnp.arange(len(z))
+    mask = jnp.ones(len(z), bool) if mask is None else mask
+    return Rows(z.astype(jnp.promote_types(z.dtype, jnp.float32)), label, mask, number)
+
+
+def contrast_rows(
+    rows: Rows, others: Rows, scale: Float[Array, ""]
+) -> tuple[Float[Array, " b"], Bool[Array, " b"]]:
+    """Contrasts rows with others.
+
+    Returns:
+      The mean of -log P over the positives of each row, 0 where there is none; and which rows have
+      positives.
+    """
+    candidate = rows.mask[:, None] & others.mask & (rows.number[:, None] != others.number)
+    positive = candidate & (rows.label[:, None] == others.label)
+    logits = jnp.where(candidate, compute_logits(rows.z, others.z, scale), _LOWEST)
+    surprise = jnp.where(positive, -jax.nn.log_softmax(logits), 0).sum(axis=1)
+    positives = positive.sum(axis=1)
+    return surprise / jnp.maximum(positives, 1).astype(surprise.dtype), positives > 0
+
+
+def average_rows(each: Float[Array, " n"], takes_part: Bool[Array, " n"]) -> Float[Array, ""]:
+    """Returns the mean over the rows that take part; the others are 0."""
+    return each.sum() / jnp.maximum(takes_part.sum(), 1).astype(each.dtype)

@@ -1,0 +1,105 @@
+"""The texts of all classes, encoded in every step: iCLIP (Wei et al. 2023), §3.2.
+
+The classes are split over the devices, as the paper does. A device encodes its part in chunks that
+are computed again in the backward pass, so that besides the embeddings it needs the memory of one
+chunk, however many classes there are.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
+
+from big_align import sharding
+from big_align.data.prompts import fill_templates
+from big_align.data.tokenizers import Tokenizer
+
+Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
+
+
+def tokenize_classes(phrases: Sequence[str], template: str, tokenizer: Tokenizer) -> Ids:
+    """Returns the ids of every class text and which are real, as long as the longest text.
+
+    Args:
+      phrases: what fills the template, a phrase a class.
+      template: a text with one {}.
+      tokenizer: turns texts into ids.
+
+    Raises:
+      ValueError: the template has no {}.
+    """
+    text, text_mask = tokenizer([texts[0] for texts in fill_templates(phrases, (template,))])
+    longest = np.flatnonzero(text_mask.any(axis=0)).max(initial=0) + 1
+    return text[:, :longest], text_mask[:, :longest]
+
+
+class ClassTexts:
+    """Class texts, laid out in equal chunks over the devices.
+
+    The number of classes need not divide: the last class is repeated as often as needed, and `mask`
+    tells which rows are classes.
+
+    Args:
+      text: token ids, a row a class.
+      text_mask: True on real tokens.
+      mesh: the devices.
+      chunk: texts that a device encodes at a time, at most.
+
+    Raises:
+      ValueError: `chunk` is not positive, or there is no class.
+    """
+
+    def __init__(
+        self,
+        text: Int32[np.ndarray, "n l"],
+        text_mask: Bool[np.ndarray, "n l"],
+        mesh: Mesh,
+        chunk: int,
+    ):
+        if chunk < 1:
+            raise ValueError(f"chunk must be at least 1 text, got {chunk}")
+        if not len(text):
+            raise ValueError("there is no class to make a text of")
+        self.mesh = mesh
+        self.count = len(text)
+        self.chunks = math.ceil(self.count / (mesh.size * chunk))
+        padding = (0, -self.count % (mesh.size * self.chunks)), (0, 0)
+        # Copies of a real text: no tower has to make sense of a text without tokens.
+        self.text = np.pad(text, padding, mode="edge")
+        self.text_mask = np.pad(text_mask, padding, mode="edge")
+        self.mask = np.arange(len(self.text)) < self.count
+
+    def encode(
+        self,
+        encode_text: Callable[..., Float[Array, "n d"]],
+        params: Any,
+        rng: PRNGKeyArray | None = None,
+    ) -> Float[Array, "p d"]:
+        """Embeds the texts of all classes; differentiable by the parameters.
+
+        Args:
+          encode_text: a function of parameters, `text` [n l], `text_mask` [n l] and a key, which is
+            None where `rng` is; returns embeddings.
+          params: the parameters, whole on every device.
+          rng: split into a key a chunk; None for none.
+
+        Returns:
+          An embedding a row of `mask`, split over the devices.
+        """
+        keys = None if rng is None else jax.random.split(rng, self.mesh.size * self.chunks)
+
+        def encode_rows(params: Any, rows: Any) -> Float[Array, "m d"]:
+            text, text_mask, keys = rows
+            cut = lambda x: x.reshape(self.chunks, -1, x.shape[-1])  # noqa: E731
+            # In a loop nothing merges the two computations of a chunk.
+            encode_chunk = jax.checkpoint(
+                lambda chunk: encode_text(params, *chunk), prevent_cse=False
+            )
+            ztxt = jax.lax.map(encode_chunk, (cut(text), cut(text_mask), keys))
+            return ztxt.reshape(-1, ztxt.shape[-1])
+
+        return sharding.map_rows(encode_rows, params, (self.text, self.text_mask, keys), self.mesh)

@@ -1,0 +1,172 @@
+"""iCLIP (Wei et al. 2023, §3.2): each image is named among all classes and the batch's captions.
+
+The classifier's weights are the embeddings of the class texts "a photo of a NAME, DESCRIPTION"
+(eq. 5), which the text encoder makes anew in every step. A labelled image's positive is the text of
+its class, a captioned image's its own captions, and the candidates of both are the texts of every
+class and all captions of the batch (eq. 6).
+"""
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from big_align import sharding
+from big_align.data.classes import ClassList
+from big_align.data.tokenizers import Tokenizer
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+from big_align.losses.classification import labelled_rows
+from big_align.losses.contrastive import compute_logits
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.align import Clip
+from big_align.objectives.class_texts import ClassTexts, tokenize_classes
+from big_align.objectives.two_tower import real_texts
+from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+
+TEXT_TO_IMAGE = ("captions", "none", "all")
+
+
+class Iclip(Clip):
+    """Trains by one softmax over the texts of all classes and the captions of the batch.
+
+    The positive of a row with a label is the text of its class; its text in the batch takes no
+    part. A row with a negative label is an image with its captions. A row whose label is beyond the
+    last class takes no part at all, as if it was masked; the metric `labels_outside` counts these.
+
+    Eq. 6 has images as queries only, which without labels is one direction of CLIP. `text_to_image`
+    says which texts ask for their images too, in a softmax over the images of the batch:
+
+      "captions": captions do. A class text does not: which images it is compared to would hang on
+        which classes the batch has, while eq. 6 was made to compare with all.
+      "none": no text does, as eq. 6 stands.
+      "all": captions do, and every class that has an image in the batch, once.
+
+    The loss is the sum of eq. 6 and the mean over the texts that ask, the latter times the number
+    of labels that ask (a captioned image is one, with all its captions) per image. So each term
+    weighs one over the number of images, as in eq. 6: what an example counts for does not depend on
+    how many captions happen to be in its batch, and a mean would let a single one weigh as much as
+    all images together. Without captions the loss is eq. 6; without labels it is ALIGN's sum of
+    both directions, with the class texts as further candidates of the images.
+
+    Args:
+      model: the dual encoder; its text tower has no running statistics.
+      mesh: over which class texts are encoded and the loss is computed.
+      classes: what the labels stand for.
+      tokenizer: turns class texts into ids, as it does captions.
+      template: class texts, with {} where the name goes.
+      with_descriptions: whether a class text goes on with the description of the class, where there
+        is one (eq. 5).
+      chunk: class texts that a device encodes at a time.
+      text_to_image: "captions", "none" or "all".
+      temperature: initial value of exp(-tau); iCLIP does not say, CLIP §2.5: 0.07.
+      min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
+      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        mesh: Mesh,
+        classes: ClassList,
+        tokenizer: Tokenizer,
+        template: str = "a photo of a {}",
+        with_descriptions: bool = True,
+        chunk: int = 128,
+        text_to_image: str = "captions",
+        temperature: float = 0.07,
+        min_temperature: float = 0.01,
+        keep_logits_bytes: int = 2**28,
+    ):
+        super().__init__(
+            model,
+            mesh,
+            temperature=temperature,
+            min_temperature=min_temperature,
+            keep_logits_bytes=keep_logits_bytes,
+        )
+        if text_to_image not in TEXT_TO_IMAGE:
+            known = ", ".join(TEXT_TO_IMAGE)
+            raise ValueError(f"text_to_image = {text_to_image!r} is unknown; known: {known}")
+        ids = tokenize_classes(classes.phrases(with_descriptions), template, tokenizer)
+        self.class_texts = ClassTexts(*ids, mesh, chunk)
+        self.text_to_image = text_to_image
+
+    def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Float[Array, "p d"]:
+        """Embeds the texts of all classes, in training mode; the rows beyond them are padding."""
+        return self._encode_classes(params, rng)
+
+    def _encode_classes(self, params: Params, rng: PRNGKeyArray | None) -> Float[Array, "p d"]:
+        """Embeds the texts of all classes; without `rng` in evaluation mode."""
+
+        def encode_text(params: Params, text: Array, text_mask: Array, key: Array | None) -> Array:
+            return self.model.apply(
+                {"params": params},
+                text,
+                text_mask,
+                train=key is not None,
+                rngs={} if key is None else {"dropout": key},
+                method="encode_text",
+            )
+
+        return self.class_texts.encode(encode_text, params["model"], rng)
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: Float[Array, "p d"], batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns eq. 6, and the other direction as `text_to_image` says."""
+        label, num_classes = batch["label"], self.class_texts.count
+        labelled = labelled_rows(label, batch["mask"], num_classes)
+        pair = batch["mask"] & (label < 0)
+        captions = real_texts(batch).reshape(len(label), -1) & pair[:, None]
+        own_label = len(prepared) + jnp.arange(len(label))  # of a pair; no class has it
+        image_to_text, text_to_image = blockwise_contrastive_loss(
+            outputs["zimg"],
+            scale=self.scale(params),
+            image_label=jnp.where(labelled, label, own_label),
+            image_mask=labelled | pair,
+            mesh=self.mesh,
+            keep_logits_bytes=self.keep_logits_bytes,
+            **self._join_texts(prepared, outputs["ztxt"], own_label, captions),
+        )
+        captioned = captions.any(axis=1).sum()
+        seen = jnp.zeros(num_classes, bool).at[label].max(labelled, mode="drop").sum()
+        queries = {"captions": captioned, "none": 0, "all": captioned + seen}[self.text_to_image]
+        share = queries / jnp.maximum(labelled.sum() + captioned, 1)
+        return image_to_text + share * text_to_image, {
+            "image_to_text_loss": image_to_text,
+            "text_to_image_loss": text_to_image,
+            "temperature": 1 / self.scale(params),
+            "labels_outside": (batch["mask"] & (label >= num_classes)).sum().astype(jnp.float32),
+        }
+
+    def _join_texts(
+        self,
+        of_classes: Float[Array, "p d"],
+        of_captions: Float[Array, "b *k d"],
+        own_label: Int[Array, " b"],
+        captions: Bool[Array, "b k"],
+    ) -> dict[str, Array]:
+        """Returns what the loss knows of its texts, the classes and the captions of the batch."""
+        texts = {
+            "ztxt": (of_classes, of_captions.reshape(captions.size, -1)),
+            "text_label": (
+                jnp.arange(len(of_classes)),
+                jnp.repeat(own_label, captions.shape[1]),
+            ),
+            "text_mask": (jnp.asarray(self.class_texts.mask), captions.ravel()),
+            "text_queries": (
+                jnp.full(len(of_classes), self.text_to_image == "all"),
+                jnp.full(captions.size, self.text_to_image != "none"),
+            ),
+        }
+        return {name: sharding.concatenate_rows(x, self.mesh) for name, x in texts.items()}
+
+    def classify(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b c"]:
+        """Returns the logits of the classes by their texts, in evaluation mode."""
+        zimg = self.embed_image(params, model_state, batch)
+        ztxt = self._encode_classes(params, None)[: self.class_texts.count]
+        return compute_logits(zimg, ztxt, self.scale(params))

@@ -1,0 +1,176 @@
+"""MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019) around any objective with labels.
+
+Both replace an image by a mixture with a partner's, and its target by the same mixture of targets.
+A loss that is linear in the targets needs no soft labels for that: it is
+
+    share * loss(own examples) + (1 - share) * loss(partners' examples)
+
+on the same embeddings of the mixed images, when one share holds for the whole batch.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from big_align.types import Batch, Metrics, Objective, Outputs, Params
+
+
+class MixedLabels:
+    """Trains an objective on mixtures of labelled images; everything else is the objective's.
+
+    Labelled rows are paired first with last, second with last but one, and so on; a row without a
+    label, and the one in the middle of an odd number, stays as it is. A batch has one share and one
+    choice of method. Partners may lie on any device, so the batch's images, in uint8, are collected
+    on every device for the moment of mixing.
+
+    Args:
+      objective: what is trained; its loss must be linear in the targets that `label` gives.
+      mixup_alpha: both parameters of the Beta distribution of MixUp's share; 0 for no MixUp.
+      cutmix_alpha: the same for CutMix.
+      probability: of mixing a batch at all.
+      switch_probability: of CutMix in a batch that is mixed, where both may be.
+
+    Raises:
+      ValueError: a value is out of its range, or neither method may be chosen.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        mixup_alpha: float = 0.8,
+        cutmix_alpha: float = 1.0,
+        probability: float = 1.0,
+        switch_probability: float = 0.5,
+    ):
+        for name, value in (("mixup_alpha", mixup_alpha), ("cutmix_alpha", cutmix_alpha)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} = {value} must be 0 or a positive number")
+        chances = ("probability", probability), ("switch_probability", switch_probability)
+        for name, value in chances:
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} = {value} is not in [0, 1]")
+        if mixup_alpha == cutmix_alpha == 0:
+            raise ValueError("mixup_alpha and cutmix_alpha are both 0: there is nothing to mix by")
+        self.objective = objective
+        self.mixup_alpha = mixup_alpha
+        self.cutmix_alpha = cutmix_alpha
+        self.probability = probability
+        only_one = 1.0 if cutmix_alpha > 0 else 0.0
+        both = mixup_alpha > 0 and cutmix_alpha > 0
+        self.switch_probability = switch_probability if both else only_one
+        for name in dir(objective):
+            if not name.startswith("_") and not hasattr(self, name):
+                setattr(self, name, getattr(objective, name))
+
+    def augment(self, batch: Batch, rng: PRNGKeyArray) -> Batch:
+        """Mixes the images of a global batch.
+
+        Args:
+          batch: with one view an image; uint8 images are rounded back to uint8.
+          rng: of the choice of method, the share and the box.
+
+        Returns:
+          The batch with mixed images, and with `partner` [b], the row that each is mixed with or
+          its own, `partner_label` [b], and `mix_share` [b], the share that is its own: one number,
+          repeated.
+
+        Raises:
+          ValueError: there are several views an image.
+        """
+        inner_rng, rng = jax.random.split(rng)
+        batch = self.objective.augment(batch, inner_rng)
+        image, label = batch["image"], batch["label"]
+        if image.ndim != 4:
+            raise ValueError(
+                f"images {image.shape} have several views, which cannot be mixed: set "
+                "config.data.views_per_image = 1, or do not mix"
+            )
+        partner = pair_rows(batch["mask"] & (label >= 0))
+        weight, share = self._draw(rng, image.shape[1:3])
+        weight = weight[:, :, None]
+        own, other = (x.astype(jnp.float32) for x in (image, image[partner]))
+        mixed = weight * own + (1 - weight) * other
+        if not jnp.issubdtype(image.dtype, jnp.floating):
+            mixed = jnp.round(mixed)
+        moved = (partner != jnp.arange(len(partner)))[:, None, None, None]
+        return {
+            **batch,
+            "image": jnp.where(moved, mixed.astype(image.dtype), image),
+            "partner": partner,
+            "partner_label": label[partner],
+            "mix_share": jnp.broadcast_to(share, label.shape),
+        }
+
+    def _draw(
+        self, rng: PRNGKeyArray, size: tuple[int, int]
+    ) -> tuple[Float[Array, "h w"], Float[Array, ""]]:
+        """Draws what each pixel of an image's own weighs, and its own share."""
+        mix_rng, switch_rng, mixup_rng, cutmix_rng, box_rng = jax.random.split(rng, 5)
+        mixes = jax.random.uniform(mix_rng) < self.probability
+        cuts = jax.random.uniform(switch_rng) < self.switch_probability
+        # A method that is off is never chosen; its draw needs some alpha.
+        share = jax.random.beta(mixup_rng, *[self.mixup_alpha or 1.0] * 2)
+        box = draw_box(box_rng, size, jax.random.beta(cutmix_rng, *[self.cutmix_alpha or 1.0] * 2))
+        outside = 1 - box.astype(jnp.float32)
+        weight = jnp.where(mixes, jnp.where(cuts, outside, share), 1.0)
+        return weight, jnp.where(mixes, jnp.where(cuts, outside.mean(), share), 1.0)
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: object, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the mixture of the losses for the own labels and for the partners'.
+
+        An example is its image, its label and its texts: where the image counts as its partner's,
+        so does the row's text.
+        """
+        partner, share = batch["partner"], batch["mix_share"][0]
+        swapped = {k: batch[k][partner] for k in ("text", "text_mask") if k in batch}
+        texts = {k: x[partner] for k, x in outputs.items() if k == "ztxt"}
+        own = self.objective.loss(params, outputs, prepared, batch)
+        other = self.objective.loss(
+            params,
+            {**outputs, **texts},
+            prepared,
+            {**batch, **swapped, "label": batch["partner_label"]},
+        )
+        return jax.tree.map(lambda x, y: share * x + (1 - share) * y, own, other)
+
+
+def pair_rows(eligible: Bool[Array, " b"]) -> Int[Array, " b"]:
+    """Returns the row that each eligible row is paired with, from the outside in.
+
+    Args:
+      eligible: which rows are paired; the others have themselves.
+
+    Returns:
+      A permutation that is its own inverse.
+    """
+    rows = jnp.arange(len(eligible))
+    rank = jnp.cumsum(eligible) - 1
+    (by_rank,) = jnp.nonzero(eligible, size=len(rows), fill_value=0)
+    return jnp.where(eligible, by_rank[rank[-1] - rank], rows)
+
+
+def draw_box(
+    rng: PRNGKeyArray, size: tuple[int, int], share: Float[Array, ""]
+) -> Bool[Array, "h w"]:
+    """Draws CutMix's box: 1 - `share` of the area, about any pixel, clipped at the borders.
+
+    Args:
+      rng: of the centre.
+      size: height and width of the image.
+      share: the part that lies outside the box, before it is clipped.
+
+    Returns:
+      True in the box.
+    """
+
+    def side(key: PRNGKeyArray, length: int) -> Bool[Array, " n"]:
+        # Whole pixels, equally many on either side of the centre.
+        half = jnp.floor(length * jnp.sqrt(1 - share)).astype(jnp.int32) // 2
+        centre = jax.random.randint(key, (), 0, length)
+        position = jnp.arange(length)
+        return (position >= centre - half) & (position < centre + half)
+
+    rows, columns = (side(*x) for x in zip(jax.random.split(rng), size, strict=True))
+    return rows[:, None] & columns

@@ -1,0 +1,124 @@
+"""The naive multi-task baseline of iCLIP (Wei et al. 2023, §4.2): one image tower, two heads.
+
+Labelled images train a linear classifier on the pooled features (eq. 1), captioned images CLIP's
+loss with the text tower (eq. 2), and the two losses are averaged.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+
+from big_align.losses.classification import labelled_rows, measure_batch, softmax_cross_entropy
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.align import Clip
+from big_align.objectives.cross_entropy import init_classifier, make_classifier
+from big_align.objectives.two_tower import flatten_texts, real_texts
+from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+
+
+class MultiTask(Clip):
+    """Trains a classifier on labelled rows, and contrasts captioned rows with each other.
+
+    A row with a label in [0, `num_classes`) takes part in the classifier's loss only, one with a
+    negative label in the contrast only; a label beyond the last class takes part in neither and is
+    counted in the metric `labels_outside`. The loss is the mean of the two; in a batch with rows of
+    one kind only it is the loss of that kind. Texts of labelled rows are encoded and not used.
+
+    Args:
+      model: the dual encoder.
+      mesh: over which the loss is computed.
+      num_classes: length of the list that labels count into.
+      temperature: initial value of exp(-tau), of the contrast.
+      min_temperature: lower bound of exp(-tau).
+      label_smoothing: share of the target spread over the classes or the batch, in both losses.
+      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        mesh: Mesh,
+        num_classes: int,
+        temperature: float = 0.07,
+        min_temperature: float = 0.01,
+        label_smoothing: float = 0.0,
+        keep_logits_bytes: int = 2**28,
+    ):
+        super().__init__(
+            model,
+            mesh,
+            temperature=temperature,
+            min_temperature=min_temperature,
+            label_smoothing=label_smoothing,
+            keep_logits_bytes=keep_logits_bytes,
+        )
+        self.num_classes = num_classes
+        self.classifier = make_classifier(num_classes)
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the towers' parameters, tau and the classifier."""
+        params, model_state = super().init(rng, batch)
+        head = init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model)
+        return params | {"classifier": head}, model_state
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `features` [b f], and `zimg` and `ztxt` as `TwoTower.encode` does."""
+        (features, zimg, ztxt), new_state = self.model.apply(
+            {"params": params["model"], **model_state},
+            batch["image"],
+            *flatten_texts(batch),
+            mutable=list(model_state),
+            rngs={"dropout": rng},
+            method=_encode_all,
+        )
+        ztxt = ztxt.reshape(*batch["text"].shape[:-1], -1)
+        outputs = {"features": features, "zimg": zimg, "ztxt": ztxt}
+        return outputs, {**model_state, **new_state}
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the mean of the losses of the two tasks."""
+        label, mask = batch["label"], batch["mask"]
+        captioned = {**batch, "mask": mask & (label < 0)}
+        towers = {k: outputs[k] for k in ("zimg", "ztxt")}
+        contrastive, metrics = super().loss(params, towers, None, captioned)
+
+        logits = self.logits(params, outputs["features"])
+        classification = softmax_cross_entropy(logits, label, mask, self.label_smoothing)
+
+        # Each is 0 where it has no rows.
+        kinds = labelled_rows(label, mask, self.num_classes), real_texts(captioned)
+        tasks = sum(kind.any().astype(jnp.float32) for kind in kinds)
+        total = (classification + contrastive) / jnp.maximum(tasks, 1)
+        return total, metrics | measure_batch(logits, label, mask) | {
+            "classification_loss": classification,
+            "contrastive_loss": contrastive,
+        }
+
+    def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
+        """Returns what the classifier's softmax normalises."""
+        return self.classifier.apply({"params": params["classifier"]}, features)
+
+    def classify(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b c"]:
+        """Returns the classifier's logits of the training classes, in evaluation mode."""
+        return self.logits(params, self.image_features(params, model_state, batch))
+
+
+def _encode_all(
+    model: DualEncoder,
+    image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
+    text: Int[Array, "n l"],
+    text_mask: Bool[Array, "n l"],
+) -> tuple[Float[Array, "b f"], Float[Array, "b d"], Float[Array, "n d"]]:
+    """Encodes in training mode; features and embeddings of the images come from one pass."""
+    features = model.image_features(image, train=True)
+    return features, model.embed_features(features), model.encode_text(text, text_mask, train=True)

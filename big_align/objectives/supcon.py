@@ -1,0 +1,150 @@
+"""SupCon (Khosla et al. 2020): views of images of one class attract each other; no texts.
+
+Training has two stages, and this is the first: the tower learns, followed by a projection head
+that serves the loss alone. The second stage trains a classifier on the locked tower: a config with
+the same image tower, `config.objective.name = "cross_entropy"` with `train_image_tower = False`,
+and `config.init.image` naming this stage's workdir. k-NN and linear probe need no second stage.
+"""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from big_align.errors import UserError
+from big_align.losses.blockwise_supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+)
+from big_align.models import layers
+from big_align.models.dual_encoder import DualEncoder, normalize
+from big_align.objectives.two_tower import TwoTower
+from big_align.objectives.unicl import distinguish_pairs
+from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+
+
+class SupCon(TwoTower):
+    """Trains the image tower by supervised contrast of several views an image.
+
+    The batch's `image` is [b v h w 3] with v >= 2 views. The parameters are `model`, the image
+    tower's, and `head`, the projection's. A captioned image is a class of its own: its views are
+    positive for each other alone.
+
+    Args:
+      model: the encoder; its text tower, if any, is left out.
+      mesh: over which the loss is computed.
+      temperature: divisor of the cosines, not learned (Khosla et al. §4: 0.1).
+      projection_dim: size of what the head makes of the tower's features (§3: 128).
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self, model: DualEncoder, mesh: Mesh, temperature: float = 0.1, projection_dim: int = 128
+    ):
+        super().__init__(model)
+        if temperature <= 0:
+            raise ValueError(f"temperature = {temperature} must be positive")
+        if projection_dim < 1:
+            raise ValueError(f"projection_dim = {projection_dim} must be at least 1")
+        self.mesh = mesh
+        self.temperature = temperature
+        self.head = ProjectionHead(projection_dim)
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the parameters of the image tower and of the head, and BatchNorm statistics."""
+        image = _views(batch)[:, 0]
+        model_rng, head_rng = jax.random.split(rng)
+        variables = dict(self.model.init(model_rng, image, method="image_features"))
+        features = jnp.zeros((1, self.model.image.output_dim))
+        head = self.head.init(head_rng, features)["params"]
+        return {"model": variables.pop("params"), "head": head}, variables
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `zviews` [b v d], the projections of all views; unit length."""
+        views = _views(batch)
+        features, new_state = self.model.apply(
+            {"params": params["model"], **model_state},
+            views.reshape(-1, *views.shape[2:]),
+            train=True,
+            method="image_features",
+            mutable=list(model_state),
+            rngs={"dropout": rng},
+        )
+        z = normalize(self.head.apply({"params": params["head"]}, features))
+        # A tower without running statistics leaves its collections out of what it returns.
+        return {"zviews": z.reshape(*views.shape[:2], -1)}, {**model_state, **new_state}
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the supervised contrastive loss over all views of all images."""
+        zviews = outputs["zviews"]
+        loss = blockwise_supervised_contrastive_loss(
+            zviews.reshape(-1, zviews.shape[-1]),
+            jnp.repeat(distinguish_pairs(batch["label"]), zviews.shape[1]),
+            jnp.float32(1 / self.temperature),
+            jnp.repeat(batch["mask"], zviews.shape[1]),
+            mesh=self.mesh,
+        )
+        return loss, {}
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns the tower's features at unit length, in evaluation mode; `image` is [b h w 3].
+
+        The head is left out: features before it separate classes better (Khosla et al. §3).
+        """
+        return normalize(self.image_features(params, model_state, batch))
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """There are no texts to embed.
+
+        Raises:
+          UserError: always.
+        """
+        raise UserError(
+            "supcon has no text side: evaluate it by image features (k-NN, linear probe), or train "
+            "a classifier on its tower with the objective cross_entropy"
+        )
+
+
+class ProjectionHead(nn.Module):
+    """A hidden layer of the features' own width, and a linear layer (Khosla et al. §3, "Proj").
+
+    Args:
+      dim: size of the result.
+    """
+
+    dim: int
+
+    @nn.compact
+    def __call__(self, features: Float[Array, "b f"]) -> Float[Array, "b d"]:
+        """Projects features; the result is not of unit length yet."""
+        init = {"kernel_init": nn.initializers.lecun_normal()}
+        width = features.shape[-1]
+        hidden = layers.dense(width, ("embed", "mlp"), name="hidden", **init)(features)
+        return layers.dense(self.dim, ("mlp", None), name="projection", **init)(nn.relu(hidden))
+
+
+def _views(batch: Mapping) -> Array:
+    """Returns the images of a training batch.
+
+    Raises:
+      UserError: there are fewer than two views an image.
+    """
+    image = batch["image"]
+    if image.ndim != 5 or image.shape[1] < 2:
+        raise UserError(
+            f"supcon needs at least two views an image, [b v h w 3], but images are "
+            f"{list(image.shape)}: set config.data.views_per_image = 2"
+        )
+    return image

@@ -1,0 +1,89 @@
+"""UniCL (Yang et al. 2022): images, texts and labels in one space, contrasted by their labels.
+
+Every image and text of equal label are positive for each other, whichever rows they stand in; an
+image-text pair has a label of its own (Algorithm 1). Cosines are multiplied by exp(tau), and each
+row of either softmax spreads its target evenly over its own positives.
+
+The two directions are named here by where the softmax starts:
+  image_to_text  each image is classified over the texts of the batch (eq. 2),
+  text_to_image  each text is classified over the images of the batch (eq. 3).
+The paper's §3.2 and Algorithm 1 do the same, but §3.3 and Table 3 swap the names: §3.3 says that
+eq. 3 becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies an image
+over class vectors, which is eq. 2 with class vectors for texts. Table 3's third row trains by the
+term that "resembles CE" alone, and §4.1 explains its distance from cross-entropy by an image being
+compared with the classes of its batch only. So that row is image_to_text here.
+"""
+
+import math
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.align import Clip
+from big_align.types import Batch, Metrics, Outputs, Params
+
+DIRECTIONS = ("both", "image_to_text", "text_to_image")
+
+
+class Unicl(Clip):
+    """Trains by softmax over the batch with positives from labels (UniCL eq. 1, Algorithm 1).
+
+    Args:
+      model: the dual encoder.
+      mesh: over which the loss is computed.
+      temperature: initial value of exp(-tau) (§3.4: tau = 1).
+      min_temperature: lower bound of exp(-tau), by projection after each update.
+      direction: "both" trains by the mean of the directions; "image_to_text" (Table 3's third row)
+        and "text_to_image" train by one, and log the other.
+      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        mesh: Mesh,
+        temperature: float = math.exp(-1),
+        min_temperature: float = 0.01,
+        direction: str = "both",
+        keep_logits_bytes: int = 2**28,
+    ):
+        super().__init__(
+            model,
+            mesh,
+            temperature=temperature,
+            min_temperature=min_temperature,
+            keep_logits_bytes=keep_logits_bytes,
+        )
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
+        self.direction = direction
+
+    def labels(self, batch: Batch) -> Int[Array, " b"]:
+        """Returns the class of each row, or what tells a pair from all others."""
+        return distinguish_pairs(batch["label"])
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the mean of the directions, or the one that is trained."""
+        loss, metrics = super().loss(params, outputs, prepared, batch)
+        if self.direction != "both":
+            loss = metrics[f"{self.direction}_loss"]
+        return loss, metrics
+
+
+def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:
+    """Gives each image-text pair a label that no other row has (Algorithm 1, TargetM).
+
+    Args:
+      label: of the global batch; negative for an image-text pair, and a class otherwise.
+
+    Returns:
+      Labels in which pair i has -1 - i, which is unique over all devices.
+    """
+    return jnp.where(label < 0, -1 - jnp.arange(len(label), dtype=label.dtype), label)

@@ -1,0 +1,74 @@
+"""Describes the classes of a list, so that texts can say "NAME, DESCRIPTION" (iCLIP eq. 5).
+
+For example:
+  python -m big_align.tools.describe_classes --classes=imagenet --output=imagenet_described.json
+  python -m big_align.tools.describe_classes --classes=shop/classes.csv \\
+      --descriptions=products.json --wordnet=nltk_data --output=shop/described.json
+
+A description comes from the file of --descriptions, else from the list itself, else from the
+WordNet id of the class, and for a class without such an id from its name. The output is a class
+list again. The report tells which names were ambiguous and what found no description.
+"""
+
+import argparse
+import os
+import sys
+
+from big_align.data import descriptions
+from big_align.data.classes import read_classes, write_classes
+from big_align.data.word_net import WordNet
+from big_align.errors import UserError
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.describe_classes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--classes",
+        required=True,
+        help="a class list of the package (imagenet, cifar100, ...) or a file: JSON, CSV, or text "
+        "with a name a line",
+    )
+    parser.add_argument("--output", required=True, help="the JSON file to write")
+    parser.add_argument(
+        "--wordnet", help="folder with corpora/wordnet.zip (default: where NLTK looks, $NLTK_DATA)"
+    )
+    parser.add_argument(
+        "--descriptions", help="JSON {name or id: description}, or JSON or CSV rows with these"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the output")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    try:
+        if not options.output.endswith(".json"):
+            raise UserError(f"--output={options.output} must end in .json")
+        if os.path.exists(options.output) and not options.overwrite:
+            raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
+        classes = read_classes(options.classes)
+        path = options.descriptions
+        given = descriptions.read_descriptions(path) if path else {}
+        found = descriptions.describe(classes, WordNet(options.wordnet), given)
+        described = descriptions.apply_descriptions(classes, found)
+        source = f"{options.classes}, described by big_align.tools.describe_classes"
+        if any(each.origin in ("id", "name") for each in found):
+            source += " from WordNet 3.0"
+        os.makedirs(os.path.dirname(options.output) or ".", exist_ok=True)
+        write_classes(described, options.output, source)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(descriptions.report(described, found, given)))
+    print(options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""iCLIP's Table 4 in small: 202 classes and batches of 64, a half of them captioned photographs.
+
+Arguments: `iclip` (class texts with WordNet's descriptions), `iclip_names` (without), `unicl`.
+The descriptions come from
+  python -m big_align.tools.describe_classes --classes=$BIG_ALIGN_DATA/tiny_imagenet/classes.json \
+      --output=data/tiny_imagenet_described.json
+"""
+
+from big_align.build import complete_config
+from configs import two_cores
+
+METHODS = ("iclip", "iclip_names", "unicl")
+DESCRIBED = "data/tiny_imagenet_described.json"
+
+
+def get_config(arg: str = "iclip_names"):
+    """Returns the config of a method."""
+    if arg not in METHODS:
+        raise ValueError(f"configs/iclip_tiny_imagenet.py takes {', '.join(METHODS)}, not {arg!r}")
+    described = arg == "iclip"
+    config = two_cores.get_base(length=32)
+    config.batch_size = 64
+    config.total_steps = 800
+    labels = two_cores.labels_of("tiny_imagenet")
+    config.data.mixture = dict(captions=two_cores.flickr8k_captions(), labels=labels)
+    if described:
+        config.data.mixture.labels.classes = DESCRIBED
+    config.objective = dict(name="unicl", temperature=0.1)
+    if arg != "unicl":
+        config.objective = dict(
+            name="iclip",
+            temperature=0.1,
+            with_descriptions=described,
+            template="a photo of a {}",  # eq. 5
+        )
+    config.evaluators = dict(
+        zero_shot=two_cores.zero_shot(
+            "tiny_imagenet",
+            "val",
+            DESCRIBED if described else None,
+            with_descriptions=described,
+        ),
+        retrieval=two_cores.retrieval(),
+    )
+    return complete_config(config)

@@ -1,0 +1,167 @@
+"""A class list says the same in every form, and what is wrong with it is told by its place."""
+
+import json
+import pathlib
+
+import pytest
+
+import big_align.data.classes
+from big_align.data.classes import (
+    ClassList,
+    built_in_names,
+    join_classes,
+    read_classes,
+    write_classes,
+)
+
+CRANES = ClassList(
+    ("heron", "crane", "crane"), ("", "a bird", "lifts, and lowers"), ("n1", "n2", ""), ("a {}.",)
+)
+
+SIZES = {  # of the data sets; Caltech101 has a background class
+    "birdsnap": 500, "caltech101": 102, "cifar10": 10, "cifar100": 100, "clevr_counts": 8,
+    "country211": 211, "describable_textures": 47, "eurosat": 10, "fer2013": 7,
+    "fgvc_aircraft": 100, "flowers102": 102, "food101": 101, "gtsrb": 43, "hateful_memes": 2,
+    "imagenet": 1000, "kinetics700": 700, "kitti": 4, "mnist": 10, "oxford_pets": 37,
+    "pascal_voc2007": 20, "patch_camelyon": 2, "resisc45": 45, "sst2": 2, "stanford_cars": 196,
+    "stl10": 10, "sun397": 397, "ucf101": 101,
+}  # fmt: skip
+
+
+def write(tmp_path, content, name="classes.json") -> str:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    return str(tmp_path / name)
+
+
+def test_all_forms_of_one_list_are_equal(tmp_path):
+    rows = [("rocking_chair", "", ""), ("crane", "a bird, large", "n02012849")]
+    keys = ("name", "description", "id")
+    objects = [dict(zip(keys, row, strict=True)) for row in rows]
+    wanted = ClassList(("rocking chair", "crane"), ("", "a bird, large"), ("", "n02012849"))
+    csv = 'name, description, id\nrocking_chair,,\ncrane,"a bird, large",n02012849\n'
+    for content, name in (
+        (objects, "a.json"),
+        ({"classes": objects}, "b.json"),
+        ([{"label": 0, "names": "rocking chair, rocker"}, {**objects[1], "label": 1}], "c.json"),
+        ([{"names": ["rocking chair", "rocker"]}, {**objects[1], "coarse": "bird"}], "d.json"),
+        (csv, "e.csv"),
+        ("\ufeff" + csv.replace("\n", "\r\n"), "f.csv"),
+    ):
+        assert read_classes(write(tmp_path, content, name)) == wanted, name
+    names = ClassList.from_names(("rocking chair", "crane"))
+    assert read_classes(write(tmp_path, ["rocking_chair", "crane"])) == names
+    assert read_classes(write(tmp_path, "rocking_chair\n crane \n\n", "a.txt")) == names
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    for classes in (CRANES, ClassList.from_names(('"quoted"', "naïve {}"))):
+        path = str(tmp_path / "written.json")
+        write_classes(classes, path, "a test")
+        assert read_classes(path) == classes
+
+
+def test_phrases_add_what_descriptions_there_are():
+    assert CRANES.phrases(False) == CRANES.names
+    assert CRANES.phrases(True) == ("heron", "crane, a bird", "crane, lifts, and lowers")
+    one = ClassList(("leek",), ("Boil it.",), ("",))
+    assert one.phrases(True) == ("leek, Boil it",)  # the template ends the sentence
+
+
+def test_the_position_as_an_integer_is_a_label_and_no_id(tmp_path):
+    assert read_classes(write(tmp_path, [{"id": 0, "name": "a"}])).ids == ("",)
+    assert read_classes(write(tmp_path, "id,name\n0,a\nb7,c\n", "a.csv")).ids == ("", "b7")
+    assert read_classes(write(tmp_path, [{"id": "0", "name": "a"}])).ids == ("0",)
+    assert read_classes(write(tmp_path, [{"id": 1, "name": "a"}])).ids == ("1",)
+
+
+def test_equal_names_stay_different_classes(tmp_path):
+    rows = [{"name": "crane", "id": "n1"}, {"name": "crane", "id": "n2"}, {"name": "crane"}]
+    assert read_classes(write(tmp_path, rows)).names == ("crane",) * 3
+
+
+def test_joining_shifts_labels_by_the_lengths_before():
+    pets = ClassList.from_names(("cat", "crane"))
+    joined = join_classes([CRANES, pets, CRANES])
+    assert joined.names == (*CRANES.names, *pets.names, *CRANES.names)
+    assert joined.descriptions[5:] == CRANES.descriptions and joined.ids[5:] == CRANES.ids
+    assert joined.templates == ()
+    assert join_classes([CRANES]) == CRANES
+    assert join_classes([CRANES, CRANES]).templates == CRANES.templates
+    nested = join_classes([join_classes([CRANES, pets]), CRANES])
+    assert nested == joined
+
+
+def test_built_in_lists_are_those_of_the_data_sets():
+    assert {name: len(read_classes(name)) for name in built_in_names()} == SIZES
+    for name in SIZES:
+        classes = read_classes(name)
+        assert classes.templates and all(x.count("{}") == 1 for x in classes.templates), name
+    imagenet = read_classes("imagenet")
+    assert len(imagenet.templates) == 80 and len(set(imagenet.ids)) == 1000
+    assert imagenet.ids == tuple(sorted(imagenet.ids))  # the order of ILSVRC's labels
+    assert (imagenet.names[134], imagenet.ids[134]) == ("crane bird", "n02012849")
+    assert read_classes("cifar10").names[:3] == ("airplane", "automobile", "bird")
+    assert read_classes("fer2013").names[3] == "happy"  # the first of several names
+
+
+def test_the_licence_of_the_names_is_kept():
+    folder = pathlib.Path(big_align.data.classes.BUILT_IN)
+    assert "Copyright (c) 2021 OpenAI" in (folder / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_lists_of_real_data_sets(data_dir):
+    tiny = read_classes(str(data_dir / "tiny_imagenet" / "classes.json"))
+    assert len(tiny) == len(set(tiny.ids)) == 202
+    assert (tiny.names[3], tiny.ids[3]) == ("rocking chair", "n04099969")
+    grocery = read_classes(str(data_dir / "grocery" / "classes.json"))
+    assert len(grocery) == 81 and set(grocery.ids) == {""} and all(grocery.descriptions)
+    assert grocery.names[0] == "Golden-Delicious"
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        ([], "a.json", "a.json: has no class"),
+        ("\n\n", "a.txt", "a.txt: has no class"),
+        ("name,id\n", "a.csv", "a.csv: has no class"),
+        (["a", ""], "a.json", "a.json, entry 1: has no name"),
+        (["a", {"names": []}], "a.json", "a.json, entry 1: has no name"),
+        ([{"description": "x"}], "a.json", "a.json, entry 0: has no name"),
+        ("a\n\nb\n", "a.txt", "a.txt, line 2: has no name"),
+        ("name,id\na,n1\n,n2\n", "a.csv", "a.csv, line 3: has no name"),
+        ([3], "a.json", "entry 0: 3 must be a text or an object with a `name`"),
+        ([{"name": "a", "description": 3}], "a.json", "entry 0: the description of 'a' must be"),
+        (
+            [{"name": "a", "label": 1}],
+            "a.json",
+            "entry 0: `label` is 1; it must be the position, 0",
+        ),
+        (
+            ["a", "b", "a"],
+            "a.json",
+            "entry 0 and entry 2 are both 'a' and nothing tells them apart",
+        ),
+        ("a_b\nc\na b\n", "a.txt", "line 1 and line 3 are both 'a b'"),
+        ("label\n0\n", "a.csv", "the first line must name the columns, `name` .*; it has: label"),
+        ("name,description\na,b,c\n", "a.csv", "line 2: has not the 2 columns"),
+        ("{", "a.json", "a.json: is no JSON"),
+        ({"names": ["a"]}, "a.json", "must be a list .* or an object with `classes`"),
+        ({"classes": ["a"], "templates": ["x"]}, "a.json", "one {} where the class name goes"),
+    ],
+)
+def test_a_wrong_list_is_told_by_its_place(tmp_path, content, name, message):
+    with pytest.raises(ValueError, match=message):
+        read_classes(write(tmp_path, content, name))
+
+
+def test_an_unknown_list_suggests_a_near_one(tmp_path):
+    with pytest.raises(
+        ValueError, match="'cifar_100' is neither .*did you mean 'cifar100'.*ucf101"
+    ):
+        read_classes("cifar_100")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(ValueError, match="latin.txt: cannot be read as text"):
+        read_classes(str(tmp_path / "latin.txt"))
+    with pytest.raises(ValueError, match="2 names, 1 descriptions and 2 ids"):
+        ClassList(("a", "b"), ("",), ("", ""))

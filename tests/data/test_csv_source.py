@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from samples import encode_image, make_pixels
+
+from big_align.data.csv_source import CsvSource
+from big_align.data.loader import EvalLoader
+from big_align.data.sources import BrokenExample, Source
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    for number in range(20):
+        image = encode_image(make_pixels(number))
+        (tmp_path / "images" / f"{number}.png").write_bytes(image)
+    return tmp_path
+
+
+def write(folder, text: str, name: str = "train.csv") -> str:
+    (folder / name).write_bytes(text.encode())
+    return str(folder / name)
+
+
+def test_rows_keep_their_order_and_what_they_say(folder):
+    lines = [f'images/{n}.png,"the number, {n}",{n % 7}' for n in range(20)]
+    path = write(folder, "image,text,class\n" + "\n".join(lines) + "\n")
+    source = CsvSource(path, label="class", caption="text")
+    assert isinstance(source, Source) and source.class_names is None
+    with EvalLoader(source, "", batch_size=20) as loader:
+        (batch,) = loader.images()
+        assert batch["image"][:, 0, 0, 0].tolist() == list(range(20))
+        np.testing.assert_array_equal(loader.labels(), np.arange(20) % 7)
+        assert loader.captions() == [[f"the number, {n}"] for n in range(20)]
+    assert source.name(1, 2) == "train.csv, line 20"
+    assert CsvSource(path).read_text(1, 2) == ([], -1)
+
+
+def test_names_are_numbered_in_sorted_order(folder):
+    rows = ["images/0.png\tpear", "images/1.png\tapple", "images/2.png\t", "images/3.png\tpear"]
+    path = write(folder, "\ufeffimage\tkind\r\n" + "\r\n".join(rows), "train.tsv")
+    source = CsvSource(path, label="kind")
+    assert source.class_names == ("apple", "pear")
+    assert [source.read(0, n).label for n in range(4)] == [1, 0, -1, 1]
+    other = write(folder, "image;kind\nimages/1.png;apple\n\nimages/0.png;pear\n")
+    other = CsvSource(other, label="kind", delimiter=";")
+    assert other.class_names == source.class_names
+    assert [other.read_text(0, n)[1] for n in range(2)] == [0, 1]
+    assert [other.name(0, n) for n in range(2)] == ["train.csv, line 2", "train.csv, line 4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "train.csv has no line after the names of the columns"),
+        ("image,label\n", "train.csv has no line after the names of the columns"),
+        ("file,label\nimages/0.png,1\n", "no column 'image'; its first line names file, label"),
+        ("image,class\nimages/0.png,1\n", "no column 'label'; its first line names image, class"),
+        ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),
+        ("image,label\nimages/0.png,1\n ,2\n", "train.csv, line 3 names no image in the column"),
+        ("image,label\n0.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
+        ("image,label\nimages/0.png,1\nimages/1.png,x\n", "line 3: the label is 'x' and that of"),
+        ("image,label\nimages/0.png,x\nimages/1.png,1\n", "line 3: the label is '1' and that of"),
+        ("image,label\nimages/0.png,-3\n", "line 2: the label is -3, not a class number"),
+        ('image,label\nimages/0.png,"1\n', "train.csv, line 2: .*unexpected end of data"),
+    ],
+)
+def test_mistakes_name_file_and_line(folder, text, message):
+    with pytest.raises(ValueError, match=message):
+        CsvSource(write(folder, text), label="label")
+
+
+def test_files_that_cannot_be_read_are_named(folder):
+    with pytest.raises(ValueError, match="missing.csv cannot be read"):
+        CsvSource(str(folder / "missing.csv"))
+    (folder / "x.csv").write_bytes(b"image\na.png\n\xff.png\n")
+    with pytest.raises(ValueError, match="x.csv, line 3 is not UTF-8"):
+        CsvSource(str(folder / "x.csv"))
+
+
+def test_an_empty_caption_or_a_missing_image_is_a_broken_example(folder):
+    path = write(folder, "image,text\nimages/0.png, \nimages/99.png,a\n")
+    source = CsvSource(path, caption="text")
+    with pytest.raises(BrokenExample, match="the caption is empty"):
+        source.read(0, 0)
+    with pytest.raises(BrokenExample, match="there is no file .*99.png"):
+        source.read(0, 1)

@@ -1,0 +1,114 @@
+"""Draws are balanced and nested; the text classifier begins at zero-shot and fits what it sees."""
+
+import numpy as np
+import pytest
+
+from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
+from big_align.evaluators.few_shot import FewShot, draw_shots
+from big_align.evaluators.zero_shot import measure_accuracy
+from tests.evaluators.colours import ColourEmbedder, make_source, tokenize
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_draws_are_balanced_nested_and_apart_from_what_is_held_out():
+    label = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [20, 21, 25, 30, 40, 22]))
+    for draw in range(3):
+        before = np.zeros(len(label), bool)
+        for shots in (1, 2, 4, 8, 16):
+            fitted, held_out = draw_shots(label, shots, draw)
+            assert np.bincount(label[fitted]).tolist() == [shots] * 6
+            assert np.bincount(label[held_out]).tolist() == [min(shots, 4)] * 6
+            assert not (fitted & held_out).any() and not (before & ~fitted).any()
+            np.testing.assert_array_equal(fitted, draw_shots(label, shots, draw)[0])
+            before = fitted
+    assert (draw_shots(label, 4, 0)[0] != draw_shots(label, 4, 1)[0]).any()
+    with pytest.raises(ValueError, match="class 0 has 20 images; 17 shots need 21, 4 of them"):
+        draw_shots(label, 17, 0)
+
+
+def make_regression(seed=0, temperature=0.1):
+    rng = np.random.default_rng(seed)
+    zimg, texts = (unit(rng.normal(size=(n, 30)).astype(np.float32)) for n in (20, 4))
+    label = rng.integers(0, 4, 20)
+    return zimg, texts, label, CosineRegression(zimg, label, texts, temperature, tolerance=1e-4)
+
+
+def test_strong_regularisation_keeps_the_texts_and_weak_one_fits_the_images():
+    zimg, texts, label, regression = make_regression()
+    kept = regression.fit(1e6)
+    np.testing.assert_allclose(kept.vectors, texts, atol=1e-5)
+    fitted = regression.fit(1e-4, kept)
+    before = measure_accuracy(CosineClassifier(texts, 0.1).scores(zimg), label)["top1"]
+    assert before < 0.6 and measure_accuracy(fitted.scores(zimg), label)["top1"] == 1
+    # Cosines: the length of a vector does not matter.
+    longer = fitted._replace(vectors=fitted.vectors * np.array([[1], [2], [3], [4]]))
+    np.testing.assert_allclose(longer.scores(zimg), fitted.scores(zimg), rtol=1e-5)
+
+
+def test_nothing_nearby_is_better_than_the_fit():
+    zimg, texts, label, regression = make_regression()
+    strength, fitted = 0.1, regression.fit(0.1)
+
+    def loss(vectors):
+        logits = CosineClassifier(vectors, 0.1).scores(np.float64(zimg))
+        own = np.take_along_axis(logits, label[:, None], 1)
+        penalty = strength / 2 * np.sum(((vectors - texts) / 0.1) ** 2)
+        return np.log(np.exp(logits - own).sum(axis=1)).sum() + penalty
+
+    rng = np.random.default_rng(1)
+    best = loss(fitted.vectors)
+    assert best < loss(np.float64(texts))
+    for size in (1e-2, 1e-3):
+        moves = (size * rng.normal(size=texts.shape) for _ in range(20))
+        assert all(loss(fitted.vectors + move) > best for move in moves)
+
+
+def test_images_beside_their_texts_are_named_with_any_number_of_shots():
+    """Eight colours a class, near the colour of the class's text; labels 1, 3 and 5 of six."""
+    rng = np.random.default_rng(0)
+    centres = 3 * np.eye(6, 16)
+    table = np.vstack([centres, np.repeat(centres, 8, 0) + 0.2 * rng.normal(size=(48, 16))])
+    label = np.repeat([1, 3, 5], 8)
+    source = make_source(6 + 8 * label + np.tile(np.arange(8), 3), label)
+    names = tuple(str(c) for c in range(6))
+    evaluate = FewShot(
+        source, "resize(2)", tokenize, source, names, ("a photo of {}",), shots=(1, 4), draws=2
+    )
+    result = evaluate(ColourEmbedder(table))
+    assert result["text_0shot"] == 1
+    for name in ("linear_1shot", "linear_4shot", "text_1shot", "text_4shot"):
+        assert result[name] == 1 and result[f"{name}_std"] == 0
+    assert set(FewShot(source, "resize(2)", tokenize, source, shots=(2,))(
+        ColourEmbedder(table)
+    )) == {"linear_2shot", "linear_2shot_std"}
+
+
+def test_mean_and_spread_are_over_draws_that_differ():
+    rng = np.random.default_rng(3)
+    label = np.repeat(np.arange(4), 30)
+    table = np.eye(4, 5)[label] + 0.6 * rng.normal(size=(120, 5))
+    source = make_source(np.arange(120), label)
+
+    def run(draws):
+        evaluate = FewShot(source, "resize(2)", tokenize, source, shots=(1, 16), draws=draws)
+        return evaluate(ColourEmbedder(table))
+
+    one, three = run(1), run(3)
+    assert one["linear_1shot_std"] == 0 < three["linear_1shot_std"] < 0.3
+    assert three["linear_16shot"] > three["linear_1shot"] > 0.25
+    assert three == run(3)
+
+
+def test_bad_input_is_named():
+    embedder = ColourEmbedder(np.eye(3))
+    source = make_source([0, 1, 2] * 5, [0, 1, 7] * 5)
+    with pytest.raises(ValueError, match="label 7 is not in the 2 class names"):
+        FewShot(source, "resize(2)", tokenize, source, ("0", "1"), shots=(1,))(embedder)
+    with pytest.raises(ValueError, match="class 0 has 5 images; 4 shots need 8"):
+        FewShot(source, "resize(2)", tokenize, source, shots=(4,))(embedder)
+    for options in ({"shots": ()}, {"shots": (0,)}, {"draws": 0}, {"temperature": 0.0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            FewShot(source, "resize(2)", tokenize, source, **options)

@@ -1,0 +1,74 @@
+"""Features and logits go through the embedder as embeddings do: padded, gathered, in order."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from big_align.embedding import Embedder
+from big_align.types import Objective
+from tests import tiny
+
+
+class Verbs(Objective):
+    """Stands for an objective: each verb is linear in the mean colour."""
+
+    traces = 0
+
+    def image_features(self, params, model_state, batch):
+        type(self).traces += 1
+        return batch["image"].mean((1, 2)) @ params["features"]
+
+    def classify(self, params, model_state, batch):
+        return batch["image"].mean((1, 2)) @ params["classes"]
+
+
+def batches_of(image, batch_size):
+    for start in range(0, len(image), batch_size):
+        rows = image[start : start + batch_size]
+        padded = np.zeros((batch_size, *image.shape[1:]), image.dtype)
+        padded[: len(rows)] = rows
+        yield {"image": padded, "mask": np.arange(batch_size) < len(rows)}
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_every_image_gives_its_own_row(devices):
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (21, 4, 4, 3)).astype(np.uint8)
+    params = {"features": rng.normal(size=(3, 5)), "classes": rng.normal(size=(3, 2))}
+    embedder = Embedder(Verbs(), tiny.make_mesh(devices), 8).use(params, {})
+    Verbs.traces = 0
+    for verb, method in (("features", "image_features"), ("classes", "classify_images")):
+        rows, mask = getattr(embedder, method)(batches_of(image, 8), 21)
+        expected = image.astype(np.float64).mean((1, 2)) @ params[verb]
+        np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-3)
+        assert mask.all() and rows.dtype == np.float32
+    assert Verbs.traces == 1
+
+
+def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
+    objective = tiny.make_objective(tiny.make_mesh())
+    batch = tiny.make_batch(4)
+    variables = jax.jit(objective.init)(jax.random.PRNGKey(0), batch)
+    params, model_state = nn.meta.unbox(variables)
+    embedder = Embedder(objective, tiny.make_mesh(), 4).use(params, model_state)
+    one = {k: batch[k] for k in ("image", "mask")}
+    features, _ = embedder.image_features([one], 4)
+    zimg, _ = embedder.embed_images([one], 4)
+    length = np.linalg.norm(features, axis=1, keepdims=True)
+    assert np.abs(length - 1).min() > 1e-2
+    np.testing.assert_allclose(features / length, zimg, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "method, remedy", [("image_features", "what='embedding'"), ("classify_images", "zero_shot")]
+)
+def test_an_objective_without_the_verb_is_named(method, remedy):
+    verb = {"classify_images": "classify"}.get(method, method)
+    verbs = [name for name in vars(Objective) if not name.startswith("_")]
+    Bare = type("Bare", (), {name: lambda *args: None for name in {*verbs, verb}})
+    embedder = Embedder(Bare(), tiny.make_mesh(), 1).use({}, {})
+    delattr(Bare, verb)
+    one = {"image": np.zeros((1, 2, 2, 3), np.uint8), "mask": np.ones(1, bool)}
+    with pytest.raises(ValueError, match=f"the objective Bare has no .*{remedy}"):
+        getattr(embedder, method)([one], 1)
