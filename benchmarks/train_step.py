@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from big_align import build, sharding
-from big_align.config_check import BlankTokenizer
 from big_align.command_line import load_config
+from big_align.config_check import BlankTokenizer
 from big_align.logs import Progress
 from big_align.state import describe_state
 from big_align.step import compile_step, count_flops, make_train_step

@@ -171,8 +171,8 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
     given["tokenizer"] = tokenizer
     given = {name: value for name, value in given.items() if name in wanted}
     objective = make(target, node, "config.objective", **given)
-    mixing = config["mixing"]
-    if mixing["mixup_alpha"] or mixing["cutmix_alpha"]:
+    mixing = config.get("mixing") or {}
+    if mixing.get("mixup_alpha") or mixing.get("cutmix_alpha"):
         objective = make(MixedLabels, mixing, "config.mixing", objective=objective)
     return objective
 

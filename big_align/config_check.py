@@ -39,6 +39,8 @@ FIELDS = {
     "checkpoint",
     "init",
 }
+ADDED = {"init", "mixing"}
+"""Fields that workdirs of earlier versions may lack."""
 INIT = ("all", "image", "text")
 """What of a model may start from earlier weights."""
 

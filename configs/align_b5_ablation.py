@@ -7,7 +7,7 @@ Arguments, separated by commas:
 For example --config=configs/align_b5_ablation.py:dim=160,temperature=64
 """
 
-from configs import align_l2
+from configs import align_l2, common
 
 ROWS = {
     "dim": ("640", "320", "160", "80"),
@@ -18,11 +18,7 @@ ROWS = {
 
 def get_config(arg: str = ""):
     """Returns the config of a row of Table 8."""
-    rows = dict(part.partition("=")[::2] for part in arg.split(",") if part)
-    for name, value in rows.items():
-        if value not in ROWS.get(name, ()):
-            legal = "; ".join(f"{n}={'|'.join(v)}" for n, v in ROWS.items())
-            raise ValueError(f"configs/align_b5_ablation.py:{name}={value} is not one of {legal}")
+    rows = common.parse_argument(arg, ROWS)
     config = align_l2.get_config()
     config.total_steps = 1_000_000  # §6.1: 1M steps
     config.model.image.variant = "b5"

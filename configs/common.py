@@ -1,6 +1,7 @@
 """Every field that a config has, with the value it takes when a config does not say otherwise."""
 
 import os
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict, config_dict
 
@@ -54,6 +55,27 @@ def get_base() -> ConfigDict:
             ),
         )
     )
+
+
+def parse_argument(arg: str, legal: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Reads a config's argument, `name=value,name=value`.
+
+    Args:
+      arg: what stands behind the colon of --config.
+      legal: the values of each name.
+
+    Returns:
+      The values that are given, by name.
+
+    Raises:
+      ValueError: a name or value is not legal; the message lists those that are.
+    """
+    given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
+    for name, value in given.items():
+        if value not in legal.get(name, ()):
+            listed = "; ".join(f"{n}={'|'.join(v)}" for n, v in legal.items())
+            raise ValueError(f"{name}={value} is not one of {listed}")
+    return given
 
 
 def data_dir() -> str:

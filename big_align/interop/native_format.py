@@ -124,7 +124,8 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
     Raises:
       MissingCheckpoint: there is no complete checkpoint.
     """
-    config = ConfigDict(read_config(path / "config.json", tuple(sorted(config_check.FIELDS - {"init"}))))
+    fields = tuple(sorted(config_check.FIELDS - config_check.ADDED))
+    config = ConfigDict(read_config(path / "config.json", fields))
     config.mesh.fsdp = 1  # whatever it was trained on
     tokenizer = build.build_tokenizer(config)
     objective, _, found, _ = trained_weights.load_weights(config, str(path), tokenizer)
