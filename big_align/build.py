@@ -48,6 +48,7 @@ OBJECTIVES = {
 TOKENIZERS = {
     "wordpiece": "big_align.data.tokenizers:WordPieceTokenizer",
     "clip": "big_align.data.tokenizers:ClipTokenizer",
+    "roberta": "big_align.data.roberta_tokenizer:RobertaTokenizer",
     "words": "big_align.data.tokenizers:WordTokenizer",
     "class_names": "big_align.data.tokenizers:ClassNameTokenizer",
 }

@@ -1,25 +1,28 @@
 """CLIP's byte-pair encoding (Radford et al. 2021, §2.4) in plain Python."""
 
 import functools
-import gzip
 import hashlib
 import html
-import json
-import os
 import re
-import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int32
+
+from big_align.data.byte_pairs import (
+    CONTRACTIONS,
+    byte_letters,
+    character_class,
+    merge_pieces,
+    read_merges,
+)
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
 START, END = "<|startoftext|>", "<|endoftext|>"
 
 # CLIP splits clean text into contractions, letters, single digits, and other signs. A caption that
 # spells out a special token is plain text, lest it end in its middle.
-CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 ASCII_WORDS = re.compile(rf"{CONTRACTIONS}|[a-z]+|[0-9]|[^\sa-z0-9]+")  # five times faster
 
 # Typographic characters that CLIP's cleaning (ftfy) makes plain.
@@ -53,7 +56,7 @@ class ClipTokenizer:
             raise ValueError(f"length is {length}; it must be at least 3")
         pairs = list_merges(merges)
         pieces = list_pieces(pairs)
-        self._letters = _byte_letters()
+        self._letters = byte_letters()
         self._ids = {piece: number for number, piece in enumerate(pieces)}
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._any_words = _any_words()
@@ -84,12 +87,7 @@ class ClipTokenizer:
         """Merges the bytes of a word, the pair of the lowest rank first."""
         pieces = [self._letters[byte] for byte in word.encode("utf-8")]
         pieces[-1] += "</w>"
-        while len(pieces) > 1:
-            pairs = zip(pieces, pieces[1:], strict=False)
-            best = min(pairs, key=lambda pair: self._ranks.get(pair, NUM_MERGES))
-            if best not in self._ranks:
-                break
-            pieces = _merge(pieces, best)
+        pieces = merge_pieces(pieces, self._ranks)
         return tuple(self._ids[piece] for piece in pieces)
 
 
@@ -100,17 +98,6 @@ def clean_text(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.translate(PLAIN))
     return " ".join(text.split()).lower()
-
-
-def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
-    """Joins every occurrence of a pair, from the left."""
-    merged: list[str] = []
-    for piece in pieces:
-        if merged and (merged[-1], piece) == pair:
-            merged[-1] += piece
-        else:
-            merged.append(piece)
-    return merged
 
 
 def list_merges(path: str) -> list[tuple[str, str]]:
@@ -126,19 +113,7 @@ def list_merges(path: str) -> list[tuple[str, str]]:
     Raises:
       ValueError: the file is missing or is not such a list.
     """
-    if not os.path.isfile(path):
-        raise ValueError(f"merges: no file {path!r}; CLIP publishes bpe_simple_vocab_16e6.txt.gz")
-    try:
-        opener = gzip.open if path.endswith(".gz") else open
-        with opener(path, "rt", encoding="utf-8") as file:
-            text = file.read()
-        if path.endswith(".json"):
-            merges = json.loads(text)["model"]["merges"]
-            lines = [m if isinstance(m, str) else " ".join(m) for m in merges]
-        else:
-            lines = text.split("\n")[1 : 1 + NUM_MERGES]
-    except (OSError, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise ValueError(f"merges: {path!r} cannot be read as merges ({error})") from error
+    lines = read_merges(path, "CLIP publishes bpe_simple_vocab_16e6.txt.gz")[:NUM_MERGES]
     pairs = [tuple(line.split()) for line in lines]
     if len(pairs) != NUM_MERGES or any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"merges: {path!r} does not hold {NUM_MERGES} pairs of pieces")
@@ -147,39 +122,17 @@ def list_merges(path: str) -> list[tuple[str, str]]:
 
 def list_pieces(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Lists every piece in the order of its id: bytes, bytes that end a word, merges, specials."""
-    letters = _byte_letters().values()
+    letters = byte_letters().values()
     # ids count the bytes in the order of their letters' code points, then the merges
     singles = sorted(letters, key=lambda letter: (ord(letter) > 255, letter))
     pieces = singles + [letter + "</w>" for letter in singles]
     return [*pieces, *(first + second for first, second in pairs), START, END]
 
 
-def _byte_letters() -> dict[int, str]:
-    """Gives every byte a letter to be written with: its own, or the next one from 256 on."""
-    visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    letters = {byte: chr(byte) for byte in visible}
-    hidden = (byte for byte in range(256) if byte not in letters)
-    return letters | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
-
-
 def _any_words() -> re.Pattern[str]:
     """Builds CLIP's pattern for any language.
 
-    The standard library has no classes for Unicode's letters and numbers, so those numbers that
-    `\w` holds and `\d` does not (fractions, Roman numerals) are listed.
+    `\w` holds letters and numbers, but `\d` lacks some (fractions, Roman numerals).
     """
-    category = unicodedata.category
-    characters = map(chr, range(sys.maxunicode + 1))
-    numbers = "".join(_ranges(c for c in characters if category(c) in ("Nl", "No")))
+    numbers = character_class("Nl", "No")
     return re.compile(rf"{CONTRACTIONS}|[^\W\d_{numbers}]+|[\d{numbers}]|(?:[^\s\w]|_)+")
-
-
-def _ranges(characters: Iterable[str]) -> list[str]:
-    """Writes sorted characters as ranges of a character class."""
-    ranges: list[list[str]] = []
-    for character in characters:
-        if ranges and ord(ranges[-1][1]) + 1 == ord(character):
-            ranges[-1][1] = character
-        else:
-            ranges.append([character, character])
-    return [f"{first}-{last}" for first, last in ranges]

@@ -21,8 +21,12 @@ from big_align.types import Objective, Params
 FORMAT = "big_align"
 TEMPERATURE = "temperature"
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
-VOCABULARIES = {"wordpiece": "vocabulary", "clip": "merges"}
-"""The argument of a tokenizer that names a file."""
+VOCABULARIES = {
+    "wordpiece": ("vocabulary",),
+    "clip": ("merges",),
+    "roberta": ("vocabulary", "merges"),
+}
+"""The arguments of a tokenizer that name files."""
 
 
 def recognise(path: pathlib.Path) -> bool:
@@ -40,7 +44,7 @@ def read(path: pathlib.Path) -> Pretrained:
     """
     config = read_config(path / "config.json", FIELDS)
     node, tokenizer = config["model"], config["tokenizer"]
-    if file := _vocabulary_of(tokenizer):
+    for file in _vocabularies_of(tokenizer):
         tokenizer |= {file: str(path / tokenizer[file])}
         if not (path / tokenizer[file]).is_file():
             raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
@@ -90,11 +94,13 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
       UserError: the file of the tokenizer's vocabulary is missing.
     """
     files, tokenizer = {}, dict(pretrained.tokenizer or {}) or None
-    if file := _vocabulary_of(tokenizer):
+    for file in _vocabularies_of(tokenizer):
         source = pathlib.Path(tokenizer[file])
         if not source.is_file():
             raise UserError(f"the model's tokenizer has its {file} in {source}, which is missing")
-        files[source.name] = source.read_bytes()
+        content = source.read_bytes()
+        if files.setdefault(source.name, content) != content:
+            raise UserError(f"the model's tokenizer has two files {source.name}; rename one")
         tokenizer[file] = source.name
     seen = pretrained.preprocessing
     values = (
@@ -108,9 +114,9 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     return files | {"config.json": config, "model.safetensors": pretrained.flat}
 
 
-def _vocabulary_of(tokenizer: Mapping[str, Any] | None) -> str | None:
-    """Returns the argument of a tokenizer that names a file."""
-    return VOCABULARIES.get(tokenizer["name"]) if tokenizer else None
+def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Returns the arguments of a tokenizer that name files."""
+    return VOCABULARIES.get(tokenizer["name"], ()) if tokenizer else ()
 
 
 def recognise_workdir(path: pathlib.Path) -> bool:

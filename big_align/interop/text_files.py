@@ -4,7 +4,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from big_align.data.clip_tokenizer import END, START, list_merges, list_pieces
+from big_align.data import clip_tokenizer, roberta_tokenizer
+from big_align.data.roberta_tokenizer import END, PAD, START, UNKNOWN
 from big_align.data.tokenizers import list_wordpieces
 from big_align.errors import UserError
 from big_align.interop.stored_arrays import parse_json
@@ -15,8 +16,32 @@ PROCESSOR_CLASSES = {"align": "AlignProcessor", "clip": "CLIPProcessor"}
 DEFAULTS = {
     "wordpiece": {"length": 64, "lowercase": True},
     "clip": {"length": 77},
+    "roberta": {},
 }
 """What our tokenizers take where a config is silent."""
+
+ENDS = {"wordpiece": "[SEP]", "clip": clip_tokenizer.END, "roberta": END}
+"""The token that ends every text."""
+
+SETTINGS = {
+    "wordpiece": {
+        "tokenizer_class": "BertTokenizer",
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")},
+    },
+    "clip": {
+        "tokenizer_class": "CLIPTokenizer",
+        "bos_token": clip_tokenizer.START,
+        **{f"{name}_token": clip_tokenizer.END for name in ("eos", "unk", "pad")},
+    },
+    "roberta": {
+        "tokenizer_class": "RobertaTokenizer",
+        "add_prefix_space": False,
+        **dict.fromkeys(("bos_token", "cls_token"), START),
+        **dict.fromkeys(("eos_token", "sep_token"), END),
+        **{"pad_token": PAD, "unk_token": UNKNOWN, "mask_token": "<mask>"},
+    },
+}
+"""What transformers is told about our tokenizers."""
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -51,7 +76,21 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
     if "CLIP" in str(config.get("tokenizer_class")) and (kind == "BPE" or merges.is_file()):
         file = merges if merges.is_file() else path / "tokenizer.json"
         return {"name": "clip", "merges": str(file), "length": length}
+    if _is_roberta(path, config, whole) and (kind == "BPE" or merges.is_file()):
+        names = ("vocab.json", "merges.txt") if merges.is_file() else ("tokenizer.json",) * 2
+        vocabulary, merges = (str(path / name) for name in names)
+        return {"name": "roberta", "vocabulary": vocabulary, "merges": merges, "length": length}
     return None
+
+
+def _is_roberta(path: pathlib.Path, config: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+    """Tells whether a folder has RoBERTa's tokenizer, which puts no space before a text."""
+    # The published folder leaves the class to be known from the model.
+    model_type = read_json(path / "config.json").get("model_type")
+    known = config.get("tokenizer_class") or ("RobertaTokenizer" if model_type == "roberta" else "")
+    pre_tokenizer = whole.get("pre_tokenizer") or {}
+    spaced = config.get("add_prefix_space", pre_tokenizer.get("add_prefix_space", False))
+    return known in ("RobertaTokenizer", "RobertaTokenizerFast") and not spaced
 
 
 def write(tokenizer: Mapping[str, Any], model_type: str) -> dict[str, Any]:
@@ -75,41 +114,34 @@ def write(tokenizer: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     # AlignProcessor pads to `max_length`, which is 64 unless the tokenizer says otherwise.
     common = {"model_max_length": tokenizer["length"], "max_length": tokenizer["length"]}
     common |= {"processor_class": processor} if processor else {}
-    pieces = list_tokens(tokenizer)
+    settings = SETTINGS[name] | common
+    pieces, merges = _read_vocabulary(tokenizer)
     if name == "wordpiece":
-        names = ("unk", "sep", "pad", "cls", "mask")
-        special = {f"{name}_token": f"[{name.upper()}]" for name in names}
-        settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer["lowercase"]}
-        return {
-            "vocab.txt": "".join(f"{piece}\n" for piece in pieces),
-            "tokenizer_config.json": settings | special | common,
-        }
-    special = {"bos_token": START, "eos_token": END, "unk_token": END, "pad_token": END}
-    merges = (" ".join(pair) for pair in list_merges(tokenizer["merges"]))
-    return {
-        "vocab.json": {piece: number for number, piece in enumerate(pieces)},
-        "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
-        "tokenizer_config.json": {"tokenizer_class": "CLIPTokenizer"} | special | common,
-    }
+        settings["do_lower_case"] = tokenizer["lowercase"]
+        vocabulary = {"vocab.txt": "".join(f"{piece}\n" for piece in pieces)}
+    else:
+        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+        ids = {piece: number for number, piece in enumerate(pieces)}
+        vocabulary = {"vocab.json": ids, "merges.txt": "\n".join(lines) + "\n"}
+    return vocabulary | {"tokenizer_config.json": settings}
 
 
-def list_tokens(tokenizer: Mapping[str, Any]) -> list[str]:
-    """Returns the pieces of a WordPiece tokenizer or of CLIP's, in the order of their ids.
-
-    Raises:
-      UserError: the file of its vocabulary is missing or is none.
-    """
+def _read_vocabulary(tokenizer: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Returns the pieces of a tokenizer in the order of their ids, and its merges."""
     try:
         if tokenizer["name"] == "wordpiece":
-            return list_wordpieces(tokenizer["vocabulary"])
-        return list_pieces(list_merges(tokenizer["merges"]))
+            return list_wordpieces(tokenizer["vocabulary"]), []
+        if tokenizer["name"] == "clip":
+            merges = clip_tokenizer.list_merges(tokenizer["merges"])
+            return clip_tokenizer.list_pieces(merges), merges
+        ids = roberta_tokenizer.read_vocabulary(tokenizer["vocabulary"])
+        return sorted(ids, key=ids.__getitem__), roberta_tokenizer.list_merges(tokenizer["merges"])
     except ValueError as error:
         raise UserError(f"the model's tokenizer: {error}") from error
 
 
 def find_end(tokenizer: Mapping[str, Any]) -> int | None:
     """Returns the id that ends every text, None for a tokenizer without one."""
-    ends = {"wordpiece": "[SEP]", "clip": END}
-    if tokenizer["name"] not in ends:
+    if tokenizer["name"] not in ENDS:
         return None
-    return list_tokens(tokenizer).index(ends[tokenizer["name"]])
+    return _read_vocabulary(tokenizer)[0].index(ENDS[tokenizer["name"]])

@@ -1,0 +1,90 @@
+"""Byte-level byte-pair encoding (Radford et al. 2019, §2.2), which CLIP and RoBERTa share."""
+
+import functools
+import gzip
+import json
+import math
+import os
+import sys
+import unicodedata
+from collections.abc import Mapping
+
+CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+
+
+def byte_letters() -> dict[int, str]:
+    """Gives every byte a letter to be written with: its own, or the next one from 256 on."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {byte: chr(byte) for byte in visible}
+    hidden = (byte for byte in range(256) if byte not in letters)
+    return letters | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
+
+
+def merge_pieces(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """Merges the pieces of a word, the pair of the lowest rank first, until none has a rank."""
+    while len(pieces) > 1:
+        pairs = zip(pieces, pieces[1:], strict=False)
+        best = min(pairs, key=lambda pair: ranks.get(pair, math.inf))
+        if best not in ranks:
+            break
+        pieces = _join_pair(pieces, best)
+    return pieces
+
+
+def _join_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    """Joins every occurrence of a pair, from the left."""
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
+
+
+def read_merges(path: str, published: str) -> list[str]:
+    """Reads merges as they are written, without the line of the version above them.
+
+    Args:
+      path: text with one merge a line, which may be gzipped, or a `tokenizer.json` of transformers.
+      published: what to get where the file is missing, for the message.
+
+    Returns:
+      Two pieces with a space between them, the first merge first.
+
+    Raises:
+      ValueError: the file is missing or is none of these.
+    """
+    if not os.path.isfile(path):
+        raise ValueError(f"merges: no file {path!r}; {published}")
+    try:
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            text = file.read()
+        if path.endswith(".json"):
+            merges = json.loads(text)["model"]["merges"]
+            return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"merges: {path!r} cannot be read as merges ({error})") from error
+    lines = text.removesuffix("\n").split("\n")
+    return lines[1:] if "#version" in lines[0] or lines == [""] else lines
+
+
+@functools.cache
+def character_class(*categories: str) -> str:
+    """Writes some of Unicode's categories as the inside of a character class.
+
+    The standard library's patterns have no classes for Unicode's letters and numbers.
+
+    Args:
+      categories: beginnings of their names, such as "L" for every kind of letter.
+    """
+    ranges: list[list[str]] = []
+    for character in map(chr, range(sys.maxunicode + 1)):
+        if not unicodedata.category(character).startswith(categories):
+            continue
+        if ranges and ord(ranges[-1][1]) + 1 == ord(character):
+            ranges[-1][1] = character
+        else:
+            ranges.append([character, character])
+    return "".join(f"{first}-{last}" for first, last in ranges)
