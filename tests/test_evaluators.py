@@ -41,9 +41,9 @@ def tokenize(texts):
 tokenize.vocab_size, tokenize.length, tokenize.fingerprint = 16, 1, "last word"
 
 
-def source(colours, captions, label=None):
+def source(colours, captions, label=None, class_names=None):
     image = np.broadcast_to(np.uint8(colours)[:, None, None, None], (len(colours), 2, 2, 3))
-    return ArraySource(image, captions, label)
+    return ArraySource(image, captions, label, class_names=class_names)
 
 
 def test_ranks_by_hand():
@@ -127,6 +127,23 @@ def test_zero_shot_names_the_colour():
     assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     with pytest.raises(ValueError, match="are not in the 2 class names"):
         ZeroShot(data, "resize(2)", tokenize, names=("0", "1"))(OneHotEmbedder())
+
+
+def test_zero_shot_refuses_a_source_whose_classes_are_in_another_order(tmp_path):
+    """A folder of wnids fits by the ids of the list; one folder in front shifts all labels."""
+    path = tmp_path / "classes.json"
+    rows = [{"name": name, "id": f"n{n}"} for n, name in enumerate("012")]
+
+    def make(names):
+        data = source([0, 1, 2], [["-"]] * 3, [0, 1, 2], class_names=names)
+        return ZeroShot(data, "resize(2)", tokenize, str(path), templates=("{}",))
+
+    path.write_text(json.dumps(rows))
+    assert make(("n0", "n1", "n2"))(OneHotEmbedder())["top1"] == 1
+    with pytest.raises(ValueError, match="label 1 is 'n2' .* and '1' .n1. in the class list"):
+        make(("n0", "n2", "n1"))
+    with pytest.raises(ValueError, match="has 4 classes and the class list has 3"):
+        make((".cache", "n0", "n1", "n2"))
 
 
 def test_classification_is_among_the_classes_of_the_part():

@@ -88,7 +88,7 @@ def test_fewer_images_than_asked_for_leave_room_empty(pairs):
 def test_pixels_are_those_of_the_example_across_shards():
     class Shards(ArraySource):
         def read(self, shard, index):
-            return Example("", grey(10 * shard + index), [], -1)
+            return Example("", grey(10 * shard + index), [], ())
 
     source = Shards(np.zeros((5, 4, 4, 3), np.uint8), [["a"]] * 5)
     source.shard_sizes = np.array([2, 0, 3])

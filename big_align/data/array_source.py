@@ -14,7 +14,8 @@ class ArraySource:
     Args:
       image: uint8 [n h w 3].
       captions: the texts of each image.
-      label: integers [n], the class of each image; None gives -1.
+      label: integers [n] or [n k], the class or classes of each image; -1 fills up a row, or stands
+        for none. None: no image has one.
       title: stands for the shard in messages.
       class_names: the name of each label, if known.
 
@@ -38,7 +39,8 @@ class ArraySource:
             )
         self._image = image
         self._captions = captions
-        self._label = label.tolist()
+        rows = map(dict.fromkeys, (label[:, None] if label.ndim == 1 else label).tolist())
+        self._labels = [tuple(c for c in row if c != sources.NO_LABEL) for row in rows]
         self._title = title
         self.class_names = class_names
         self.shard_sizes = np.array([len(image)], np.int64)
@@ -46,12 +48,12 @@ class ArraySource:
 
     def read(self, shard: int, index: int) -> sources.Example:
         """Reads an example."""
-        captions, label = self.read_text(shard, index)
-        return sources.Example(str(index), self._image[index], captions, label)
+        captions, labels = self.read_text(shard, index)
+        return sources.Example(str(index), self._image[index], captions, labels)
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
-        """Reads captions and label."""
-        return self._captions[index], self._label[index]
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels."""
+        return self._captions[index], self._labels[index]
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `array: 42`."""
@@ -67,8 +69,8 @@ def read_npz(path: str) -> ArraySource:
 
     Args:
       path: an .npz with `image` uint8 [n h w 3], and `caption` text [n] or [n k], `label` [n] or
-        both. Empty texts fill up a row of [n k] and are left out. `class_names` text [c], if any,
-        are the names of the labels.
+        [n k], or both. Empty texts and labels of -1 fill up a row of [n k] and are left out.
+        `class_names` text [c], if any, are the names of the labels.
 
     Raises:
       ValueError: an array is missing, or the lengths differ.

@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
     line: int
     image: str
-    label: str
+    labels: list[str]
     caption: str
 
 
@@ -24,12 +24,13 @@ class CsvSource(ListedSource):
     """Examples of a CSV or TSV file whose first line names the columns.
 
     Labels are integers on all lines, or names on all lines; the label of a name is its place among
-    the sorted names of the file. Where a line leaves the label empty, the example has none.
+    the sorted names of the file. Where a line leaves the label empty, the example has none. Several
+    are parted by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`.
 
     Args:
       path: the table, UTF-8, local or of any fsspec file system.
       image: the column of the image files, relative to the folder of the table.
-      label: the column of the class; None reads none.
+      label: the column of the class or classes; None reads none.
       caption: the column of the text; None reads none.
       delimiter: what parts the columns; None is a tab in .tsv files and else a comma.
 
@@ -73,10 +74,10 @@ class CsvSource(ListedSource):
                 "folder of the table"
             ) from error
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
-        """Returns caption and label; raises BrokenExample where the caption is empty."""
-        captions, label = super().read_text(shard, index)
-        return sources.clean_captions(captions) if captions else [], label
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Returns caption and labels; raises BrokenExample where the caption is empty."""
+        captions, labels = super().read_text(shard, index)
+        return sources.clean_captions(captions) if captions else [], labels
 
 
 def _read_rows(
@@ -103,7 +104,7 @@ def _read_rows(
             image, label, caption = ("" if slot is None else fields[slot] for slot in slots)
             if not image.strip():
                 raise UserError(f"{where} names no image in the column {columns[0]!r}")
-            yield Row(reader.line_num, image.strip(), label.strip(), caption)
+            yield Row(reader.line_num, image.strip(), _split_labels(label), caption)
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from error
 
@@ -132,27 +133,37 @@ def _find_columns(
     return [header.index(column) if column else None for column in columns]
 
 
-def _number_labels(path: str, rows: list[Row]) -> tuple[list[int], tuple[str, ...] | None]:
-    """Returns the label of each row, and the names of the labels where they are names."""
-    labelled = [row for row in rows if row.label]
-    if not labelled:
-        return [sources.NO_LABEL] * len(rows), None
-    integers = _is_integer(labelled[0].label)
-    for row in labelled:
-        if _is_integer(row.label) != integers:
+def _split_labels(cell: str) -> list[str]:
+    """Parts a cell at `|`, and at spaces where it holds nothing but integers."""
+    words = cell.replace("|", " ").split()
+    if all(map(_is_integer, words)):
+        return words
+    return [name for name in map(str.strip, cell.split("|")) if name]
+
+
+def _number_labels(
+    path: str, rows: list[Row]
+) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
+    """Returns the labels of each row, and the names of the labels where they are names."""
+    found = [(row.line, label) for row in rows for label in row.labels]
+    if not found:
+        return [()] * len(rows), None
+    integers = _is_integer(found[0][1])
+    for line, label in found:
+        if _is_integer(label) != integers:
             raise UserError(
-                f"{path}, line {row.line}: the label is {row.label!r} and that of line "
-                f"{labelled[0].line} is {labelled[0].label!r}; labels are integers on all lines or "
-                "names on all lines"
+                f"{path}, line {line}: the label is {label!r} and that of line {found[0][0]} is "
+                f"{found[0][1]!r}; labels are integers on all lines or names on all lines"
             )
     if not integers:
-        names = sorted({row.label for row in labelled})
+        names = sorted({label for _, label in found})
         numbers = {name: number for number, name in enumerate(names)}
-        return [numbers.get(row.label, sources.NO_LABEL) for row in rows], tuple(names)
+        numbered = ([numbers[name] for name in row.labels] for row in rows)
+        return list(map(sources.clean_labels, numbered)), tuple(names)
     labels = []
     for row in rows:
         try:
-            labels.append(sources.clean_label(row.label) if row.label else sources.NO_LABEL)
+            labels.append(sources.clean_labels(row.labels))
         except sources.WrongLabel as error:
             raise UserError(f"{path}, line {row.line}: {error}") from error
     return labels, None

@@ -7,7 +7,7 @@ from jaxtyping import Int32
 
 from big_align.data import broken, image_ops, parallel, randomness, sources
 from big_align.data.parallel import HostBatch
-from big_align.errors import BrokenDataError
+from big_align.errors import BrokenDataError, UserError
 
 
 class EvalLoader:
@@ -61,8 +61,22 @@ class EvalLoader:
         return [captions for captions, _ in self._texts()]
 
     def labels(self) -> Int32[np.ndarray, " n"]:
-        """Reads the class of every example, in the order of the images; -1 where it has none."""
-        return np.array([label for _, label in self._texts()], np.int32)
+        """Reads the class of every example, in the order of the images; -1 where it has none.
+
+        Raises:
+          UserError: an example has several.
+        """
+        labels = []
+        for number, found in enumerate(self.label_sets()):
+            try:
+                labels.append(sources.single_label(found))
+            except sources.WrongLabel as error:
+                raise UserError(f"{self._source.name(*self._locate(number))}: {error}") from error
+        return np.array(labels, np.int32)
+
+    def label_sets(self) -> list[tuple[int, ...]]:
+        """Reads the classes of every example, in the order of the images; () where broken."""
+        return [labels for _, labels in self._texts()]
 
     def images(self) -> Iterator[HostBatch]:
         """Returns an iterator over this process's rows of every batch, in order.
@@ -118,14 +132,14 @@ class EvalLoader:
             self._tally.add(shard, index, error)
             return None
 
-    def _texts(self) -> Iterator[tuple[list[str], int]]:
+    def _texts(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
         for number in range(self.num_examples):
             shard, index = self._locate(number)
             try:
                 yield self._source.read_text(shard, index)
             except sources.BrokenExample as error:
                 self._tally.add(shard, index, error)
-                yield [], sources.NO_LABEL
+                yield [], ()
 
     def _locate(self, number: int) -> tuple[int, int]:
         shard = int(np.searchsorted(self._ends, number, side="right"))

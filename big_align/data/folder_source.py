@@ -35,7 +35,7 @@ class FolderSource(ListedSource):
         folders = [name.split("/")[depth] for name in images]
         classes = sorted(set(folders))
         self._check_folders(path, root, pattern, classes)
-        labels = {folder: label for label, folder in enumerate(classes)}
+        labels = {folder: (label,) for label, folder in enumerate(classes)}
         super().__init__(
             path, images, [labels[folder] for folder in folders], class_names=tuple(classes)
         )

@@ -66,7 +66,7 @@ def _check_places(
 ) -> None:
     for place in places:
         try:
-            _, label = source.read_text(*place)
+            label = sources.single_label(source.read_text(*place)[1])
         except sources.WrongLabel as error:
             raise UserError(f"{source.name(*place)}: {error}") from error
         except sources.BrokenExample:

@@ -17,7 +17,7 @@ class ListedSource:
     Args:
       title: of the list, for messages.
       paths: the file of each image.
-      labels: integers [n], the class of each image, or -1.
+      labels: the classes of each image.
       captions: the text of each image; None where there are none.
       class_names: the name of each label, if known.
       lines: integers [n], the line of each example in the list; None where there is no list.
@@ -27,7 +27,7 @@ class ListedSource:
         self,
         title: str,
         paths: Sequence[str],
-        labels: Sequence[int],
+        labels: Sequence[tuple[int, ...]],
         captions: Sequence[str] | None = None,
         class_names: tuple[str, ...] | None = None,
         lines: Sequence[int] | None = None,
@@ -35,7 +35,8 @@ class ListedSource:
         self._title = title
         self._files = files.files_of(paths[0])
         self._paths = np.array([path.encode("utf-8", "surrogateescape") for path in paths])
-        self._labels = np.array(labels, np.int32)
+        self._labels = np.array([label for row in labels for label in row], np.int32)
+        self._label_ends = np.cumsum([len(row) for row in labels])
         self._captions = captions
         self._lines = lines
         self.class_names = class_names
@@ -45,20 +46,21 @@ class ListedSource:
 
     def read(self, shard: int, index: int) -> sources.Example:
         """Reads an example; raises BrokenExample where the file cannot be read."""
-        captions, label = self.read_text(shard, index)
+        captions, labels = self.read_text(shard, index)
         path = self._path(shard * SHARD_SIZE + index)
         try:
             with self._files.open(path) as file:
                 image = file.read()
         except FileNotFoundError as error:
             raise sources.BrokenExample(f"there is no file {path}") from error
-        return sources.Example(path, image, captions, label)
+        return sources.Example(path, image, captions, labels)
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
-        """Returns captions and label."""
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Returns captions and labels."""
         number = shard * SHARD_SIZE + index
         captions = [self._captions[number]] if self._captions is not None else []
-        return captions, int(self._labels[number])
+        first = self._label_ends[number - 1] if number else 0
+        return captions, tuple(self._labels[first : self._label_ends[number]].tolist())
 
     def name(self, shard: int, index: int) -> str:
         """Names an example by its line, as in `train.csv, line 43`, or by its file."""

@@ -20,7 +20,7 @@ class RecordSource:
       broken: int64 [shards], records known to be lost.
       image: the feature that holds the encoded image.
       caption: the feature that holds one or more texts; None or "" reads none.
-      label: the feature that holds the class number; None gives every example -1.
+      label: the feature that holds the class numbers, one or several; None reads none.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -48,12 +48,12 @@ class RecordSource:
     def read(self, shard: int, index: int) -> sources.Example:
         """Reads an example; raises BrokenExample."""
         features = self._features(shard, index)
-        captions, label = self._texts(features)
+        captions, labels = self._texts(features)
         image = _values(features, self._image, "bytes_list")
-        return sources.Example(str(index), image[0], captions, label)
+        return sources.Example(str(index), image[0], captions, labels)
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
-        """Reads captions and label; raises BrokenExample."""
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels; raises BrokenExample."""
         return self._texts(self._features(shard, index))
 
     def name(self, shard: int, index: int) -> str:
@@ -70,14 +70,15 @@ class RecordSource:
         except Exception as error:  # protobuf's error is not importable without its package
             raise sources.BrokenExample(f"the record is no tf.train.Example ({error})") from error
 
-    def _texts(self, features: Any) -> tuple[list[str], int]:
-        captions, label = [], sources.NO_LABEL
+    def _texts(self, features: Any) -> tuple[list[str], tuple[int, ...]]:
+        captions, labels = [], ()
         if self._caption:
             values = _values(features, self._caption, "bytes_list")
             captions = sources.clean_captions([sources.decode_text(value) for value in values])
         if self._label:
-            label = sources.clean_label(_values(features, self._label, "int64_list")[0])
-        return captions, label
+            values = _values(features, self._label, "int64_list", may_be_empty=True)
+            labels = sources.clean_labels(list(values))
+        return captions, labels
 
 
 class TFRecordSource(RecordSource):
@@ -87,7 +88,7 @@ class TFRecordSource(RecordSource):
       path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
       image: the feature that holds the encoded image.
       caption: the feature that holds one or more texts; None or "" reads none.
-      label: the feature that holds the class number; None gives every example -1.
+      label: the feature that holds the class numbers, one or several; None reads none.
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
@@ -117,8 +118,8 @@ class TFDSSource(RecordSource):
       data_dir: where it was prepared; None is TFDS's own folder.
       image: the feature that holds the image, which TFDS stores encoded.
       caption: the feature that holds one or more texts, as in `captions/text`; None reads none.
-      label: the feature that holds the class number; None gives every example -1. Where the data
-        set names its classes, they are `class_names`.
+      label: the feature that holds the class numbers, one or several; None reads none. Where the
+        data set names its classes, they are `class_names`.
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
@@ -205,12 +206,12 @@ class _Part:
         return self._records[self._skip + index]
 
 
-def _values(features: Any, name: str, kind: str) -> Any:
+def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> Any:
     """Returns the values of a feature; raises BrokenExample where it has none of this kind."""
     if name not in features:
         raise sources.BrokenExample(f"no feature {name!r} (it has {', '.join(sorted(features))})")
     values = getattr(features[name], kind).value
-    if not values:
+    if not values and not (may_be_empty and features[name].HasField(kind)):
         raise sources.BrokenExample(f"the feature {name!r} is empty or no {kind}")
     return values
 

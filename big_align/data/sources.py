@@ -15,24 +15,32 @@ class BrokenExample(ValueError):
 
 
 class WrongLabel(BrokenExample):
-    """A label that is no class number; an error of the user where labels are trained on."""
+    """A label that is no class number, or several where one is wanted.
+
+    It is an error of the user where labels are trained on.
+    """
 
 
 @dataclasses.dataclass(slots=True)
 class Example:
-    """One image with its captions and its class.
+    """One image with its captions and its classes.
 
     Attributes:
       key: the name of the example in its shard.
       image: the encoded file, or pixels uint8 [h w 3].
       captions: texts that describe the image; empty where the source has none.
-      label: the class, or -1.
+      labels: its classes, each once; empty where it has none.
     """
 
     key: str
     image: Any
     captions: list[str]
-    label: int
+    labels: tuple[int, ...]
+
+    @property
+    def label(self) -> int:
+        """The class, or -1; raises WrongLabel where there are several."""
+        return single_label(self.labels)
 
 
 @runtime_checkable
@@ -53,8 +61,8 @@ class Source(Protocol):
     def read(self, shard: int, index: int) -> Example:
         """Reads an example; raises BrokenExample where a part is missing or unreadable."""
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
-        """Reads captions and label without the image; raises BrokenExample."""
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels without the image; raises BrokenExample."""
 
     def name(self, shard: int, index: int) -> str:
         """Names an example for messages, as in `train-00003.tar: 00000042`."""
@@ -122,3 +130,16 @@ def clean_label(value: Any) -> int:
     if not 0 <= label < 2**31:
         raise WrongLabel(f"the label is {label}, not a class number from 0 to 2^31 - 1")
     return label
+
+
+def clean_labels(value: Any) -> tuple[int, ...]:
+    """Makes class numbers, each once, of one or a list of them; raises WrongLabel."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(dict.fromkeys(map(clean_label, values)))
+
+
+def single_label(labels: tuple[int, ...]) -> int:
+    """Returns the only label, or -1 where there is none; raises WrongLabel where there are more."""
+    if len(labels) > 1:
+        raise WrongLabel(f"it has the labels {', '.join(map(str, labels))}, where one is wanted")
+    return labels[0] if labels else NO_LABEL

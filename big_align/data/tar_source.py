@@ -21,7 +21,8 @@ class TarSource:
       path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
       caption: the member that holds the text, or the field of a JSON member that holds a text
         or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
-      label: likewise the class number: `cls`, `json.label`. None gives every example -1.
+      label: likewise the class number, or a JSON list of them: `cls`, `json.label`,
+        `json.labels`. None reads none.
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
@@ -57,11 +58,11 @@ class TarSource:
         """Reads an example; raises BrokenExample."""
         table = self._indexes[shard]
         image, *texts = self._members(shard, table.table[index].tolist())
-        captions, label = self._parse(texts)
-        return sources.Example(table.keys[index].decode(), image, captions, label)
+        captions, labels = self._parse(texts)
+        return sources.Example(table.keys[index].decode(), image, captions, labels)
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], int]:
-        """Reads captions and label without the image; raises BrokenExample."""
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels without the image; raises BrokenExample."""
         return self._parse(self._members(shard, self._indexes[shard].table[index, 2:].tolist()))
 
     def name(self, shard: int, index: int) -> str:
@@ -90,16 +91,16 @@ class TarSource:
             raise sources.BrokenExample("the shard has become shorter than its index says")
         return data
 
-    def _parse(self, texts: list[bytes]) -> tuple[list[str], int]:
+    def _parse(self, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
         data = dict(zip(self._texts, texts, strict=True))
-        captions, label = [], sources.NO_LABEL
+        captions, labels = [], ()
         if self._caption:
             captions = sources.clean_captions(
                 sources.read_field(data[self._caption[0]], *self._caption)
             )
         if self._label:
-            label = sources.clean_label(sources.read_field(data[self._label[0]], *self._label))
-        return captions, label
+            labels = sources.clean_labels(sources.read_field(data[self._label[0]], *self._label))
+        return captions, labels
 
     def _explain_nothing(self, path: str) -> str:
         wanted = " and ".join(["an image", *(repr(name) for name in self._texts)])

@@ -1,9 +1,11 @@
 """What evaluators of frozen features share: reading features with labels, splits and draws."""
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from big_align.data.loader import EvalLoader
 from big_align.data.sources import Source
@@ -19,11 +21,11 @@ class LabelledFeatures(NamedTuple):
 
     Attributes:
       features: one row an image.
-      label: the class of each.
+      label: the class of each; or, of images with several, for each class whether an image has it.
     """
 
     features: Float[np.ndarray, "n f"]
-    label: Int[np.ndarray, "n"]
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]
 
 
 def check_what(what: str) -> str:
@@ -40,29 +42,34 @@ def read_features(
     what: str,
     max_broken_share: float,
     where: str,
+    several_labels: bool = False,
 ) -> LabelledFeatures:
     """Embeds the images of a source; those that cannot be decoded are left out.
 
     Args:
       embedder: of the model.
-      source: examples with an image and a label.
+      source: examples with an image and one label, or any number.
       transform: image operations, without randomness.
       what: one of WHAT.
       max_broken_share: the share of broken examples above which evaluation stops.
       where: stands for the source in messages.
+      several_labels: whether examples have any number of labels; there are then as many classes as
+        the largest label and one more.
 
     Raises:
-      UserError: an example has no label, or its features are not finite; the first is named.
+      UserError: an example has not one label, or with `several_labels` none has any; or features
+        are not finite. The first example is named.
     """
     rows = embedder.batch_size, embedder.rows
     with EvalLoader(source, transform, *rows, max_broken_share=max_broken_share) as loader:
         embed = {"features": embedder.image_features, "embedding": embedder.embed_images}[what]
         features, readable = embed(loader.images(), loader.num_examples)
-        label = loader.labels()
-    for wrong, reason in (
-        (label < 0, "without a label; all need one"),
-        (~np.isfinite(features).all(axis=1), f"whose {what} is not finite; the model is broken"),
-    ):
+        label = mark_classes(loader.label_sets()) if several_labels else loader.labels()
+    not_finite = ~np.isfinite(features).all(axis=1)
+    faults = [(not_finite, f"whose {what} is not finite; the model is broken")]
+    if not several_labels:
+        faults.insert(0, (label < 0, "without a label; all need one"))
+    for wrong, reason in faults:
         numbers = np.flatnonzero(wrong & readable)
         if len(numbers):
             raise UserError(
@@ -71,7 +78,18 @@ def read_features(
             )
     if not readable.any():
         raise UserError(f"{where}: there are no examples")
-    return LabelledFeatures(features[readable], label[readable])
+    found = LabelledFeatures(features[readable], label[readable])
+    if several_labels and not found.label.any():
+        raise UserError(f"{where}: no example has a label; let the source read them (`label`)")
+    return found
+
+
+def mark_classes(sets: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, "n c"]:
+    """Marks the classes that each example has, of as many as the largest label and one more."""
+    present = np.zeros((len(sets), 1 + max((max(s, default=-1) for s in sets), default=-1)), bool)
+    for row, labels in zip(present, sets, strict=True):
+        row[list(labels)] = True
+    return present
 
 
 def _name(source: Source, number: int) -> str:
@@ -81,16 +99,40 @@ def _name(source: Source, number: int) -> str:
     return source.name(shard, int(number - ends[shard] + source.shard_sizes[shard]))
 
 
-def check_classes(
-    known: Int[np.ndarray, "n"], label: Int[np.ndarray, "m"], where: str, where_known: str
-) -> None:
-    """Raises UserError where a class of `label` is not among those of `known`."""
-    strange = np.setdiff1d(label, known)
+def check_class_names(one: Source, other: Source, where: str, where_other: str) -> None:
+    """Raises UserError where two sources that name their classes do not name the same."""
+    names, others = one.class_names, other.class_names
+    if names is None or others is None or names == others:
+        return
+    pairs = enumerate(itertools.zip_longest(names, others, fillvalue="no class"))
+    label, pair = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
+    raise UserError(
+        f"label {label} is {pair[0]!r} in {where} and {pair[1]!r} in {where_other}, which have "
+        f"{len(names)} and {len(others)} classes; both must have the same, in the same order"
+    )
+
+
+def find_classes(
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
+) -> Int[np.ndarray, "k"]:
+    """Returns the classes that have an example, in order; of either form of labels."""
+    return np.unique(label) if label.ndim == 1 else np.flatnonzero(label.any(axis=0))
+
+
+def check_classes(known: np.ndarray, label: np.ndarray, where: str, where_known: str) -> None:
+    """Raises UserError where a class of `label` is not among those of `known`, in either form."""
+    strange = np.setdiff1d(find_classes(label), find_classes(known))
     if len(strange):
         raise UserError(
             f"{where}: {len(strange)} classes, {strange[0]} among them, have no example in "
             f"{where_known}; the labels of both must mean the same classes"
         )
+
+
+def rarest_classes(present: Bool[np.ndarray, "n c"]) -> Int[np.ndarray, "n"]:
+    """Returns, of the classes that each example has, the one with fewest; -1 where it has none."""
+    rarest = np.where(present, present.sum(axis=0), len(present) + 1).argmin(axis=1)
+    return np.where(present.any(axis=1), rarest, -1)
 
 
 def shuffle_in_classes(

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.data import label_check
 from big_align.data.classes import ClassList, read_classes
 from big_align.data.prompts import choose_templates
 from big_align.data.sources import Source
@@ -14,6 +15,7 @@ from big_align.errors import UserError
 from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
 from big_align.evaluators.features import (
     LabelledFeatures,
+    check_class_names,
     check_classes,
     check_what,
     read_features,
@@ -60,13 +62,14 @@ def draw_shots(
 class FewShot:
     """Accuracy after 1 to 16 images a class, mean and standard deviation over draws.
 
-    `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5). `text_4shot` is a
-    cosine classifier that begins as the texts of the classes. iCLIP tunes the text encoder that
-    makes them; here the vectors themselves are tuned, under a penalty on leaving the texts, which
-    needs no gradient through the encoder. `text_0shot` is where it begins.
+    `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5, figure 6). `text_4shot`
+    is a cosine classifier that begins as the texts of the classes. iCLIP (§4.4) tunes the text
+    encoder that makes them; here the vectors themselves are tuned, under a penalty on leaving the
+    texts, which needs no gradient through the encoder. `text_0shot` is where it begins.
 
-    CLIP does not say how these probes are regularised. Here its search runs for every draw, on
-    further images: as many a class as there are shots, at most 4.
+    How the classifiers are regularised iCLIP does not say. Here the search of CLIP's linear probes
+    (appendix A.3) runs for every draw, on further images: as many a class as there are shots, at
+    most 4.
 
     Args:
       source: the test set: examples with an image and a label.
@@ -78,13 +81,14 @@ class FewShot:
         "a photo of a {}.".
       with_descriptions: whether a class is named "NAME, DESCRIPTION" where the list describes it.
       shots: images a class.
-      draws: how often to draw (iCLIP: 3).
+      draws: how often to draw (iCLIP, figure 4: 3).
       what: what the linear probe is on: "features" before projection, or "embedding".
       temperature: of the cosine classifier.
       max_broken_share: the share of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is unknown or out of range, or the class list cannot be read.
+      ValueError: a value is unknown or out of range, the class list cannot be read, or a source
+        names other classes than it or than the other source.
     """
 
     def __init__(
@@ -110,9 +114,12 @@ class FewShot:
             )
         self.source, self.train_source, self.transform = source, train_source, transform
         self.tokenizer, self.max_broken_share = tokenizer, max_broken_share
+        check_class_names(source, train_source, "source", "train_source")
         self.names: tuple[str, ...] = ()
         if names is not None:
             classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+            for given in (source, train_source):
+                label_check.check_class_names(given, classes)
             self.names = classes.phrases(with_descriptions)
             self.templates = choose_templates(classes, templates)
         self.shots, self.draws, self.what = shots, draws, check_what(what)

@@ -4,20 +4,23 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from big_align.data.sources import Source
 from big_align.embedding import Embedder
 from big_align.errors import UserError
 from big_align.evaluators.features import (
     LabelledFeatures,
+    check_class_names,
     check_classes,
     check_what,
+    find_classes,
+    rarest_classes,
     read_features,
     shuffle_in_classes,
 )
 from big_align.evaluators.logistic_regression import LogisticRegression
-from big_align.evaluators.scores import Score, lookup_score
+from big_align.evaluators.scores import OF_SEVERAL_LABELS, Score, lookup_score
 
 STEPS, DECADES = 8, 6
 """Strengths are 10^(i / STEPS) from 10^-DECADES to 10^DECADES."""
@@ -67,37 +70,45 @@ def search_strength(
 
 
 def rate(
-    score: Score, scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+    score: Score,
+    scores: Float[np.ndarray, "n c"],
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
 ) -> tuple[float, float]:
     """Rates a classifier on a validation set: by its score, and ties by cross-entropy."""
+    if label.ndim == 2:
+        losses = np.logaddexp(0, np.where(label, -scores, scores)).sum(axis=1)
+        return score(scores, label), -float(losses.mean())
     shifted = scores - scores.max(axis=1, keepdims=True)
     log_total = np.log(np.exp(shifted).sum(axis=1))
     return score(scores, label), float((shifted[np.arange(len(label)), label] - log_total).mean())
 
 
 class LinearProbe:
-    """Score of a logistic regression on frozen features, by CLIP's protocol.
+    """Score of a logistic regression on frozen features, by CLIP's protocol (appendix A.3).
 
     The strength of regularisation is searched on a validation set; the final classifier is fitted
     on training and validation set together and scored once. Features are not standardised.
-    Examples with several labels (VOC2007) have no place in a source, and so not here.
+
+    With the score "map_11_point" (VOC2007; MLCD, Table 11) an example has any number of labels, and
+    one without is no example of any class. How several are fitted MLCD does not say: here each
+    class is told from the rest by a regression of its own, and all share one strength.
 
     Args:
-      source: the test set: examples with an image and a label.
+      source: the test set: examples with an image and a label, or labels.
       transform: image operations, without randomness.
       train_source: labelled examples to fit on.
       validation_source: labelled examples to choose the strength on; None takes a share of each
         class of `train_source`.
       validation_share: that share.
       what: "features" of the image tower before projection, or "embedding".
-      score: "accuracy", "mean_per_class", "mean_top1_top5" or "roc_auc".
+      score: "accuracy", "mean_per_class", "mean_top1_top5", "roc_auc" or "map_11_point".
       max_iterations: of L-BFGS.
       tolerance: length of the gradient, relative to the loss, that is taken for zero.
       seed: of the split.
       max_broken_share: the share of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is unknown or out of range.
+      ValueError: a value is unknown or out of range, or the sources name different classes.
     """
 
     def __init__(
@@ -120,9 +131,12 @@ class LinearProbe:
         self.train_source, self.validation_source = train_source, validation_source
         self.validation_share, self.seed = validation_share, seed
         self.what, self.score = check_what(what), score
-        self._score = lookup_score(score)
+        self._score, self._several_labels = lookup_score(score), score in OF_SEVERAL_LABELS
         self._solver = {"max_iterations": max_iterations, "tolerance": tolerance}
         self.max_broken_share = max_broken_share
+        for name in ("source", "validation_source"):
+            if getattr(self, name) is not None:
+                check_class_names(getattr(self, name), train_source, name, "train_source")
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Fits the probe.
@@ -132,24 +146,24 @@ class LinearProbe:
           `strength` that was chosen: CLIP's lambda, one over scikit-learn's C.
 
         Raises:
-          UserError: an example has no label, or a class no training example.
+          UserError: an example lacks its label, or a class an example where it needs one.
         """
         train, validation, test = self._read(embedder)
-        both = LabelledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
-        classes, label = np.unique(both.label, return_inverse=True)
-        count = len(train.label)
-        regression = LogisticRegression(
-            train.features, label[:count], len(classes), **self._solver
+        classes = find_classes(train.label)
+        train, validation, test = (
+            part._replace(label=_place(part.label, classes)) for part in (train, validation, test)
         )
+        regression = LogisticRegression(*train, len(classes), **self._solver)
         strength, start = search_strength(
             regression.fit,
-            lambda found: rate(self._score, found.scores(validation.features), label[count:]),
+            lambda found: rate(self._score, found.scores(validation.features), validation.label),
         )
-        chosen = self._score(start.scores(validation.features), label[count:])
-        regression = LogisticRegression(both.features, label, len(classes), **self._solver)
+        chosen = self._score(start.scores(validation.features), validation.label)
+        both = LabelledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
+        regression = LogisticRegression(*both, len(classes), **self._solver)
         scores = regression.fit(strength, start).scores(test.features)
         return {
-            self.score: self._score(scores, np.searchsorted(classes, test.label)),
+            self.score: self._score(scores, test.label),
             f"validation_{self.score}": chosen,
             "strength": strength,
         }
@@ -159,18 +173,31 @@ class LinearProbe:
     ) -> tuple[LabelledFeatures, LabelledFeatures, LabelledFeatures]:
         """Returns the training, validation and test set."""
 
-        def read(source: Source, name: str) -> LabelledFeatures:
-            given = self.transform, self.what, self.max_broken_share
-            return read_features(embedder, source, *given, f"linear_probe.{name}")
+        def read(name: str) -> LabelledFeatures:
+            given = self.transform, self.what, self.max_broken_share, f"linear_probe.{name}"
+            return read_features(embedder, getattr(self, name), *given, self._several_labels)
 
-        train, test = read(self.train_source, "train_source"), read(self.source, "source")
-        check_classes(train.label, test.label, "linear_probe.source", "linear_probe.train_source")
-        if self.validation_source is not None:
-            validation = read(self.validation_source, "validation_source")
-            where = "linear_probe.validation_source", "linear_probe.train_source"
-            check_classes(train.label, validation.label, *where)
-            return train, validation, test
-        place, size = shuffle_in_classes(train.label, self.seed)
+        def check(part: LabelledFeatures, name: str) -> None:
+            where = [f"linear_probe.{name}", "linear_probe.train_source"]
+            check_classes(train.label, part.label, *where)
+            if self._several_labels:  # Average precision is of classes with examples.
+                check_classes(part.label, train.label, *reversed(where))
+
+        train, test = read("train_source"), read("source")
+        check(test, "source")
+        if self.validation_source is None:
+            return *self._split(train), test
+        validation = read("validation_source")
+        check(validation, "validation_source")
+        return train, validation, test
+
+    def _split(self, train: LabelledFeatures) -> tuple[LabelledFeatures, LabelledFeatures]:
+        """Takes a share of each class from the training set for validation.
+
+        An example with several labels counts to the rarest of its classes.
+        """
+        label = rarest_classes(train.label) if self._several_labels else train.label
+        place, size = shuffle_in_classes(label, self.seed)
         # Rounded up: a class keeps at least one example to fit on.
         chosen = place >= np.ceil(size * (1 - self.validation_share))
         if not chosen.any():
@@ -178,4 +205,19 @@ class LinearProbe:
                 f"linear_probe.train_source: no class has enough examples to take a share of "
                 f"{self.validation_share} for validation; give validation_source, or a larger share"
             )
-        return *(LabelledFeatures(*(x[m] for x in train)) for m in (~chosen, chosen)), test
+        parts = [LabelledFeatures(*(x[mask] for x in train)) for mask in (~chosen, chosen)]
+        if self._several_labels:
+            kept, taken = (find_classes(part.label) for part in parts)
+            apart = np.setxor1d(kept, taken)
+            if len(apart):
+                raise UserError(
+                    f"linear_probe.train_source: class {apart[0]} has examples on one side only of "
+                    f"a split for validation, and needs some on both; give validation_source, or "
+                    "another validation_share or seed"
+                )
+        return parts[0], parts[1]
+
+
+def _place(label: np.ndarray, classes: Int[np.ndarray, "c"]) -> np.ndarray:
+    """Numbers the classes of labels of either form through, leaving out those without examples."""
+    return np.searchsorted(classes, label) if label.ndim == 1 else label[:, classes]

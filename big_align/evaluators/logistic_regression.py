@@ -1,4 +1,4 @@
-"""Softmax regression on many features: L-BFGS on the host around a loss on the device."""
+"""Logistic regression on many features: L-BFGS on the host around a loss on the device."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float, Float64, Int
+from jaxtyping import Array, Bool, Float, Float64, Int
 
 LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
@@ -95,19 +95,35 @@ def cross_entropy(
     return loss[:, 0], (others - right * mass) / total * real
 
 
+def binary_cross_entropy(
+    logits: Float[Array, "n c"], present: Int[Array, "n c"]
+) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
+    """Returns each example's sum of losses over classes and its gradient by the logits.
+
+    Args:
+      logits: of each class against its absence.
+      present: 1 where an example has a class, 0 where not; -1 where both results are 0.
+    """
+    away = jnp.where(present == 1, -logits, logits)
+    losses = jax.nn.softplus(away) * (present >= 0)
+    gradient = jnp.where(present == 1, -1, 1) * jax.nn.sigmoid(away) * (present >= 0)
+    return losses.sum(axis=1), gradient
+
+
 @jax.jit
 def _losses_and_gradients(
     features: Float[Array, "m k f"],
-    label: Int[Array, "m k"],
+    label: Int[Array, "m k"] | Int[Array, "m k c"],
     weight: Float[Array, "f c"],
     bias: Float[Array, " c"],
 ) -> tuple[Float[Array, "m k"], Float[Array, "f c"], Float[Array, " c"]]:
     """Returns cross-entropies a block at a time, and the gradients of their sum."""
+    loss_of = cross_entropy if label.ndim == 2 else binary_cross_entropy
 
     def add_block(sums, block):
         features, label = block
         logits = jnp.matmul(features, weight, precision="highest") + bias
-        loss, residual = cross_entropy(logits, label)
+        loss, residual = loss_of(logits, label)
         weight_sum = sums[0] + jnp.matmul(features.T, residual, precision="highest")
         return (weight_sum, sums[1] + residual.sum(axis=0)), loss
 
@@ -119,20 +135,23 @@ def _losses_and_gradients(
 class LogisticRegression:
     """Minimises sum of cross-entropies + strength / 2 |weight|^2; the bias is free.
 
+    Where examples have one label each, classes compete in a softmax. Where they have any number,
+    each class is told from its absence by itself (one against the rest, with sigmoids).
+
     `strength` is CLIP's lambda (Radford et al. 2021, appendix A.3), one over scikit-learn's C.
     Features are used as they are, without standardisation, as there. L-BFGS runs in other
     coordinates, which change the speed and not the minimum: features minus their mean (the bias
     takes it up), turned to their principal axes, each axis divided by the root of the curvature
-    that the sum has there when all classes are equally probable. Axes whose standard deviation is
-    below 1e-5 of the first's get no weight. Device arithmetic is float32; losses are summed in
-    float64, so that rounding stops the line search late.
+    that the sum has there when weights are zero. Axes whose standard deviation is below 1e-5 of the
+    first's get no weight. Device arithmetic is float32; losses are summed in float64, so that
+    rounding stops the line search late.
 
     The features of all examples lie on one device (4 n f bytes, and 16384 c 4 bytes a few times for
     the logits of a block): 1.28 million of 2,048 take 10.5 GB. The host holds as much again.
 
     Args:
       features: one row an example.
-      label: the class of each, from 0.
+      label: the class of each, from 0; or for each class whether an example has it.
       num_classes: how many classes there are.
       max_iterations: of L-BFGS (CLIP: 1000).
       tolerance: length of the gradient, relative to the loss, that is taken for zero.
@@ -141,13 +160,15 @@ class LogisticRegression:
     def __init__(
         self,
         features: Float[np.ndarray, "n f"],
-        label: Int[np.ndarray, "n"],
+        label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
         num_classes: int,
         max_iterations: int = 1000,
         tolerance: float = 1e-3,
     ):
         self._max_iterations, self._tolerance = max_iterations, tolerance
         self._count, self._num_classes = len(features), num_classes
+        # p (1 - p) for a sigmoid at 1/2, and about that for a softmax at 1 / classes.
+        self._curvature = 1 / num_classes if label.ndim == 1 else 1 / 4
         self._mean = features.mean(axis=0, dtype=np.float64)
         parts = range(0, self._count, BLOCK)
         centred = (features[start : start + BLOCK] - self._mean for start in parts)
@@ -160,10 +181,10 @@ class LogisticRegression:
         for start in parts:
             part = features[start : start + BLOCK] - self._mean
             turned[start : start + len(part)] = part @ self._axes
-        padded = np.full(blocks * rows, -1, np.int32)
+        padded = np.full((blocks * rows, *label.shape[1:]), -1, np.int32)
         padded[: self._count] = label
         self._features = jnp.asarray(turned.reshape(blocks, rows, -1))
-        self._label = jnp.asarray(padded.reshape(blocks, rows))
+        self._label = jnp.asarray(padded.reshape(blocks, rows, *label.shape[1:]))
 
     def fit(self, strength: float, start: LinearClassifier | None = None) -> LinearClassifier:
         """Returns the classifier with the smallest loss.
@@ -174,8 +195,8 @@ class LogisticRegression:
         """
         classes = self._num_classes
         ridge = strength / self._count
-        scale = (self._variance / classes + ridge)[:, None] ** -0.5
-        bias_scale = classes**0.5
+        scale = (self._variance * self._curvature + ridge)[:, None] ** -0.5
+        bias_scale = self._curvature**-0.5
         if start is None:
             parameters = np.zeros((len(scale) + 1, classes))
         else:

@@ -75,8 +75,11 @@ SCORES: dict[str, Score] = {
     "mean_per_class": mean_per_class,
     "mean_top1_top5": mean_top1_top5,
     "roc_auc": roc_auc,
+    "map_11_point": map_11_point,
 }
-"""Scores of examples with one label each."""
+
+OF_SEVERAL_LABELS = ("map_11_point",)
+"""Scores of examples with any number of labels; the others are of examples with one each."""
 
 
 def lookup_score(name: str) -> Score:

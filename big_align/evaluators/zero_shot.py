@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
+from big_align.data import label_check
 from big_align.data.classes import ClassList, read_classes
 from big_align.data.loader import EvalLoader
 from big_align.data.prompts import choose_templates, fill_templates
@@ -58,7 +59,7 @@ class ZeroShot:
       max_broken_share: the share of broken examples above which evaluation stops.
 
     Raises:
-      UserError: the class list cannot be read.
+      UserError: the class list cannot be read, or the source names other classes.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ZeroShot:
         self.transform = transform
         self.tokenizer = tokenizer
         classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+        label_check.check_class_names(source, classes)
         self.names = classes.phrases(with_descriptions)
         self.templates = choose_templates(classes, templates)
         self.max_broken_share = max_broken_share

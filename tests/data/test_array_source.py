@@ -3,7 +3,9 @@ import pytest
 
 from big_align.data.array_source import ArraySource, read_npz
 from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
+from big_align.data.loader import EvalLoader
 from big_align.data.prompts import fill_templates
+from big_align.data.sources import WrongLabel
 from big_align.data.tokenizers import WordTokenizer
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
@@ -13,8 +15,9 @@ def test_arrays_are_read_back():
     source = ArraySource(IMAGE, [["a"], ["b", "c"], ["d"]], [4, 5, 6])
     example = source.read(0, 1)
     np.testing.assert_array_equal(example.image, IMAGE[1])
-    assert (example.captions, example.label) == (["b", "c"], 5) == source.read_text(0, 1)
-    assert ArraySource(IMAGE, [[]] * 3).read_text(0, 2) == ([], -1)
+    assert (example.captions, example.label) == (["b", "c"], 5)
+    assert source.read_text(0, 1) == (["b", "c"], (5,))
+    assert ArraySource(IMAGE, [[]] * 3).read_text(0, 2) == ([], ())
 
 
 def test_lengths_must_agree():
@@ -27,15 +30,29 @@ def test_npz_files(tmp_path):
     np.savez(path, image=IMAGE, caption=np.array([["a", ""], ["b", "c"], ["d", " "]]))
     source = read_npz(path)
     assert [source.read_text(0, i)[0] for i in range(3)] == [["a"], ["b", "c"], ["d"]]
-    assert source.read_text(0, 0)[1] == -1
+    assert source.read_text(0, 0)[1] == ()
     np.savez(path, image=IMAGE, caption=np.array(["a", "b", "c"]), label=[0, 1, 2])
-    assert read_npz(path).read_text(0, 2) == (["c"], 2)
+    assert read_npz(path).read_text(0, 2) == (["c"], (2,))
     np.savez(path, image=IMAGE, label=[0, 1, 1], class_names=np.array(["cat", "dog"]))
     labelled = read_npz(path)
-    assert labelled.read_text(0, 1) == ([], 1) and labelled.class_names == ("cat", "dog")
+    assert labelled.read_text(0, 1) == ([], (1,)) and labelled.class_names == ("cat", "dog")
     np.savez(path, image=IMAGE)
     with pytest.raises(ValueError, match="no array 'caption'; it has image"):
         read_npz(path)
+
+
+def test_rows_of_labels_are_filled_up_with_minus_one(tmp_path):
+    source = ArraySource(IMAGE, [[]] * 3, [[3, 1, 3], [-1, -1, -1], [-1, 2, -1]])
+    assert [source.read(0, n).labels for n in range(3)] == [(3, 1), (), (2,)]
+    assert [source.read(0, n).label for n in (1, 2)] == [-1, 2]
+    with pytest.raises(WrongLabel, match="it has the labels 3, 1, where one is wanted"):
+        source.read(0, 0).label  # noqa: B018
+    path = str(tmp_path / "x.npz")
+    np.savez(path, image=IMAGE, label=[[0, -1], [1, 0], [-1, -1]])
+    with EvalLoader(read_npz(path), "", batch_size=2) as loader:
+        assert loader.label_sets() == [(0,), (1, 0), ()]
+        with pytest.raises(ValueError, match="x.npz: 1: it has the labels 1, 0, where one is"):
+            loader.labels()
 
 
 def test_digits_are_split_without_overlap():
@@ -51,7 +68,7 @@ def test_captions_of_digits_name_the_label_in_known_words():
     source = digits_source("test")
     tokenizer = WordTokenizer(DIGIT_WORDS, length=12)
     for index in range(50):
-        captions, label = source.read_text(0, index)
+        captions, (label,) = source.read_text(0, index)
         assert len(captions) == len(set(captions)) == 2 * len(DIGIT_TEMPLATES)
         assert {n for text in captions for n in text.split() if n.isdigit()} == {str(label)}
         assert set(fill_templates([DIGIT_CLASSES[label]], DIGIT_TEMPLATES)[0]) <= set(captions)

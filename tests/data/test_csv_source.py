@@ -32,7 +32,7 @@ def test_rows_keep_their_order_and_what_they_say(folder):
         np.testing.assert_array_equal(loader.labels(), np.arange(20) % 7)
         assert loader.captions() == [[f"the number, {n}"] for n in range(20)]
     assert source.name(1, 2) == "train.csv, line 20"
-    assert CsvSource(path).read_text(1, 2) == ([], -1)
+    assert CsvSource(path).read_text(1, 2) == ([], ())
 
 
 def test_names_are_numbered_in_sorted_order(folder):
@@ -44,8 +44,22 @@ def test_names_are_numbered_in_sorted_order(folder):
     other = write(folder, "image;kind\nimages/1.png;apple\n\nimages/0.png;pear\n")
     other = CsvSource(other, label="kind", delimiter=";")
     assert other.class_names == source.class_names
-    assert [other.read_text(0, n)[1] for n in range(2)] == [0, 1]
+    assert [other.read_text(0, n)[1] for n in range(2)] == [(0,), (1,)]
     assert [other.name(0, n) for n in range(2)] == ["train.csv, line 2", "train.csv, line 4"]
+
+
+def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
+    cells = ["11 15", "3", "", "2|11", " 4 | 4 ", "|"]
+    rows = [f"images/{n}.png,{cell}" for n, cell in enumerate(cells * 3)]
+    source = CsvSource(write(folder, "\n".join(["image,classes", *rows])), label="classes")
+    with EvalLoader(source, "", batch_size=18) as loader:
+        assert loader.label_sets() == [(11, 15), (3,), (), (2, 11), (4,), ()] * 3
+        with pytest.raises(ValueError, match="train.csv, line 2: it has the labels 11, 15, where"):
+            loader.labels()
+    rows = ["images/0.png,potted plant", "images/1.png,tv| dog|tv", "images/2.png,dog|", ""]
+    source = CsvSource(write(folder, "\n".join(["image,classes", *rows])), label="classes")
+    assert source.class_names == ("dog", "potted plant", "tv")
+    assert [source.read(0, n).labels for n in range(3)] == [(1,), (2, 0), (0,)]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +75,8 @@ def test_names_are_numbered_in_sorted_order(folder):
         ("image,label\nimages/0.png,1\nimages/1.png,x\n", "line 3: the label is 'x' and that of"),
         ("image,label\nimages/0.png,x\nimages/1.png,1\n", "line 3: the label is '1' and that of"),
         ("image,label\nimages/0.png,-3\n", "line 2: the label is -3, not a class number"),
+        ("image,label\nimages/0.png,1 3\nimages/1.png,1|x\n", "line 3: the label is 'x' and that"),
+        ("image,label\nimages/0.png,1|-3\n", "line 2: the label is -3, not a class number"),
         ('image,label\nimages/0.png,"1\n', "train.csv, line 2: .*unexpected end of data"),
     ],
 )

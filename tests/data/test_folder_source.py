@@ -42,7 +42,7 @@ def test_labels_are_the_places_of_the_sorted_folders(folder):
         expected = [n for name in ORDER for n in range(SIZES[name])]
         assert batch["image"][:, 0, 0, 0].tolist() == expected
     assert [source.read(*place).label for place in places(source)] == loader.labels().tolist()
-    assert source.read_text(2, 12) == ([], 2)
+    assert source.read_text(2, 12) == ([], (2,))
     assert source.name(2, 12) == f"{folder}/c-three/001.PNG"
 
 

@@ -253,5 +253,5 @@ def test_real_labels_and_captions_in_one_batch(data_dir):
         assert here.sum() == 32 and here.reshape(16, 4).sum(1).tolist() == [2] * 16
         np.testing.assert_array_equal(batch["text"][here], names[batch["label"][here]])
     for shard, index in ((0, 0), (0, 4039)):  # the label is that of its id
-        (wnid,), label = labelled.read_text(shard, index)
+        (wnid,), (label,) = labelled.read_text(shard, index)
         assert classes.ids[label] == wnid

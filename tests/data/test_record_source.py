@@ -57,7 +57,7 @@ def test_random_access_equals_a_sequential_read(records, tmp_path):
         assert example.captions == [f"number {number}", f"n {number}"]
         assert example.label == number % 10
     assert source.read(1, 2) == read_all(source)[7]
-    assert source.read_text(2, 0) == (["number 8", "n 8"], 8)
+    assert source.read_text(2, 0) == (["number 8", "n 8"], (8,))
     assert source.name(1, 2) == "x.tfrecord-00001-of-00003: record 2"
     again = TFRecordSource(records, label="label", index_dir=str(tmp_path / "index"))
     assert read_all(again) == read_all(source)
@@ -146,6 +146,29 @@ def test_tfds_names_the_classes_of_its_labels():
     assert record_source._class_names(features, "label") == ("cat", "dog")
     for other in ("number", "size", "kind"):
         assert record_source._class_names(features, other) is None
+
+
+def test_tfds_names_the_classes_of_several_labels():
+    """As VOC's: `labels` is a sequence of classes."""
+    labels = tfds.features.Sequence(tfds.features.ClassLabel(names=["cat", "dog"]))
+    features = tfds.features.FeaturesDict({"labels": labels})
+    assert record_source._class_names(features, "labels") == ("cat", "dog")
+
+
+def test_a_feature_of_several_integers_is_several_labels(tmp_path):
+    path = str(tmp_path / "x.tfrecord")
+    stored = [feature(14, 6, 14), feature(3), tf.train.Feature(int64_list={"value": []})]
+    stored += [tf.train.Feature(), feature(b"cat"), feature(-2)]
+    with tf.io.TFRecordWriter(path) as writer:
+        for number, labels in enumerate(stored):
+            features = {"image": feature(encode_image(make_pixels(number))), "labels": labels}
+            record = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(record.SerializeToString())
+    source = TFRecordSource(path, caption=None, label="labels")
+    assert [source.read(0, n).labels for n in range(3)] == [(14, 6), (3,), ()]
+    for number, message in ((3, "is empty or no int64"), (4, "is empty or no int64"), (5, "is -2")):
+        with pytest.raises(BrokenExample, match=message):
+            source.read_text(0, number)
 
 
 def test_tfds_takes_parts_of_splits(prepared, tmp_path):

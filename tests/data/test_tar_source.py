@@ -1,4 +1,5 @@
 import io
+import json
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,8 +9,12 @@ import pytest
 from samples import encode_image, make_members, make_pixels, write_tar
 
 from big_align.data import tar_source
-from big_align.data.sources import BrokenExample
+from big_align.data.classes import ClassList
+from big_align.data.loader import EvalLoader, TrainLoader
+from big_align.data.sources import BrokenExample, WrongLabel
 from big_align.data.tar_source import TarSource
+from big_align.data.tokenizers import WordTokenizer
+from big_align.errors import UserError
 
 
 def read_all(source):
@@ -32,9 +37,28 @@ def test_examples_are_those_of_a_sequential_read(shards):
 
 
 def test_members_are_chosen_by_name(shards):
-    assert TarSource(shards).read_text(2, 3) == (["number 15"], -1)
-    assert TarSource(shards, caption=None, label="cls").read_text(2, 3) == ([], 5)
-    assert TarSource(shards, label="cls").read_text(2, 3) == (["number 15"], 5)
+    assert TarSource(shards).read_text(2, 3) == (["number 15"], ())
+    assert TarSource(shards, caption=None, label="cls").read_text(2, 3) == ([], (5,))
+    assert TarSource(shards, label="cls").read_text(2, 3) == (["number 15"], (5,))
+
+
+def test_a_json_list_is_several_labels(tmp_path):
+    """One or more each once, none, and what is no list of class numbers."""
+    found = [[14, 6, 14], [3], 8, [], [2, "cat"], {"a": 1}]
+    members = [part for n in range(len(found)) for part in make_members(n)[:1]]
+    members += [
+        (f"{n:06d}.json", json.dumps({"labels": labels}).encode()) for n, labels in enumerate(found)
+    ]
+    source = TarSource(write_tar(tmp_path / "x.tar", members), None, "json.labels")
+    with EvalLoader(source, "", batch_size=8, max_broken_share=0.5) as loader:
+        assert loader.label_sets() == [(14, 6), (3,), (8,), (), (), ()] and loader.broken == 2
+    assert [source.read(0, n).label for n in (1, 2, 3)] == [3, 8, -1]
+    for number in (4, 5):
+        with pytest.raises(WrongLabel, match="not an integer"):
+            source.read_text(0, number)
+    classes = ClassList.from_names(tuple("abcdefghij"))
+    with pytest.raises(UserError, match="x.tar: 000000: it has the labels 14, 6, where one"):
+        TrainLoader(source, "", WordTokenizer(("a",), 4), 2, classes=classes)
 
 
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -154,7 +178,7 @@ def test_a_kept_index_equals_a_fresh_one(shards, tmp_path, monkeypatch):
         with pytest.raises(AssertionError, match="again"):  # other members need another index
             TarSource(shards, caption="json.captions", index_dir=folder)
     write_tar(tmp_path / "train-00001.tar", make_members(99))
-    assert TarSource(shards, index_dir=folder).read_text(1, 0) == (["number 99"], -1)
+    assert TarSource(shards, index_dir=folder).read_text(1, 0) == (["number 99"], ())
     for file in (tmp_path / "index").iterdir():
         file.write_bytes(b"PK broken")
     assert TarSource(shards, index_dir=folder).shard_sizes.tolist() == [7, 1, 9, 6]

@@ -34,7 +34,7 @@ def tokenize(texts):
 tokenize.vocab_size, tokenize.length, tokenize.fingerprint = 256, 1, "last word"
 
 
-def make_source(colours, label, broken=()):
+def make_source(colours, label, broken=(), class_names=None):
     class Source(ArraySource):
         def read(self, shard, index):
             example = super().read(shard, index)
@@ -43,4 +43,4 @@ def make_source(colours, label, broken=()):
             return example
 
     image = np.broadcast_to(np.uint8(colours)[:, None, None, None], (len(colours), 2, 2, 3))
-    return Source(image, [["-"]] * len(colours), label, title="colours")
+    return Source(image, [["-"]] * len(colours), label, "colours", class_names)

@@ -102,6 +102,19 @@ def test_mean_and_spread_are_over_draws_that_differ():
     assert three == run(3)
 
 
+def test_a_source_whose_classes_are_in_another_order_is_an_error():
+    def source(*names):
+        return make_source([0, 1], [0, 1], class_names=names)
+
+    right, swapped = source("cat", "dog"), source("dog", "cat")
+    given = "resize(2)", tokenize
+    FewShot(right, *given, right, ("Cat", "dog"))
+    with pytest.raises(ValueError, match="label 0 is 'dog' in .*; 2 of 2 classes differ: they are"):
+        FewShot(swapped, *given, swapped, ("cat", "dog"))
+    with pytest.raises(ValueError, match="label 0 is 'dog' in source and 'cat' in train_source"):
+        FewShot(swapped, *given, right)
+
+
 def test_bad_input_is_named():
     embedder = ColourEmbedder(np.eye(3))
     source = make_source([0, 1, 2] * 5, [0, 1, 7] * 5)

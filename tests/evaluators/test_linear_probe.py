@@ -1,14 +1,16 @@
 """The probe reaches scikit-learn's optimum, and its search the best strength."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression as Reference
+from sklearn.multiclass import OneVsRestClassifier
 
 from big_align.evaluators import linear_probe, logistic_regression
-from big_align.evaluators.features import shuffle_in_classes
+from big_align.evaluators.features import mark_classes, rarest_classes, shuffle_in_classes
 from big_align.evaluators.linear_probe import LinearProbe, rate, search_strength
 from big_align.evaluators.logistic_regression import LinearClassifier, LogisticRegression
-from big_align.evaluators.scores import accuracy
+from big_align.evaluators.scores import accuracy, map_11_point
 from tests.evaluators.colours import ColourEmbedder, make_source
 
 
@@ -42,6 +44,49 @@ def test_the_optimum_is_that_of_scikit_learn(strength, monkeypatch):
     found = ours.scores(np.float64(features))
     found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def make_several(count=300, classes=5, seed=0):
+    """Features of `make_features`, and for each class whether an example has it; some have none."""
+    features, label = make_features(count, classes=classes, seed=seed)
+    more = np.random.default_rng(seed).random((count, classes))
+    present = (0.7 * np.eye(classes)[label] > more) | (more > 0.9)
+    assert not present.any(axis=1).all() and (present.sum(axis=1) > 1).any()
+    return features, present
+
+
+@pytest.mark.parametrize("strength", [1e-2, 1.0, 1e2, 1e5])
+def test_one_against_the_rest_has_the_optimum_of_scikit_learn(strength, monkeypatch):
+    monkeypatch.setattr(logistic_regression, "BLOCK", 128)  # Three blocks, the last of them padded.
+    features, present = make_several()
+    ours = LogisticRegression(features, present, 5, tolerance=1e-6).fit(strength)
+    theirs = OneVsRestClassifier(Reference(C=1 / strength, tol=1e-10, max_iter=100000))
+    theirs.fit(np.float64(features), present)
+    weight = np.stack([one.coef_[0] for one in theirs.estimators_], axis=1)
+    np.testing.assert_allclose(ours.weight, weight, atol=2e-3 * np.abs(weight).max())
+    found = 1 / (1 + np.exp(-ours.scores(np.float64(features))))
+    np.testing.assert_allclose(found, theirs.predict_proba(np.float64(features)), atol=1e-3)
+
+
+def test_binary_cross_entropy_by_hand():
+    logits = jnp.array([[0.0, 2.0], [-40.0, 50.0], [3.0, 3.0]])
+    present = jnp.array([[1, 0], [1, 0], [-1, -1]])
+    loss, gradient = logistic_regression.binary_cross_entropy(logits, present)
+    np.testing.assert_allclose(loss, [np.log(2) + np.log1p(np.exp(2)), 90, 0], rtol=1e-6)
+    expected = [[-1 / 2, 1 / (1 + np.exp(-2))], [-1, 1], [0, 0]]
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+    # Small losses keep their digits: ln(1 + e^-30) is 0 in float32 when 1 is added first.
+    pair = jnp.array([[30.0]]), jnp.ones((1, 1), int)
+    loss, gradient = logistic_regression.binary_cross_entropy(*pair)
+    np.testing.assert_allclose((loss[0], -gradient[0, 0]), np.exp(-30), rtol=1e-5)
+
+
+def test_classes_beside_each_other_do_not_change_the_fit_of_one():
+    features, present = make_several()
+    together = LogisticRegression(features, present, 5, tolerance=1e-6).fit(1.0)
+    alone = LogisticRegression(features, present[:, 2:3], 1, tolerance=1e-6).fit(1.0)
+    size = np.abs(alone.weight).max()
+    np.testing.assert_allclose(together.weight[:, 2:3], alone.weight, atol=2e-3 * size)
 
 
 def test_where_it_starts_and_the_order_of_examples_change_no_optimum():
@@ -148,6 +193,100 @@ def test_places_in_classes_are_permutations_that_differ_by_draw():
         assert (place != shuffle_in_classes(label, **other)[0]).any()
 
 
+def test_ties_of_map_are_told_apart_by_cross_entropy():
+    present = np.array([[True, False], [False, True], [False, False]])
+    scores = np.float32([[1, -1], [-1, 1], [-2, -2]])
+    for factor in (1, 2):
+        score, likelihood = rate(map_11_point, factor * scores, present)
+        expected = -4 * np.log1p(np.exp(-factor)) - 2 * np.log1p(np.exp(-2 * factor))
+        assert score == 1 and likelihood == pytest.approx(expected / 3)
+
+
+def test_mean_average_precision_of_several_labels_by_hand():
+    """Class 7 is red, class 2 red or green, class 5 grey; blue is of no class."""
+    labels = [[7, 2], [2, -1], [-1, -1], [5, -1]]
+    colours = list(range(4)) * 10
+    train = make_source(colours, [labels[c] for c in colours])
+    embedder = ColourEmbedder(3 * np.eye(4))
+    for validation in (None, train):
+        probe = LinearProbe(train, "resize(2)", train, validation, score="map_11_point")
+        result = probe(embedder)
+        assert result["map_11_point"] == result["validation_map_11_point"] == 1
+    # A second grey is of no class: it ranks level with the first, at a precision of 1/2.
+    test = make_source([0, 1, 2, 3, 3], [*labels, [-1, -1]])
+    result = LinearProbe(test, "resize(2)", train, score="map_11_point")(embedder)
+    assert result["map_11_point"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+
+
+def test_images_without_a_label_are_negative_for_all_classes():
+    """Half of the reds have no label: the probability of red falls to one half."""
+    table = np.eye(3) * 3
+    colours = [0, 1, 2] * 40
+    some = [[c] if c < 2 else [-1] for c in colours]
+    half = [[c] if c == 1 or (c == 0 and n % 2) else [-1] for n, c in enumerate(colours)]
+    for labels, expected in ((some, 1), (half, 1 / 2)):
+        present = mark_classes([tuple(c for c in row if c >= 0) for row in labels])
+        classifier = LogisticRegression(np.float32(table[colours]), present, 2).fit(1e-4)
+        probability = 1 / (1 + np.exp(-classifier.scores(np.float32(table))))
+        np.testing.assert_allclose(probability[0], [expected, 0], atol=0.02)
+        assert probability[2].max() < 0.02
+    source = make_source(colours, half)
+    result = LinearProbe(source, "resize(2)", source, score="map_11_point")(ColourEmbedder(table))
+    assert result["map_11_point"] == pytest.approx((1 / 2 + 1) / 2)
+
+
+def test_one_label_each_is_split_and_ranked_as_a_case_of_several():
+    label = np.array([3, 1, 3, 3, 1, 0] * 7)
+    present = mark_classes([(c,) for c in label.tolist()])
+    np.testing.assert_array_equal(rarest_classes(present), label)
+    several = mark_classes([(0, 1), (0,), (), (1, 2), (0, 2)])
+    assert rarest_classes(several).tolist() == [1, 0, -1, 1, 2]
+    # Rows that are filled up, and labels with gaps, change nothing.
+    colours = np.random.default_rng(0).integers(0, 30, 120)
+    table = np.random.default_rng(1).normal(size=(30, 6))
+    plain, filled = (make_source(colours, x) for x in (
+        colours % 3, [[4 + 2 * c, -1] for c in colours % 3]
+    ))
+    found = [
+        LinearProbe(source, "resize(2)", source, score="map_11_point")(ColourEmbedder(table))
+        for source in (plain, filled)
+    ]
+    assert found[0] == found[1] and found[0]["map_11_point"] > 1 / 3
+
+
+def test_labels_that_cannot_be_ranked_are_named():
+    embedder = ColourEmbedder(np.eye(3))
+    good = make_source([0, 1] * 5, [[0, 1], [1, -1]] * 5)
+
+    def probe(*sources, **options):
+        test, *others = sources
+        return LinearProbe(test, "resize(2)", *others, score="map_11_point", **options)(embedder)
+
+    with pytest.raises(ValueError, match="train_source: 1 classes, 0 among them, have no example"):
+        probe(make_source([0, 1], [[1], [1]]), good)
+    with pytest.raises(ValueError, match="probe.source: 1 classes, 2 among them, have no example"):
+        probe(make_source([0, 1], [[0, 1], [2, -1]]), good)
+    with pytest.raises(ValueError, match="class 2 has examples on one side only of a split"):
+        lone = make_source([0, 1] * 5 + [2], [[0, 1], [1, -1]] * 5 + [[2, -1]])
+        probe(lone, lone)
+    with pytest.raises(ValueError, match="probe.train_source: no example has a label"):
+        probe(good, make_source([0, 1], None))
+    with pytest.raises(ValueError, match="colours: 0: it has the labels 0, 1, where one is wanted"):
+        LinearProbe(good, "resize(2)", good)(embedder)
+
+
+def test_sources_that_name_other_classes_are_an_error():
+    def source(*names):
+        return make_source([0, 1] * 5, [0, 1] * 5, class_names=names)
+
+    cats, swapped = source("cat", "dog"), source("dog", "cat")
+    LinearProbe(cats, "resize(2)", cats, make_source([0], [0]))
+    with pytest.raises(ValueError, match="label 0 is 'dog' in source and 'cat' in train_source"):
+        LinearProbe(swapped, "resize(2)", cats)
+    with pytest.raises(ValueError, match="label 1 is 'no class' in validation_source.* 1 and 2 cl"):
+        LinearProbe(cats, "resize(2)", cats, source("cat"))
+
+
 def test_bad_input_is_named():
     good, embedder = make_source([0, 1] * 5, [0, 1] * 5), ColourEmbedder(np.eye(3))
     with pytest.raises(ValueError, match="source: 1 classes, 2 among them, have no example in"):
@@ -160,7 +299,7 @@ def test_bad_input_is_named():
         LinearProbe(*(make_source([0, 1], [0, 1]) if i != 1 else "resize(2)" for i in range(3)))(
             embedder
         )
-    with pytest.raises(ValueError, match="score = 'map_11_point' is unknown; known: accuracy"):
-        LinearProbe(good, "resize(2)", good, score="map_11_point")
+    with pytest.raises(ValueError, match="score = 'map' is unknown; known: accuracy"):
+        LinearProbe(good, "resize(2)", good, score="map")
     with pytest.raises(ValueError, match="validation_share = 1.0"):
         LinearProbe(good, "resize(2)", good, validation_share=1.0)
