@@ -14,6 +14,9 @@ LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 BLOCK = 16384
 """Examples whose logits are in memory at a time."""
 
+PATIENCE = 20
+"""Steps of L-BFGS over which the value has to fall."""
+
 
 class LinearClassifier(NamedTuple):
     """Scores classes by inner products.
@@ -42,8 +45,8 @@ def minimise(
 
     It ends where the length of the gradient is `tolerance` times the value. A bound relative to the
     value fits strong and weak regularisation alike: with weak one, the loss of examples that can be
-    told apart is tiny long before its minimum. Where rounding keeps the line search from going on,
-    that is the end too.
+    told apart is tiny long before its minimum. It also ends where `PATIENCE` steps have lowered the
+    value by no more than the square of `tolerance` of it, as in the noise of rounding.
 
     Args:
       function: returns the value and its gradient.
@@ -52,6 +55,7 @@ def minimise(
       tolerance: see above.
     """
     latest = function(start)
+    values = [latest[0]]
 
     def is_reached() -> bool:
         value, gradient = latest
@@ -63,7 +67,9 @@ def minimise(
         return latest
 
     def stop_early(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        if is_reached():
+        values.append(latest[0])
+        past = values[-1 - PATIENCE] if len(values) > PATIENCE else np.inf
+        if is_reached() or past - values[-1] <= tolerance**2 * values[-1]:
             raise StopIteration
 
     if is_reached():
