@@ -41,6 +41,7 @@ OBJECTIVES = {
     "clip": "big_align.objectives.align:Clip",
     "cross_entropy": "big_align.objectives.cross_entropy:CrossEntropy",
     "iclip": "big_align.objectives.iclip:Iclip",
+    "lit": "big_align.objectives.lit:Lit",
     "multitask": "big_align.objectives.multitask:MultiTask",
     "supcon": "big_align.objectives.supcon:SupCon",
     "unicl": "big_align.objectives.unicl:Unicl",
@@ -72,7 +73,7 @@ EVALUATORS = {
 
 GIVEN = (
     *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed", "objective"),
-    *("total_steps", "workdir", "read_only", "classes", "num_classes", "label_offset"),
+    *("total_steps", "workdir", "read_only", "classes", "label_offset"),
     *("train_source", "validation_source"),
 )
 """Arguments of components that come from elsewhere than their own node."""
@@ -250,6 +251,7 @@ def build_train_loader(
 
 
 def _build_part(part: data_parts.Part, tokenizer: Any, **given: Any) -> TrainLoader:
+    data_parts.check_texts(part, tokenizer)
     return make(
         TrainLoader,
         without(part.loader, *given),
@@ -272,7 +274,10 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
         given = {field: build_source(node[field], f"{where}.{field}") for field in sources}
         if "tokenizer" in inspect.signature(target).parameters:
             given["tokenizer"] = tokenizer
-        evaluators[name] = make(target, without(node, *source_fields(target)), where, **given)
+        made = make(target, without(node, *source_fields(target)), where, **given)
+        if templates := getattr(made, "templates", ()):
+            data_parts.check_class_texts(made.names, templates, tokenizer, where)
+        evaluators[name] = made
     return evaluators
 
 

@@ -14,9 +14,10 @@ from big_align.build import GIVEN, without
 from big_align.checkpoint import Checkpointer
 from big_align.data.loader import TrainLoader
 from big_align.data.mixture import part_rows
+from big_align.embedding import REMEDIES
 from big_align.errors import ConfigError
 from big_align.registry import Node, check_arguments, lookup, suggest
-from big_align.types import Objective
+from big_align.types import ModelState, Objective, Params
 
 FIELDS = {
     "seed",
@@ -77,11 +78,15 @@ def check_config(config: Node) -> None:
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
-    _check_objective(config, objective, tokenizer)
+    weights = _check_objective(config, objective, tokenizer)
+    _check_verbs(config, objective, weights, tokenizer)
 
 
 class BlankTokenizer:
     """Makes texts of the right length and of nothing, without reading a vocabulary."""
+
+    vocab_size = 0
+    fingerprint = ""
 
     def __init__(self, node: Node):
         target = lookup(node["name"], build.TOKENIZERS, "config.tokenizer")
@@ -135,14 +140,23 @@ def _check_init(node: Node) -> None:
             raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
 
 
-def _check_objective(config: Node, objective: Objective, tokenizer: BlankTokenizer) -> None:
+def _check_objective(
+    config: Node, objective: Objective, tokenizer: BlankTokenizer
+) -> tuple[Params, ModelState]:
     """Traces the towers on the shapes of a training batch: they check their values themselves."""
     one = build.example_batch(config, tokenizer)
+    views = one["image"].shape[1:-3]
+    if views and not getattr(objective, "takes_views", False):
+        raise ConfigError(
+            f"config.data.views_per_image = {views[0]}, but the objective "
+            f"{config['objective']['name']!r} takes one view an image"
+        )
     rows = config["batch_size"] // config["microbatches"]
     batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
     rng = jax.random.PRNGKey(0)
     try:
         params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
+        batch = jax.eval_shape(objective.augment, batch, rng)
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error
@@ -152,6 +166,35 @@ def _check_objective(config: Node, objective: Objective, tokenizer: BlankTokeniz
             f"config.optimizer.frozen must hold {sorted(loose)[0]!r}: the objective does not train "
             "it, and weight decay would shrink it"
         )
+    return params, model_state
+
+
+def _check_verbs(
+    config: Node,
+    objective: Objective,
+    weights: tuple[Params, ModelState],
+    tokenizer: BlankTokenizer,
+) -> None:
+    """Checks that the objective can do what evaluators ask for: they run when it is trained."""
+    shape = config["evaluate_batch_size"], tokenizer.length
+    texts = {
+        "text": jax.ShapeDtypeStruct(shape, np.int32),
+        "text_mask": jax.ShapeDtypeStruct(shape, bool),
+    }
+    traced = False
+    for name, node in config["evaluators"].items():
+        where = f"config.evaluators.{name}"
+        if node["name"] == "classification" and not hasattr(objective, "classify"):
+            raise ConfigError(
+                f"{where}: the objective {config['objective']['name']!r} has no classifier; "
+                f"{REMEDIES['classify']}"
+            )
+        if not traced and (node["name"] in ("retrieval", "zero_shot") or node.get("names")):
+            try:
+                jax.eval_shape(objective.embed_text, *weights, texts)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from error
+            traced = True
 
 
 def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:

@@ -8,12 +8,14 @@ import dataclasses
 import functools
 import json
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from big_align import build
 from big_align.data.classes import ClassList, join_classes, read_classes
+from big_align.data.prompts import choose_templates, fill_templates
 from big_align.errors import ConfigError
 from big_align.registry import Node
 
@@ -45,7 +47,8 @@ class Part:
 def read_parts(config: Node) -> dict[str, Part]:
     """Reads which parts there are, and their class lists.
 
-    Labels are offset in the order of the parts; parts that name the same list have the same labels.
+    Labels are offset in the order of the parts' names, which is the only order that a ConfigDict
+    has; parts that name the same list have the same labels.
 
     Raises:
       ConfigError: a field is missing or a class list cannot be read.
@@ -68,7 +71,7 @@ def read_parts(config: Node) -> dict[str, Part]:
 
 
 def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Returns the place and all fields of every part, by its name.
+    """Returns the place and all fields of every part, by its name and in the order of names.
 
     Raises:
       ConfigError: a part has no source or no weight, or there is a source beside the mixture.
@@ -80,10 +83,12 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
         if data.pop("source", None):
             raise ConfigError("config.data.source is not used beside config.data.mixture: leave {}")
         data.pop("weight", None)
-        nodes = {
-            name: (f"config.data.mixture.{name}", data | {k: v for k, v in part.items()})
-            for name, part in mixture.items()
-        }
+        nodes = {}
+        for name, part in sorted(mixture.items()):
+            where = f"config.data.mixture.{name}"
+            if not isinstance(part, dict):
+                raise ConfigError(f"{where} = {part!r} must be a node with a source and a weight")
+            nodes[name] = where, data | part
     for where, node in nodes.values():
         if not node.get("source"):
             raise ConfigError(f"{where}.source is missing; it names where the examples are")
@@ -99,13 +104,38 @@ def all_classes(parts: dict[str, Part]) -> ClassList | None:
 
 
 def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
-    """Returns what fixes the mixture and the meaning of labels; empty for plain pairs."""
+    """Returns what fixes the mixture and the meaning of labels, as JSON holds it."""
     classes = all_classes(parts)
-    if classes is None and len(parts) == 1:
-        return {}
-    text = json.dumps(classes.phrases(True) if classes else ())
-    weights = {name: part.weight for name, part in parts.items()}
-    return {"parts": weights, "classes": f"{zlib.crc32(text.encode()):08x}"}
+    meaning = (classes.names, classes.descriptions, classes.ids) if classes else ()
+    return {
+        "parts": {part.where: part.weight for part in parts.values()},
+        "classes": f"{zlib.crc32(json.dumps(meaning).encode()):08x}",
+    }
+
+
+def check_texts(part: Part, tokenizer: Any) -> None:
+    """Checks the class texts of a part, if it has classes, as `check_class_texts` does."""
+    if part.classes is None:
+        return
+    describe, templates = part.loader.get("describe_classes"), part.loader.get("templates")
+    phrases = part.classes.phrases(bool(describe))
+    templates = choose_templates(part.classes, templates)
+    check_class_texts(phrases, templates, tokenizer, part.where)
+
+
+def check_class_texts(
+    phrases: Sequence[str], templates: Sequence[str], tokenizer: Any, where: str
+) -> None:
+    """Tokenises every class and every template once: a tokenizer may know class names alone.
+
+    Raises:
+      ConfigError: the tokenizer refuses a text, or a template is wrong.
+    """
+    try:
+        filled = fill_templates(phrases, templates[:1]) + fill_templates(phrases[:1], templates)
+        tokenizer([text for texts in filled for text in texts])
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:

@@ -180,7 +180,7 @@ class Loop:
                 if evaluating or stopping or step % config.checkpoint.every == 0:
                     self._log(queue.flush())
                 if evaluating:
-                    results = self.evaluate(state)
+                    results = self._evaluate(state)
                     self._report(step, results)
                 if stopping or step == total or step % config.checkpoint.every == 0:
                     self.checkpointer.save(state, self.record)
@@ -200,6 +200,14 @@ class Loop:
             scalars |= self.epochs(step)
             self.writer.write(step, scalars)
             self.progress.show(scalars)
+
+    def _evaluate(self, state: TrainState) -> dict[str, float]:
+        try:
+            return self.evaluate(state)
+        except Exception:
+            # What was trained up to here is worth keeping, whatever is wrong with measuring it.
+            self.checkpointer.save(state, self.record)
+            raise
 
     def _report(self, step: int, results: dict[str, float]) -> None:
         if results:
@@ -232,10 +240,13 @@ def run(config: Any, workdir: str) -> dict[str, float]:
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(config, tokenizer)
     rows = sharding.process_rows(mesh, config.batch_size)
-    with (
-        build.build_train_loader(config, tokenizer, rows) as loader,
-        contextlib.closing(build.build_checkpointer(config, workdir)) as checkpointer,
-    ):
+    with contextlib.ExitStack() as stack:
+        loader = stack.enter_context(build.build_train_loader(config, tokenizer, rows))
+        # What is wrong with the data is told before there is a workdir.
+        first_batch = sharding.place_batch(loader.batch(0), mesh)
+        checkpointer = stack.enter_context(
+            contextlib.closing(build.build_checkpointer(config, workdir))
+        )
         described, create = describe_state(
             objective,
             optimizer,
@@ -256,7 +267,6 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             microbatches=config.microbatches,
             average_decay=config.average_decay,
         )
-        first_batch = sharding.place_batch(loader.batch(0), mesh)
         compiled = compile_step(train_step, state, first_batch, mesh)
         embedder = Embedder(objective, mesh, config.evaluate_batch_size)
         loop = Loop(

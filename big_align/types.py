@@ -21,6 +21,8 @@ Batch = Mapping[str, Array | np.ndarray]
              its shape; a text without any real token does not exist
   label      int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
   mask       bool [b]; False on padding
+  image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
+             image may then be left out
 """
 
 Params = Any

@@ -26,20 +26,14 @@ def get_config(arg: str = "iclip_names"):
     if described:
         config.data.mixture.labels.classes = DESCRIBED
     config.objective = dict(name="unicl", temperature=0.1)
-    if arg != "unicl":
-        config.objective = dict(
-            name="iclip",
-            temperature=0.1,
-            with_descriptions=described,
-            template="a photo of a {}",  # eq. 5
-        )
-    config.evaluators = dict(
-        zero_shot=two_cores.zero_shot(
-            "tiny_imagenet",
-            "val",
-            DESCRIBED if described else None,
-            with_descriptions=described,
-        ),
-        retrieval=two_cores.retrieval(),
+    zero_shot = two_cores.zero_shot(
+        "tiny_imagenet", "val", DESCRIBED if described else None, with_descriptions=described
     )
+    if arg != "unicl":
+        template = "a photo of a {}"  # eq. 5; the only text of a class that this model ever sees
+        zero_shot |= dict(templates=(template,))
+        config.objective = dict(
+            name="iclip", temperature=0.1, with_descriptions=described, template=template
+        )
+    config.evaluators = dict(zero_shot=zero_shot, retrieval=two_cores.retrieval())
     return complete_config(config)

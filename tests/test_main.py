@@ -27,6 +27,10 @@ UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar
         ("--confg=x", "'confg'.*config"),
         ("config.batch_size=8", r"unexpected arguments \['config.batch_size=8'\]"),
         ("--distributed", "--distributed.*launch/"),
+        ("--config.data.classes=imagenett", "config.data.classes: .*did you mean 'imagenet'"),
+        ("--config.data.views_per_image=2", "config.data.views_per_image = 2, .*'align' takes one"),
+        ("--config.data.mixture={'pairs': {'weight': 1.0}}", "source is not used beside"),
+        ("--config.objective={'name': 'cross_entropy'}", "'cross_entropy' needs classes"),
         (UNREADABLE, "config.data.source: no file matches '/no/such/shard-"),
     ],
 )

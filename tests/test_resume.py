@@ -7,7 +7,9 @@ import signal
 import numpy as np
 import pytest
 
-from tests.runs import Run, read_losses
+from big_align import train
+from big_align.command_line import load_config
+from tests.runs import TINY, Run, read_losses
 
 STEPS = 60
 FLAGS = (
@@ -86,3 +88,15 @@ def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(tmp_path):
     # The rate is 0 at step 1; step 2 would be saved with parameters that are not finite.
     assert "at step 2; the last good checkpoint is that of step 1." in errors[0]
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["1"]
+
+
+def test_what_was_trained_is_saved_when_evaluation_fails(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("no image can be decoded")
+
+    monkeypatch.setattr(train, "evaluate_all", fail)
+    config = load_config(TINY)
+    config.total_steps = 2
+    with pytest.raises(ValueError, match="no image can be decoded"):
+        train.run(config, str(tmp_path))
+    assert (tmp_path / "checkpoints" / "2").is_dir()

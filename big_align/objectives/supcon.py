@@ -42,6 +42,8 @@ class SupCon(TwoTower):
       ValueError: a value is out of its range.
     """
 
+    takes_views = True
+
     def __init__(
         self, model: DualEncoder, mesh: Mesh, temperature: float = 0.1, projection_dim: int = 128
     ):
