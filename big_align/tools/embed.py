@@ -1,0 +1,112 @@
+"""Embeds the images of a source: one array and one list of keys for each of its shards.
+
+For example:
+  python -m big_align.tools.embed --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
+      --output=embeddings
+  python -m big_align.tools.embed --model=clip-vit-base-patch32 --source_name=tfds \\
+      --source=imagenet2012 --source_argument=split=train --what=features --output=features
+
+The model is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
+big_align, or a file of weights. The same command again continues; whole shards are kept. With
+--distributed on several hosts each embeds its share of the shards; they share the output folder.
+An image that cannot be decoded is named; it keeps its row, of zeros, and its key is left empty.
+Open the source as the training will, with the same members asked for, so that the places agree.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.embed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", required=True, help="a workdir, folder or file of weights")
+    parser.add_argument(
+        "--source", required=True, help="the path of the source, or the name of its data set"
+    )
+    parser.add_argument(
+        "--source_name", default="tar",
+        help="its kind, as in config.data.source: tar, folder, csv, tfrecord, tfds, ... "
+        "(%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--source_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="another of its arguments, as split=train or caption=txt; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--transform", help="image operations (default: the model's own)")
+    parser.add_argument(
+        "--what", choices=("embedding", "features"), default="embedding",
+        help="of unit length, or what the image tower pools before any projection (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dtype", choices=("float16", "float32"), default="float16", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--batch_size", type=int, default=256, help="images at a time, of a host (%(default)s)"
+    )
+    parser.add_argument(
+        "--max_broken_share", type=float, default=0.01,
+        help="stop when a larger share of the images is broken (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="the folder to write")
+    parser.add_argument(
+        "--distributed", action="store_true", help="join the other processes, see launch/"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from absl import logging
+
+    from big_align.errors import UserError
+
+    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    try:
+        embed(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def embed(options: argparse.Namespace) -> None:
+    """Embeds, and says what was done."""
+    from big_align import interop, processes, source_embedding
+
+    if options.distributed:
+        processes.join_processes()
+    source, node = source_embedding.open_source(
+        options.source_name, options.source, options.source_argument
+    )
+    pretrained = interop.load(options.model)
+    encoder = source_embedding.make_encoder(
+        pretrained, options.what, options.transform, options.batch_size
+    )
+    print(f"{options.model}: {pretrained.description}, images by {encoder.transform}")
+    count = source_embedding.embed_source(
+        encoder,
+        source,
+        options.output,
+        options.dtype,
+        {"model": options.model, "source": node},
+        options.max_broken_share,
+    )
+    total, shards = int(source.shard_sizes.sum()), len(source.shard_sizes)
+    print(
+        f"{options.output}: {count} of {total} images embedded now, {encoder.what} of "
+        f"{encoder.dim} numbers, {shards} shards"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Clustering on the command line: labels against NumPy, and it continues where it stopped."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from big_align import clustering, shard_files
+from big_align.center_start import scale_rows
+from big_align.embedding_files import ClusterFolder, EmbeddingFolder
+from big_align.tools import cluster
+from tests.embedding_folder import write_embeddings
+from tests.runs import ROOT, environment, find_port
+
+COUNTS = (40, 0, 3, 77)
+ABSENT = [0, 41, 119]
+
+
+@pytest.fixture
+def values():
+    values = np.random.default_rng(0).normal(size=(120, 6)).astype(np.float16)
+    values[ABSENT] = 0
+    return values
+
+
+@pytest.fixture
+def embeddings(tmp_path, values):
+    return write_embeddings(tmp_path / "embeddings", values, COUNTS)
+
+
+def run(embeddings, output, **more):
+    options = {"embeddings": embeddings, "output": output, "k": 10, "labels_per_image": 3} | more
+    return cluster.main([f"--{name}={value}" for name, value in options.items()])
+
+
+def read_labels(folder):
+    found = ClusterFolder(folder)
+    return np.concatenate([found.array(shard) for shard in found.shards if shard.count])
+
+
+def read_bytes(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def nearest(values, centers, count):
+    cosine = scale_rows(values) @ centers.T
+    order = np.argsort(-cosine, axis=1, kind="stable")[:, :count]
+    return order, np.take_along_axis(cosine, order, 1)
+
+
+@pytest.mark.parametrize("search", ["exact", "scann"])
+def test_every_image_has_its_nearest_centres_under_its_key(
+    embeddings, values, tmp_path, capsys, search
+):
+    assert run(embeddings, tmp_path / "out", search=search, chunk=50, block=4) == 0
+    printed = capsys.readouterr().out
+    assert "iteration 1: mean cosine 0." in printed
+    assert f"120 images in 10 clusters; {3 * 117 / 120:.2f} labels an image" in printed
+    found, rows = ClusterFolder(tmp_path / "out"), EmbeddingFolder(embeddings)
+    np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1, atol=1e-6)
+    order, _ = nearest(values, np.array(found.centers), 3)
+    order[ABSENT] = -1
+    np.testing.assert_array_equal(read_labels(tmp_path / "out"), order)
+    assert found.shards == rows.shards
+    assert all(found.keys(s) == rows.keys(s) for s in found.shards if s.count)
+    objective = np.diff(found.index["objective"])
+    assert (objective > -1e-7).all() and len(objective) > 0
+
+
+def test_a_threshold_keeps_what_is_near_enough(embeddings, values, tmp_path):
+    assert run(embeddings, tmp_path / "out", min_similarity=0.5, labels_per_image=10) == 0
+    order, cosine = nearest(values, np.array(ClusterFolder(tmp_path / "out").centers), 10)
+    order[cosine < 0.5] = -1
+    order[ABSENT] = -1
+    labels = read_labels(tmp_path / "out")
+    np.testing.assert_array_equal(labels, order)
+    counts = (labels >= 0).sum(axis=1)
+    assert len(set(counts.tolist())) > 2
+
+
+def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
+    embeddings, tmp_path, monkeypatch, capsys
+):
+    assert run(embeddings, tmp_path / "whole", tolerance=0, iterations=6) == 0
+    plain, passes = clustering.SphericalKMeans._pass, []
+
+    def stop(means):
+        passes.append(1)
+        if len(passes) == 4:
+            raise KeyboardInterrupt
+        return plain(means)
+
+    monkeypatch.setattr(clustering.SphericalKMeans, "_pass", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(embeddings, tmp_path / "out", tolerance=0, iterations=6)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["progress.npz"]
+    assert run(embeddings, tmp_path / "out", tolerance=0, iterations=6, k=11) == 1
+    assert "k is 10 there and 11 now" in capsys.readouterr().err
+    assert run(embeddings, tmp_path / "out", tolerance=0, iterations=6) == 0
+    printed = capsys.readouterr().out
+    assert "iteration 4: " in printed and "iteration 3: " not in printed
+    assert read_bytes(tmp_path / "out") == read_bytes(tmp_path / "whole")
+
+
+def test_shards_that_are_labelled_are_kept(embeddings, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "out"
+    assert run(embeddings, output) == 0
+    whole = read_bytes(output)
+    (output / "f2.clusters.npy").unlink()
+    kept = (output / "f0.clusters.npy").stat().st_mtime_ns
+    monkeypatch.setattr(clustering.SphericalKMeans, "_pass", None)  # would fail
+    assert run(embeddings, output) == 0
+    assert read_bytes(output) == whole
+    assert (output / "f0.clusters.npy").stat().st_mtime_ns == kept
+    capsys.readouterr()
+    assert run(embeddings, output) == 0
+    assert "labels were there" in capsys.readouterr().out
+
+
+def test_two_processes_write_what_one_does(embeddings, tmp_path):
+    assert run(embeddings, tmp_path / "one", chunk=48) == 0
+    command = [sys.executable, "-m", "big_align.tools.cluster", f"--embeddings={embeddings}"]
+    command += ["--k=10", "--labels_per_image=3", "--chunk=48", f"--output={tmp_path / 'two'}"]
+    variables = environment(2) | {"PORT": str(find_port())}
+    done = subprocess.run(
+        ["launch/local.sh", "2", "--", *command, "--distributed"],
+        cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("iteration 1: ") == 1
+    np.testing.assert_array_equal(read_labels(tmp_path / "two"), read_labels(tmp_path / "one"))
+    assert sorted(os.listdir(tmp_path / "two")) == sorted(os.listdir(tmp_path / "one"))
+
+
+def cut_embeddings(folder):
+    with open(folder / "f3.npy", "r+b") as file:
+        file.truncate(200)
+
+
+def put_nan(folder):
+    rows = np.load(folder / "f2.npy")
+    rows[2, 1] = np.nan
+    np.save(folder / "f2.npy", rows)
+
+
+def change_format(folder):
+    index = json.loads((folder / "index.json").read_text()) | {"format": 7}
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "changed", "message"),
+    [
+        (None, {"k": 118}, "k = 118 is more than the 117 embeddings in "),
+        (None, {"labels_per_image": 11}, "labels_per_image = 11 is more than the k = 10 clusters"),
+        (None, {"labels_per_image": 0}, "labels_per_image = 0 must be at least 1"),
+        (None, {"min_similarity": 1.5}, "min_similarity = 1.5 is no cosine"),
+        (None, {"chunk": 0}, "chunk = 0 must be at least 1"),
+        (None, {"block": 0}, "block = 0 must be at least 1"),
+        (None, {"iterations": 0}, "iterations = 0 must be at least 1"),
+        (None, {"embeddings": "nowhere"}, "nowhere has no index.json"),
+        (cut_embeddings, {}, "f3.npy is cut short"),
+        (put_nan, {}, "the embedding of shard-2.tar: key 42 is not finite"),
+        (change_format, {}, "has format 7; this version reads 1"),
+    ],
+)
+def test_bad_input_is_one_line(embeddings, tmp_path, capsys, damage, changed, message):
+    if damage:
+        damage(embeddings)
+    assert run(**{"embeddings": embeddings, "output": tmp_path / "out"} | changed) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not (tmp_path / "out" / shard_files.INDEX).exists()
+
+
+def test_help_explains_without_loading_anything():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "big_align.tools.cluster", "--help"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert "--labels_per_image" in done.stdout and "| jax" not in done.stderr
