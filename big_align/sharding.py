@@ -60,6 +60,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
+def table_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of a table whose rows are split over all devices."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
 def microbatch_sharding(mesh: Mesh) -> NamedSharding:
     """Returns the placement of an array [microbatches, rows, ...] split over its rows."""
     return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
@@ -116,6 +121,25 @@ def map_rows(
         function, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False
     )
     return run(whole, rows)
+
+
+def map_shards(function: Callable[[Any, Any], Any], split: Any, whole: Any, mesh: Mesh) -> Any:
+    """Runs a function on every device, on its parts of tables, inside a compiled function.
+
+    Nothing moves between devices but what the function itself sends over `BATCH_AXES`.
+
+    Args:
+      function: of (split, whole); returns (split, whole), the latter equal on every device.
+      split: arrays whose leading axis is cut over all devices.
+      whole: arrays that every device sees whole.
+      mesh: the devices.
+
+    Returns:
+      What the function returns, its first part laid out like `split`.
+    """
+    specs = PartitionSpec(BATCH_AXES), PartitionSpec()
+    run = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+    return run(split, whole)
 
 
 def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
