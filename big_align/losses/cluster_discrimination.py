@@ -1,0 +1,175 @@
+"""Cluster discrimination: an image against all class centres, of which several are its own.
+
+The plain formulas of MLCD (An et al. 2024, "Multi-label cluster discrimination for visual
+representation learning") and of what it is compared with. All three are made of two numbers per
+example,
+
+    N = log sum_j exp(s_j)   over its negatives      P = log sum_i exp(-s_i)   over its positives
+
+where s is a cosine times a scale: eq. 5 (MLCD) is softplus(N) + softplus(P), eq. 4 (MLC) is
+softplus(N + P), and eq. 3 (UNICOM) is eq. 4 of the first label alone. With softplus(x) being
+log(1 + exp(x)), nothing overflows, and the one in it is there once however N is summed up.
+
+They hold the whole [b k] matrix several times over; `sampled_cluster_discrimination` computes the
+same numbers and gradients from the drawn rows of a table that is split over devices.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+LOSSES = ("mlcd", "mlc", "unicom")
+LOWEST = -1e30  # the logarithm of an empty sum; finite, so that neither sum nor slope is NaN
+_SMALLEST_SINE_SQUARED = 1e-6
+
+
+def mlcd_loss(
+    zimg: Float[Array, "b d"],
+    centers: Float[Array, "k d"],
+    labels: Int[Array, "b l"],
+    mask: Bool[Array, " b"] | None = None,
+    *,
+    sampled: Int[Array, " n"] | None = None,
+    scale: float = 64.0,
+    margin: float = 0.3,
+) -> Float[Array, ""]:
+    """Returns the mean of log(1 + sum exp(-s_i)) + log(1 + sum exp(s_j)), eq. 5 of MLCD.
+
+    The mean is over the examples that are real and have a label; it is 0 if there are none. The
+    others take no part: their labels are nobody's negatives either, unless they are sampled.
+
+    Args:
+      zimg: unit-length image embeddings.
+      centers: class centres of any length; only their directions count (MLCD A.1).
+      labels: the positives i of each example; a repeated one counts once, and one outside
+        [0, k), as -1, not at all.
+      mask: True on real examples; None when all are.
+      sampled: the negatives j of an example are these and all centres that are positive for any
+        example, without its own positives; -1 stands for none. With None all centres are.
+      scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
+      margin: added to the angle of positives (MLCD A.1: 0.3), see `add_margin`.
+    """
+    return _discriminate("mlcd", zimg, centers, labels, mask, sampled, scale, margin)
+
+
+def mlc_loss(
+    zimg: Float[Array, "b d"],
+    centers: Float[Array, "k d"],
+    labels: Int[Array, "b l"],
+    mask: Bool[Array, " b"] | None = None,
+    *,
+    sampled: Int[Array, " n"] | None = None,
+    scale: float = 64.0,
+    margin: float = 0.3,
+) -> Float[Array, ""]:
+    """Returns the mean of log(1 + sum exp(s_j) sum exp(-s_i)), eq. 4 of MLCD.
+
+    Arguments and mean are those of `mlcd_loss`.
+    """
+    return _discriminate("mlc", zimg, centers, labels, mask, sampled, scale, margin)
+
+
+def unicom_loss(
+    zimg: Float[Array, "b d"],
+    centers: Float[Array, "k d"],
+    labels: Int[Array, "b l"],
+    mask: Bool[Array, " b"] | None = None,
+    *,
+    sampled: Int[Array, " n"] | None = None,
+    scale: float = 64.0,
+    margin: float = 0.3,
+) -> Float[Array, ""]:
+    """Returns the mean cross-entropy of the first label, eq. 3 of MLCD, as UNICOM trains.
+
+    Arguments and mean are those of `mlcd_loss`; of the labels only the first column counts.
+    """
+    return _discriminate("unicom", zimg, centers, labels[:, :1], mask, sampled, scale, margin)
+
+
+def add_margin(cosine: Float[Array, "..."], margin: float) -> Float[Array, "..."]:
+    """Returns cos(angle + margin), given the cosine of the angle: ArcFace's margin.
+
+    It is cos(a) cos(m) - sin(a) sin(m), so no arccosine is taken, and is differentiated as it
+    stands. The slope of the sine is infinite where the angle is 0 or pi; within 1e-3 of there the
+    sine is held constant.
+
+    Beyond angle + margin = pi the cosine would rise again and push the positive away. It goes on
+    as cos(a) - (1 - cos(m)) instead, which joins without a jump and falls to -2 + cos(m).
+
+    Args:
+      cosine: of angles in [0, pi].
+      margin: in radians, in [0, pi).
+    """
+    square = jnp.maximum((1 - cosine) * (1 + cosine), _SMALLEST_SINE_SQUARED)
+    moved = cosine * math.cos(margin) - jnp.sqrt(square) * math.sin(margin)
+    return jnp.where(cosine > -math.cos(margin), moved, cosine - (1 - math.cos(margin)))
+
+
+def combine(
+    loss: str, negatives: Float[Array, " b"], positives: Float[Array, " b"]
+) -> Float[Array, " b"]:
+    """Returns the loss of each example.
+
+    Args:
+      loss: one of `LOSSES`.
+      negatives: log sum exp(s_j), `LOWEST` over nothing.
+      positives: log sum exp(-s_i), `LOWEST` over nothing.
+    """
+    if loss == "mlcd":
+        return jax.nn.softplus(negatives) + jax.nn.softplus(positives)
+    return jax.nn.softplus(negatives + positives)
+
+
+def log_sum(logits: Float[Array, "b n"], counted: Bool[Array, "b n"]) -> Float[Array, " b"]:
+    """Returns log sum exp over those counted of each row, `LOWEST` over nothing."""
+    return jax.nn.logsumexp(jnp.where(counted, logits, LOWEST), axis=1)
+
+
+def average(each: Float[Array, " b"], takes_part: Bool[Array, " b"]) -> Float[Array, ""]:
+    """Returns the mean over the examples that take part, 0 if there are none."""
+    total = jnp.where(takes_part, each, 0).sum()
+    return total / jnp.maximum(takes_part.sum(), 1).astype(each.dtype)
+
+
+def _discriminate(
+    loss: str,
+    zimg: Float[Array, "b d"],
+    centers: Float[Array, "k d"],
+    labels: Int[Array, "b l"],
+    mask: Bool[Array, " b"] | None,
+    sampled: Int[Array, " n"] | None,
+    scale: float,
+    margin: float,
+) -> Float[Array, ""]:
+    k = len(centers)
+    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    positive = _mark(labels if mask is None else jnp.where(mask[:, None], labels, -1), k)
+    takes_part = positive.any(axis=1)
+    candidate = jnp.ones(k, bool)
+    if sampled is not None:
+        candidate = positive.any(axis=0) | _mark(sampled[None], k)[0]
+    # Zeros before any product: what is not finite in the other rows must not reach the gradient.
+    zimg = jnp.where(takes_part[:, None], zimg.astype(dtype), 0)
+    cosine = jnp.einsum("bd,kd->bk", zimg, normalize_rows(centers.astype(dtype))[0])
+    negatives = log_sum(scale * cosine, candidate & ~positive)
+    positives = log_sum(-scale * add_margin(cosine, margin), positive)
+    return average(combine(loss, negatives, positives), takes_part)
+
+
+def _mark(labels: Int[Array, "b l"], k: int) -> Bool[Array, "b k"]:
+    """Tells which of k classes are among the labels of each row."""
+    inside = jnp.where((labels >= 0) & (labels < k), labels, k)
+    marks = jnp.zeros((len(labels), k), bool)
+    return marks.at[jnp.arange(len(labels))[:, None], inside].set(True, mode="drop")
+
+
+def normalize_rows(
+    rows: Float[Array, "n d"],
+) -> tuple[Float[Array, "n d"], Float[Array, "n 1"]]:
+    """Returns the directions of rows and one over their lengths; both 0 for a row of zeros."""
+    square = jnp.square(rows).sum(axis=1, keepdims=True)
+    zero = square <= jnp.finfo(jnp.float32).tiny
+    inverse = jnp.where(zero, 0, jax.lax.rsqrt(jnp.where(zero, 1, square)))
+    return rows * inverse, inverse

@@ -1,0 +1,286 @@
+"""Cluster discrimination on the drawn rows of a table that is split over the devices of a mesh.
+
+Same numbers and gradients as `cluster_discrimination`, without a matrix of all logits. Each device
+holds its drawn rows w and gathers all embeddings z. It goes through its rows a block at a time and
+accumulates, for every example, the logsumexp over its negatives and the cosines of its positives,
+which are taken out of the negatives wherever they stand. The sums are then joined over the devices;
+what is left, the margin and the loss itself, are formulas on [b] and [b l]. With n and p their
+gradients with respect to the logsumexp N and the cosines of positives, a block's logits S, computed
+again, give
+
+    dS_ij = n_i scale exp(S_ij - N_i) [j is a negative of i] + p_ij [j is a positive of i]
+    dz = dS u      dw = (dS^T z without its part along u) / |w|      u = w / |w|
+
+and so nothing moves between devices but embeddings, their gradients and numbers per example.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.cluster_discrimination import (
+    LOSSES,
+    LOWEST,
+    add_margin,
+    average,
+    combine,
+    log_sum,
+    normalize_rows,
+)
+
+BLOCK = 1024
+
+
+def sampled_cluster_loss(
+    loss: str,
+    zimg: Float[Array, "b d"],
+    rows: Float[Array, "n d"],
+    row_mask: Bool[Array, " n"],
+    columns: Int[Array, "b l"],
+    *,
+    scale: float = 64.0,
+    margin: float = 0.3,
+    mesh: Mesh | None = None,
+    block: int = BLOCK,
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """Returns one of the losses of `cluster_discrimination`, in less memory.
+
+    Every real row is a candidate of every example. Besides its arguments and their gradients a
+    device needs memory for all embeddings [b d] and for a few blocks [block b].
+
+    Args:
+      loss: "mlcd", "mlc" or "unicom"; the last uses the first column of `columns` alone.
+      zimg: unit-length image embeddings, float32 or bfloat16; compared in float32.
+      rows: drawn centres, of any length; each device has as many.
+      row_mask: True on real rows.
+      columns: which rows are the positives of each example, -1 for none. One may be repeated and
+        counts once. An example without any takes no part.
+      scale: what multiplies the cosines.
+      margin: added to the angle of positives.
+      mesh: the devices over which examples and rows are split; None computes in one piece.
+      block: rows that a device compares with all examples at a time.
+
+    Returns:
+      A scalar, and the means `positive_cosine` and `negative_cosine` of the cosines, without
+      margin, of the examples that take part, 0 over nothing.
+
+    Raises:
+      ValueError: `loss` is unknown, `block` is not positive, or the rows do not divide over the
+        devices.
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
+    if block < 1:
+        raise ValueError(f"block must be at least 1 row, got {block}")
+    devices = mesh.size if mesh else 1
+    if len(rows) % devices:
+        raise ValueError(f"{len(rows)} rows do not divide over {devices} devices")
+    if loss == "unicom":
+        columns = columns[:, :1]
+    count, dtype = len(zimg), jnp.promote_types(zimg.dtype, jnp.float32)
+    takes_part = (columns >= 0).any(axis=1)
+    # What is not finite in the other rows must not reach any gradient.
+    given = jnp.where(takes_part[:, None], zimg, 0), columns
+    padding = -count % devices
+    padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in given]
+    sums = _contrast(_Plan(mesh, block, scale), padded[0], rows, row_mask, padded[1])
+    negatives, cosines, total = sums[0][:count], sums[1][:count], sums[2]
+    own = _mark_first(columns)
+    positives = log_sum(-scale * add_margin(cosines, margin), own)
+    value = average(combine(loss, negatives, positives), takes_part)
+
+    positive_sum, positive_count = jnp.where(own, cosines, 0).sum(), own.sum()
+    all_sum = (given[0].astype(dtype) * total).sum()
+    all_count = takes_part.sum().astype(dtype) * row_mask.sum().astype(dtype)
+    metrics = {
+        "positive_cosine": _divide(positive_sum, positive_count),
+        "negative_cosine": _divide(all_sum - positive_sum, all_count - positive_count),
+    }
+    return value, jax.lax.stop_gradient(metrics)
+
+
+def _divide(total: Float[Array, ""], count: Array) -> Float[Array, ""]:
+    return total / jnp.maximum(count, 1).astype(total.dtype)
+
+
+def _mark_first(columns: Int[Array, "b l"]) -> Bool[Array, "b l"]:
+    """Tells which positives are there and were not named before in the same row."""
+    same = columns[:, :, None] == columns[:, None, :]
+    before = jnp.tril(jnp.ones(same.shape[1:], bool), -1)
+    return (columns >= 0) & ~(same & before).any(axis=2)
+
+
+class _Plan(NamedTuple):
+    """How the work is split, and the scale; known when compiling."""
+
+    mesh: Mesh | None
+    block: int
+    scale: float
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(self.mesh.axis_names) if self.mesh else ()
+
+    def run(self, function: Any, split: Any, whole: Any) -> Any:
+        """Runs a function of (split, whole) that returns (split, whole) on every device.
+
+        Arrays of `split` are cut by rows, those of `whole` are on every device. No derivative is
+        taken through this, so no collective needs a transpose.
+        """
+        if self.mesh is None:
+            return function(split, whole)
+        specs = PartitionSpec(self.axes), PartitionSpec()
+        run = jax.shard_map(
+            function, mesh=self.mesh, in_specs=specs, out_specs=specs, check_vma=False
+        )
+        return run(split, whole)
+
+    def gather(self, x: Array) -> Array:
+        return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
+
+    def sum(self, x: Array) -> Array:
+        return jax.lax.psum(x, self.axes) if self.axes else x
+
+    def max(self, x: Array) -> Array:
+        return jax.lax.pmax(x, self.axes) if self.axes else x
+
+    def scatter_sum(self, x: Array) -> Array:
+        return jax.lax.psum_scatter(x, self.axes, tiled=True) if self.axes else x
+
+    def cut(
+        self, rows: Float[Array, "n d"], row_mask: Bool[Array, " n"]
+    ) -> tuple[Float[Array, "blocks r d"], Bool[Array, "blocks r"], Int[Array, " blocks"]]:
+        """Cuts the rows of a device into blocks, and numbers the first row of each.
+
+        The last block is filled up; rows in whole blocks are not copied for it.
+        """
+        count = len(rows)
+        size = max(min(self.block, count), 1)
+        padding = -count % size
+        rows, row_mask = jnp.pad(rows, ((0, padding), (0, 0))), jnp.pad(row_mask, (0, padding))
+        first = jnp.arange(0, len(rows), size, dtype=jnp.int32)
+        if self.axes:
+            first += count * jax.lax.axis_index(self.axes)
+        return rows.reshape(-1, size, rows.shape[1]), row_mask.reshape(-1, size), first
+
+
+Sums = tuple[Float[Array, " b"], Float[Array, "b l"], Float[Array, " d"]]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _contrast(
+    plan: _Plan,
+    zimg: Float[Array, "b d"],
+    rows: Float[Array, "n d"],
+    row_mask: Bool[Array, " n"],
+    columns: Int[Array, "b l"],
+) -> Sums:
+    """Compares examples with rows, as differentiable functions of both.
+
+    Returns:
+      Of each example the logsumexp of its negatives, `LOWEST` over nothing, and the cosines of its
+      positives, 0 where there is none; and, without a derivative, the sum of all directions.
+    """
+    return plan.run(functools.partial(_accumulate, plan), (zimg, rows, row_mask, columns), ())[1]
+
+
+def _forward_rule(
+    plan: _Plan, zimg: Array, rows: Array, row_mask: Array, columns: Array
+) -> tuple[Sums, Any]:
+    sums = _contrast(plan, zimg, rows, row_mask, columns)
+    return sums, (zimg, rows, row_mask, columns, sums[0])
+
+
+def _backward_rule(plan: _Plan, residuals: Any, cotangents: Sums) -> tuple:
+    *split, log_sums = residuals
+    grads, _ = plan.run(
+        functools.partial(_differentiate, plan), tuple(split), (log_sums, *cotangents[:2])
+    )
+    return *grads, None, None
+
+
+_contrast.defvjp(_forward_rule, _backward_rule)
+
+
+def _place(columns: Int[Array, "b l"], first: Int[Array, ""], size: int) -> tuple[Array, Array]:
+    """Returns where in a block [size b] the positives are; beyond its end if not in this block."""
+    inside = (columns >= first) & (columns < first + size)
+    return jnp.where(inside, columns - first, size), jnp.arange(len(columns))[:, None]
+
+
+def _compare(
+    plan: _Plan, directions: Float[Array, "r d"], zimg: Float[Array, "b d"]
+) -> Float[Array, "r b"]:
+    """Returns the logits of a block; rows first, so that no product needs a transposed copy."""
+    return plan.scale * jnp.einsum("rd,bd->rb", directions, zimg)
+
+
+def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
+    """Goes through the rows of one device and joins its sums with the others'."""
+    zimg, rows, row_mask, columns = split
+    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    zimg, columns = plan.gather(zimg).astype(dtype), plan.gather(columns)
+
+    def add(sums: tuple, block: tuple) -> tuple:
+        peak, exponentials, cosines, total = sums
+        rows, real, first = block
+        directions, _ = normalize_rows(rows.astype(dtype))
+        logits = _compare(plan, directions, zimg)
+        own = _place(columns, first, len(rows))
+        cosines += logits.at[own].get(mode="fill", fill_value=0) / plan.scale
+        negatives = jnp.where(real[:, None], logits, -jnp.inf).at[own].set(-jnp.inf, mode="drop")
+        new = jnp.maximum(peak, negatives.max(axis=0))
+        exponentials *= jnp.exp(peak - new)
+        exponentials += jnp.exp(negatives - new).sum(axis=0)
+        total += jnp.where(real[:, None], directions, 0).sum(axis=0)
+        return new, exponentials, cosines, total
+
+    def step(sums: tuple, block: tuple) -> tuple:
+        # The room for positives is for the worst case, and mostly empty.
+        return jax.lax.cond(block[1].any(), add, lambda sums, _: sums, sums, block), None
+
+    start = (
+        jnp.full(len(zimg), LOWEST, dtype),
+        jnp.zeros(len(zimg), dtype),
+        jnp.zeros(columns.shape, dtype),
+        jnp.zeros(zimg.shape[1], dtype),
+    )
+    sums, _ = jax.lax.scan(step, start, plan.cut(rows, row_mask))
+    peak, exponentials, cosines, total = sums
+    top = plan.max(peak)
+    exponentials = plan.sum(exponentials * jnp.exp(peak - top))
+    # A NaN stays one.
+    log_sums = jnp.where(exponentials == 0, LOWEST, top + jnp.log(exponentials))
+    return (), (log_sums, plan.sum(cosines), plan.sum(total))
+
+
+def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tuple]:
+    """Computes the gradients of one device's examples and rows, block by block."""
+    zimg, rows, row_mask, columns = split
+    log_sums, log_sum_grad, cosine_grad = whole
+    narrow, dtype = zimg.dtype, log_sums.dtype
+    zimg, columns = plan.gather(zimg).astype(dtype), plan.gather(columns)
+
+    def pull(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
+        rows, real, first = block
+        directions, inverse = normalize_rows(rows.astype(dtype))
+        own = _place(columns, first, len(rows))
+        logits = jnp.where(real[:, None], _compare(plan, directions, zimg), -jnp.inf)
+        slope = plan.scale * log_sum_grad * jnp.exp(logits - log_sums)
+        slope = slope.at[own].set(0, mode="drop").at[own].add(cosine_grad, mode="drop")
+        zimg_grad += jnp.einsum("rb,rd->bd", slope, directions)
+        grad = jnp.einsum("rb,bd->rd", slope, zimg)
+        along = (grad * directions).sum(axis=1, keepdims=True)
+        return zimg_grad, ((grad - along * directions) * inverse).astype(rows.dtype)
+
+    def step(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
+        skip = lambda zimg_grad, block: (zimg_grad, jnp.zeros_like(block[0]))  # noqa: E731
+        return jax.lax.cond(block[1].any(), pull, skip, zimg_grad, block)
+
+    zimg_grad, row_grads = jax.lax.scan(step, jnp.zeros_like(zimg), plan.cut(rows, row_mask))
+    row_grads = row_grads.reshape(-1, rows.shape[1])[: len(rows)]
+    return (plan.scatter_sum(zimg_grad).astype(narrow), row_grads), ()

@@ -1,0 +1,170 @@
+"""MLCD (An et al. 2024, §3.2): images against cluster centres, of which several are theirs.
+
+The clusters of each image were found beforehand from another model's embeddings. The centres are a
+table beside the parameters, split over all devices; a step sees but the rows that it draws. MLC
+and UNICOM, which the paper compares with, differ in the loss alone.
+"""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from big_align.class_table import Drawn, Table, draw_rows, init_values
+from big_align.errors import UserError
+from big_align.losses.cluster_discrimination import LOSSES
+from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.two_tower import TwoTower
+from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+
+TABLE = "centers"
+
+
+class Mlcd(TwoTower):
+    """Trains the image tower by the clusters of its images.
+
+    The batch's `clusters` is int32 [b l], nearest first and -1 for none. Images that are masked or
+    have no cluster take no part. The parameters are `model`, without those of a text tower; the
+    table "centers" holds the class centres. What a step has drawn of it reaches `loss` as
+    `params["drawn"]`.
+
+    Args:
+      model: the encoder; its text tower, if any, is left out.
+      mesh: over which the centres are split and the loss is computed.
+      num_clusters: how many centres there are (MLCD §4.1: one million).
+      loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, by the nearest centre alone).
+      labels_per_image: how many of an image's clusters, from the nearest on, are its labels (MLCD
+        §4.1: 8).
+      sampling_ratio: share of the centres that is drawn as negatives in each step, beside all that
+        are positive for some image (MLCD §4.1: 0.1).
+      scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
+      margin: added to the angle between an image and its centres (MLCD A.1: 0.3).
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        mesh: Mesh,
+        num_clusters: int,
+        loss: str = "mlcd",
+        labels_per_image: int = 8,
+        sampling_ratio: float = 0.1,
+        scale: float = 64.0,
+        margin: float = 0.3,
+    ):
+        super().__init__(model.clone(text=None))
+        if loss not in LOSSES:
+            raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
+        if num_clusters < 2:
+            raise ValueError(f"num_clusters = {num_clusters} must be at least 2")
+        if not 1 <= labels_per_image <= num_clusters:
+            raise ValueError(
+                f"labels_per_image = {labels_per_image} is not in [1, num_clusters = "
+                f"{num_clusters}]"
+            )
+        if not 0 < sampling_ratio <= 1:
+            raise ValueError(f"sampling_ratio = {sampling_ratio} is not in (0, 1]")
+        if scale <= 0:
+            raise ValueError(f"scale = {scale} must be positive")
+        if not 0 <= margin < 1.5:
+            raise ValueError(f"margin = {margin} is not in [0, 1.5): it is an angle in radians")
+        self.mesh = mesh
+        self.num_clusters = num_clusters
+        self.loss_name = loss
+        self.labels_per_image = 1 if loss == "unicom" else labels_per_image
+        self.sampling_ratio = sampling_ratio
+        self.scale = scale
+        self.margin = margin
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the parameters of the image tower and its projection, and BatchNorm statistics."""
+        variables = dict(self.model.init(rng, batch["image"], method="encode_image"))
+        return {"model": variables.pop("params")}, variables
+
+    def init_tables(self, rng: PRNGKeyArray) -> dict[str, Float[Array, "k_pad d"]]:
+        """Makes centres of random directions."""
+        dim = self.model.embedding_dim or self.model.image.output_dim
+        return {TABLE: init_values(rng, self.num_clusters, dim, self.mesh)}
+
+    def draw(
+        self, tables: Mapping[str, Table], batch: Batch, rng: PRNGKeyArray
+    ) -> dict[str, Drawn]:
+        """Draws the centres that are positive for some image, and a share of the others."""
+        drawn = draw_rows(
+            tables[TABLE].values,
+            self._labels(batch),
+            rng,
+            num_rows=self.num_clusters,
+            ratio=self.sampling_ratio,
+            mesh=self.mesh,
+        )
+        return {TABLE: drawn}
+
+    def _labels(self, batch: Batch) -> Int[Array, "b l"]:
+        """Returns the clusters that count, -1 in the rows of padding.
+
+        Raises:
+          UserError: images have fewer clusters than `labels_per_image`.
+        """
+        given = batch["clusters"].shape[1]
+        if given < self.labels_per_image:
+            raise UserError(
+                f"config.objective.labels_per_image = {self.labels_per_image}, but the data have "
+                f"{given} clusters an image: lower it, or cluster with as many labels an image"
+            )
+        labels = jnp.asarray(batch["clusters"])[:, : self.labels_per_image]
+        return jnp.where(batch["mask"][:, None], labels, -1)
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `zimg` [b d], unit length."""
+        zimg, new_state = self.model.apply(
+            {"params": params["model"], **model_state},
+            batch["image"],
+            train=True,
+            mutable=list(model_state),
+            rngs={"dropout": rng},
+            method="encode_image",
+        )
+        # A tower without running statistics leaves its collections out of what it returns.
+        return {"zimg": zimg}, {**model_state, **new_state}
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the loss over the drawn centres, `params["drawn"]`.
+
+        Metrics are the mean cosines of images with their own centres and with the others that were
+        drawn (Fig. 3), how many centres were drawn, and how many clusters are beyond the last.
+        """
+        drawn = params["drawn"][TABLE]
+        loss, metrics = sampled_cluster_loss(
+            self.loss_name,
+            outputs["zimg"],
+            drawn.rows,
+            drawn.mask,
+            drawn.columns,
+            scale=self.scale,
+            margin=self.margin,
+            mesh=self.mesh,
+        )
+        outside = self._labels(batch) >= self.num_clusters
+        return loss, metrics | {
+            "centers_drawn": drawn.mask.sum().astype(jnp.float32),
+            "labels_outside": outside.sum().astype(jnp.float32),
+        }
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Raises a UserError: there is no text tower yet."""
+        raise UserError(
+            "config.objective.name = 'mlcd' has no text side: evaluate it by image features (k-NN, "
+            "linear probe), or train a text tower on its locked image tower first"
+        )

@@ -1,0 +1,163 @@
+"""MLCD's objective: what it compares is eq. 5 of the drawn centres, on any number of devices."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from big_align import sharding
+from big_align.class_table import RowOptimizer, join_rows, split_rows
+from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
+from big_align.objectives.mlcd import Mlcd
+from big_align.optim import make_optimizer
+from tests import tiny
+
+K, LABELS = 37, 3
+PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
+
+
+def make_objective(devices=1, **options):
+    options = {"labels_per_image": LABELS, "scale": 8.0, "margin": 0.2} | options
+    return Mlcd(tiny.make_model(group_size=1), tiny.make_mesh(devices), K, **options)
+
+
+def make_batch(size=8, seed=0, masked=2):
+    rng = np.random.default_rng(seed)
+    clusters = rng.integers(-1, K, (size, LABELS + 2)).astype(np.int32)
+    clusters[0, 0] = K + 3
+    return jax.tree.map(jnp.asarray, tiny.make_batch(size, seed, masked) | {"clusters": clusters})
+
+
+def make_params(objective):
+    return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), make_batch(2)))
+
+
+def make_tables(objective, **options):
+    make = jax.jit(
+        lambda rng: jax.tree.map(RowOptimizer(**options).init, objective.init_tables(rng)),
+        out_shardings=sharding.table_sharding(objective.mesh),
+    )
+    return make(jax.random.PRNGKey(1))
+
+
+def differentiate(objective, params, model_state, tables, batch, seed=2):
+    """Draws, and differentiates with respect to the parameters and the drawn rows."""
+    rng = jax.random.PRNGKey(seed)
+    drawn = objective.draw(tables, batch, rng)
+
+    def loss(params, rows):
+        outputs, _ = objective.encode(params, model_state, batch, rng)
+        shown = {**params, "drawn": join_rows(drawn, rows)}
+        return objective.loss(shown, outputs, None, batch)
+
+    grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    return *grad(params, split_rows(drawn)), drawn
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("name", PLAIN)
+def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
+    objective, batch = make_objective(devices, loss=name), make_batch()
+    params, model_state = make_params(objective)
+    tables = make_tables(objective)
+    run = jax.jit(functools.partial(differentiate, objective))
+    (value, metrics), _, drawn = run(params, model_state, tables, batch)
+    drawn = drawn["centers"]
+    local = len(tables["centers"].values) // devices
+    device = np.arange(len(drawn.ids)) // (len(drawn.ids) // devices)
+    numbers = np.where(drawn.mask, device * local + drawn.ids, -1)
+
+    centers = jnp.asarray(np.asarray(tables["centers"].values)[:K])
+    outputs, _ = objective.encode(params, model_state, batch, jax.random.PRNGKey(0))
+    expected = PLAIN[name](
+        outputs["zimg"],
+        centers,
+        batch["clusters"][:, :LABELS],
+        batch["mask"],
+        sampled=jnp.asarray(numbers),
+        scale=8.0,
+        margin=0.2,
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    assert metrics["labels_outside"] == 1
+    assert metrics["centers_drawn"] == (numbers >= 0).sum() < K
+
+
+def test_steps_bring_images_to_their_centers_and_away_from_others():
+    objective, batch = make_objective(4, scale=16.0), make_batch(16)
+    params, model_state = make_params(objective)
+    options = {"name": "adamw", "weight_decay": 0.01}
+    optimizer, rows = make_optimizer(1e-2, **options), RowOptimizer(**options)
+
+    @functools.partial(jax.jit, donate_argnums=2)
+    def step(params, opt_state, tables, seed):
+        (loss, metrics), (grads, row_grads), drawn = differentiate(
+            objective, params, model_state, tables, batch, seed
+        )
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        rate, mesh = jnp.float32(1e-2), objective.mesh
+        tables = {
+            name: rows.update(table, drawn[name], row_grads[name], rate, mesh)
+            for name, table in tables.items()
+        }
+        return params, opt_state, tables, metrics | {"loss": loss}
+
+    opt_state, tables, logged = optimizer.init(params), make_tables(objective, **options), []
+    for seed in range(30):
+        params, opt_state, tables, metrics = step(params, opt_state, tables, seed)
+        logged.append({k: float(v) for k, v in metrics.items()})
+    first, last = logged[0], logged[-1]
+    assert last["loss"] < first["loss"] / 2
+    assert last["positive_cosine"] > first["positive_cosine"] + 0.15
+    assert last["negative_cosine"] < last["positive_cosine"] - 0.15
+    count = np.asarray(tables["centers"].count)[:K]
+    positives = np.unique(batch["clusters"][:14, :LABELS])
+    assert (count[positives[(positives >= 0) & (positives < K)]] == 30).all()
+    assert count.min() < 30
+
+
+def test_masked_images_draw_nothing():
+    objective, batch = make_objective(sampling_ratio=0.01), make_batch(masked=8)
+    drawn = objective.draw(make_tables(objective), batch, jax.random.PRNGKey(0))["centers"]
+    assert drawn.mask.sum() == 0 and (drawn.columns == -1).all()
+
+
+def test_there_is_no_text_side_and_embeddings_are_of_length_one():
+    objective = make_objective()
+    params, model_state = make_params(objective)
+    assert set(params["model"]) == {"image"}
+    zimg = objective.embed_image(params, model_state, make_batch(3, masked=0))
+    np.testing.assert_allclose(np.linalg.norm(zimg, axis=1), 1, rtol=1e-5)
+    with pytest.raises(ValueError, match="no text side"):
+        objective.embed_text(params, model_state, make_batch(2))
+
+
+def test_fewer_clusters_than_labels_is_an_error_that_names_both():
+    objective = make_objective(labels_per_image=6)
+    with pytest.raises(ValueError, match="labels_per_image = 6, but the data have 5 clusters"):
+        objective.draw(make_tables(objective), make_batch(), jax.random.PRNGKey(0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"loss": "arcface"},
+        {"labels_per_image": K + 1},
+        {"labels_per_image": 0},
+        {"sampling_ratio": 0.0},
+        {"scale": -1.0},
+        {"margin": 2.0},
+    ],
+)
+def test_values_out_of_range_are_named(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        make_objective(**wrong)
+
+
+def test_one_cluster_is_no_classification():
+    with pytest.raises(ValueError, match="num_clusters = 1"):
+        Mlcd(tiny.make_model(), tiny.make_mesh(), 1)

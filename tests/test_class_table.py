@@ -1,0 +1,266 @@
+"""The class table: what is drawn, and that row-sparse updates are the dense ones of those rows."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from big_align import sharding
+from big_align.class_table import (
+    Drawn,
+    RowOptimizer,
+    draw_rows,
+    init_values,
+    join_rows,
+    pad_rows,
+    place_centers,
+    split_rows,
+)
+from big_align.optim import make_optimizer
+
+D = 3
+
+
+def make_mesh(devices):
+    return sharding.make_mesh(1, jax.devices()[:devices])
+
+
+def make_values(k, devices, dim=D):
+    mesh = make_mesh(devices)
+    values = np.random.default_rng(0).normal(size=(pad_rows(k, mesh), dim)).astype(np.float32)
+    return jax.device_put(values, sharding.table_sharding(mesh))
+
+
+@functools.cache
+def make_draw(k, devices, ratio):
+    return jax.jit(functools.partial(draw_rows, num_rows=k, ratio=ratio, mesh=make_mesh(devices)))
+
+
+def number(drawn, values, devices):
+    """Rows of the whole table at every place, -1 where nothing was drawn."""
+    device = np.arange(len(drawn.ids)) // (len(drawn.ids) // devices)
+    return np.where(drawn.mask, device * (len(values) // devices) + drawn.ids, -1)
+
+
+def draw(k, devices, ratio, labels, seed=0):
+    values = make_values(k, devices)
+    drawn = make_draw(k, devices, ratio)(
+        values, jnp.asarray(labels, jnp.int32), jax.random.key(seed)
+    )
+    return drawn, number(drawn, values, devices), values
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("k, ratio", [(61, 0.1), (64, 0.5), (37, 1.0), (50, 0.0), (3, 0.4)])
+def test_every_positive_is_drawn_and_no_row_twice(k, devices, ratio):
+    labels = np.random.default_rng(1).integers(-1, k + 2, (11, 4))
+    drawn, numbers, values = draw(k, devices, ratio, labels)
+    real = numbers[numbers >= 0]
+    assert len(set(real)) == len(real) and real.max() < k
+    positives = set(labels[(labels >= 0) & (labels < k)])
+    assert positives <= set(real)
+    assert len(real) <= len(positives) + np.floor(ratio * k + 0.5)
+    if ratio == 1:
+        assert set(real) == set(range(k))
+    np.testing.assert_array_equal(drawn.rows[drawn.mask], np.asarray(values)[real])
+    # Columns name the row of each label, wherever it lies.
+    columns = np.asarray(drawn.columns)
+    known = (labels >= 0) & (labels < k)
+    np.testing.assert_array_equal(numbers[columns[known]], labels[known])
+    assert (columns[~known] == -1).all()
+
+
+def test_positives_beyond_any_quota_are_all_there():
+    labels = np.arange(96).reshape(12, 8)  # A quota of 0.05 * 100 has room for five.
+    for devices in (1, 8):
+        _, numbers, _ = draw(100, devices, 0.05, labels)
+        assert set(range(96)) <= set(numbers)
+
+
+def test_positives_of_a_single_device_are_all_there():
+    _, numbers, _ = draw(160, 8, 0.1, np.arange(40, 60).reshape(5, 4))
+    assert set(range(40, 60)) <= set(numbers)
+
+
+@pytest.mark.parametrize("k, devices, ratio", [(80, 1, 0.1), (61, 8, 0.3), (10, 1, 0.7)])
+def test_every_row_is_sampled_equally_often(k, devices, ratio):
+    values, rounds = make_values(k, devices), 300
+    labels = jnp.full((1, 1), -1)
+    sample = make_draw(k, devices, ratio)
+    counts = np.zeros(k)
+    for seed in range(rounds):
+        numbers = number(sample(values, labels, jax.random.key(seed)), values, devices)
+        counts[numbers[numbers >= 0]] += 1
+    assert counts.sum() == rounds * np.floor(ratio * k + 0.5)
+    # Each device draws its own share exactly; within a device a count is a binomial, or narrower.
+    local = pad_rows(k, make_mesh(devices)) // devices
+    for low in range(0, k, local):
+        part = counts[low : low + local]
+        assert np.abs(part - part.mean()).max() < 5 * np.sqrt(part.mean())
+
+
+def test_a_draw_is_replayed_by_its_key_and_another_key_draws_others():
+    labels = np.array([[3, 5]])
+    first, again, other = (draw(200, 8, 0.2, labels, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first[1], again[1])
+    assert set(first[1]) != set(other[1])
+
+
+def test_what_a_draw_makes_does_not_grow_with_the_table():
+    mesh = make_mesh(1)
+
+    def count_bytes(k):
+        arguments = jax.ShapeDtypeStruct((k, 64), jnp.float32), jnp.zeros((16, 4), jnp.int32)
+        sample = functools.partial(draw_rows, num_rows=k, ratio=2000 / k, mesh=mesh)
+        lowered = jax.jit(sample).lower(*arguments, jax.random.key(0))
+        memory = lowered.compile().memory_analysis()
+        return memory.temp_size_in_bytes + memory.output_size_in_bytes
+
+    assert count_bytes(1_000_000) == count_bytes(100_000) < 4 * 64 * 10_000
+
+
+OPTIMIZERS = {
+    "adamw": {"name": "adamw", "weight_decay": 0.1, "b2": 0.98},
+    "sgd": {"name": "sgd", "weight_decay": 0.1, "momentum": 0.8},
+    "nesterov": {"name": "sgd", "nesterov": True},
+}
+
+
+def make_drawn(rows, k, devices):
+    """A draw of given rows of a table without padding, three empty places on each device."""
+    local = k // devices
+    parts = [[r - p * local for r in rows if r // local == p] for p in range(devices)]
+    width = max(map(len, parts)) + 3
+    ids = np.array([part + [local] * (width - len(part)) for part in parts]).ravel()
+    numbers = np.where(ids < local, np.arange(devices).repeat(width) * local + ids, 0)
+    return Drawn(jnp.asarray(ids), jnp.asarray(ids < local), None, None), numbers
+
+
+def run_sparse(optimizer, values, steps, devices):
+    """Updates the rows of each step with their gradients [k d]; returns the table."""
+    mesh = make_mesh(devices)
+    update = jax.jit(functools.partial(optimizer.update, mesh=mesh), donate_argnums=0)
+    table = jax.jit(optimizer.init)(values)
+    for index, (rows, grads) in enumerate(steps):
+        drawn, numbers = make_drawn(rows, len(values), devices)
+        grads = jnp.where(drawn.mask[:, None], grads[numbers], jnp.nan)
+        table = update(table, drawn, grads, jnp.float32(0.1 / (index + 1)))
+    return table
+
+
+def run_dense(options, values, steps):
+    """The dense optimizer on the whole table, with the learning rates of the given steps."""
+    params = {"centers": values}
+    rates = jnp.array([0.1 / (index + 1) for index, _ in steps])
+    optimizer = make_optimizer(lambda step: rates[step.astype(int)], **options)
+    state = optimizer.init(params)
+    for _, grads in steps:
+        updates, state = optimizer.update({"centers": grads}, state, params)
+        params = optax.apply_updates(params, updates)
+    return params["centers"], state
+
+
+def draw_steps(k, count):
+    rng = np.random.default_rng(3)
+    return [jnp.float32(rng.normal(size=(k, D))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):
+    options, k = OPTIMIZERS[name], 16
+    values, grads = make_values(k, devices), draw_steps(k, 4)
+    order = np.random.default_rng(0).permutation(k).tolist()
+    table = run_sparse(RowOptimizer(**options), values, [(order, g) for g in grads], devices)
+    expected, state = run_dense(options, np.asarray(values), list(enumerate(grads)))
+    np.testing.assert_allclose(table.values, expected, rtol=1e-5, atol=1e-6)
+    moments = ("mu", "nu") if name == "adamw" else ("trace",)
+    for moment, actual in zip(moments, (table.mu, table.nu), strict=False):
+        expected = optax.tree_utils.tree_get(state, moment)["centers"]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
+    assert (table.count == 4).all() and (table.nu is None) == (name != "adamw")
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_row_lives_only_in_the_steps_that_draw_it(name, devices):
+    options, k = OPTIMIZERS[name], 12
+    values, grads = make_values(k, devices), draw_steps(k, 5)
+    drawn = [[1, 7, 11], [0, 7], [], [7, 1], [0, 11, 2, 7]]
+    steps = list(zip(drawn, grads, strict=True))
+    table = run_sparse(RowOptimizer(**options), values, steps, devices)
+    start = RowOptimizer(**options).init(values)
+    for row in range(k):
+        own = [(index, grads[index]) for index, rows in enumerate(drawn) if row in rows]
+        assert table.count[row] == len(own)
+        if own:
+            expected, _ = run_dense(options, np.asarray(values), own)
+            np.testing.assert_allclose(
+                table.values[row], expected[row], rtol=1e-5, atol=1e-6
+            )
+        else:
+            for x, y in zip(jax.tree.leaves(table), jax.tree.leaves(start), strict=True):
+                np.testing.assert_array_equal(x[row], y[row])
+
+
+def test_the_last_rows_are_no_room_for_what_was_not_drawn():
+    """Places without a row point beyond the shard: nothing is written there, blocks or not."""
+    k, mesh = 4096, make_mesh(2)
+    optimizer = RowOptimizer(weight_decay=0.5)
+    table = optimizer.init(jnp.ones((k, D)))
+    ids = np.full(2 * 1500, k // 2)
+    ids[[0, 1499, 1500]] = [2047, 0, 5]
+    drawn = Drawn(jnp.asarray(ids), jnp.asarray(ids < k // 2), None, None)
+    new = optimizer.update(table, drawn, jnp.ones((3000, D)), jnp.float32(0.1), mesh)
+    changed = np.flatnonzero((np.asarray(new.values) != 1).any(1))
+    np.testing.assert_array_equal(changed, [0, 2047, 2053])
+    np.testing.assert_array_equal(np.flatnonzero(new.count), changed)
+
+
+def test_an_update_is_made_in_place():
+    k, mesh = 20_000, make_mesh(1)
+    optimizer = RowOptimizer()
+    table = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((k, 64), jnp.float32))
+    drawn = Drawn(*(jax.ShapeDtypeStruct((2048,), t) for t in (jnp.int32, bool)), None, None)
+    grads = jax.ShapeDtypeStruct((2048, 64), jnp.float32)
+    update = jax.jit(functools.partial(optimizer.update, mesh=mesh), donate_argnums=0)
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    memory = update.lower(table, drawn, grads, rate).compile().memory_analysis()
+    assert memory.alias_size_in_bytes >= 3 * 4 * 64 * k
+    assert memory.temp_size_in_bytes < 4 * 64 * 2048 * 4
+
+
+def test_a_table_of_an_optimizer_without_rows_is_refused():
+    with pytest.raises(ValueError, match="'lamb' cannot update the rows.*adamw, sgd"):
+        RowOptimizer("lamb").init(jnp.ones((4, D)))
+
+
+def test_initial_values_are_the_same_on_any_number_of_devices():
+    one, eight = (init_values(jax.random.key(0), 29, 50, make_mesh(n)) for n in (1, 8))
+    assert (len(one), len(eight)) == (29, 32)
+    np.testing.assert_array_equal(one, eight[:29])
+    np.testing.assert_allclose(np.linalg.norm(one, axis=1).mean(), 1, atol=0.05)
+
+
+def test_given_centers_lie_like_the_table_and_must_fit_it():
+    values = make_values(13, 8)
+    centers = np.random.default_rng(4).normal(size=(13, D)).astype(np.float16)
+    placed = place_centers(centers, values, 13)
+    assert placed.sharding == values.sharding and placed.dtype == values.dtype
+    np.testing.assert_array_equal(placed[:13], centers)
+    assert not placed[13:].any()
+    with pytest.raises(ValueError, match=r"the centres are \[12, 3\].* 13 clusters.* of 3"):
+        place_centers(centers[:12], values, 13)
+
+
+def test_rows_go_through_a_derivative_and_back():
+    drawn = {"centers": draw(20, 1, 0.5, np.array([[1]]))[0]}
+
+    def total(rows):
+        return (join_rows(drawn, rows)["centers"].rows ** 2).sum()
+
+    grads = jax.grad(total)(split_rows(drawn))
+    np.testing.assert_allclose(grads["centers"], 2 * drawn["centers"].rows)
