@@ -16,17 +16,18 @@ dS, before it is rounded to the precision of the embeddings: 1 - P can be far sm
 smoothing is bilinear in weighted sums of embeddings, so it needs no matrix at all.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
+from big_align.losses.shards import Shards
 from big_align.losses.targets import (
     Labels,
     Weights,
@@ -109,39 +110,12 @@ def blockwise_contrastive_loss(
     return i2t, t2i
 
 
-class _Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Plan(Shards):
     """How the work is split; known when compiling."""
 
-    mesh: Mesh | None
-    axes: tuple[str, ...]
     blocks: int  # of rows on a device
     keep_logits_bytes: int  # on all devices together
-
-    def run(self, function: Callable, split: Any, whole: Any) -> Any:
-        """Runs a function of (split, whole) that returns (split, whole) on every device.
-
-        Arrays of `split` are cut by rows, those of `whole` are on every device. No derivative is
-        taken through this, so no collective needs a transpose.
-        """
-        if self.mesh is None:
-            return function(split, whole)
-        specs = PartitionSpec(self.axes), PartitionSpec()
-        run = jax.shard_map(
-            function, mesh=self.mesh, in_specs=specs, out_specs=specs, check_vma=False
-        )
-        return run(split, whole)
-
-    def gather(self, x: Array) -> Array:
-        return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
-
-    def sum(self, x: Array) -> Array:
-        return jax.lax.psum(x, self.axes) if self.axes else x
-
-    def max(self, x: Array) -> Array:
-        return jax.lax.pmax(x, self.axes) if self.axes else x
-
-    def scatter_sum(self, x: Array) -> Array:
-        return jax.lax.psum_scatter(x, self.axes, tiled=True) if self.axes else x
 
     def cut(self, x: Array) -> Array:
         return x.reshape(self.blocks, -1, *x.shape[1:])

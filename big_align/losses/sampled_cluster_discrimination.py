@@ -14,12 +14,13 @@ again, give
 and so nothing moves between devices but embeddings, their gradients and numbers per example.
 """
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.cluster_discrimination import (
@@ -31,6 +32,7 @@ from big_align.losses.cluster_discrimination import (
     log_sum,
     normalize_rows,
 )
+from big_align.losses.shards import Shards
 
 BLOCK = 1024
 
@@ -87,7 +89,8 @@ def sampled_cluster_loss(
     given = jnp.where(takes_part[:, None], zimg, 0), columns
     padding = -count % devices
     padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in given]
-    sums = _contrast(_Plan(mesh, block, scale), padded[0], rows, row_mask, padded[1])
+    axes = tuple(mesh.axis_names) if mesh else ()
+    sums = _contrast(_Plan(mesh, axes, block, scale), padded[0], rows, row_mask, padded[1])
     negatives, cosines, total = sums[0][:count], sums[1][:count], sums[2]
     own = _mark_first(columns)
     positives = log_sum(-scale * add_margin(cosines, margin), own)
@@ -114,42 +117,12 @@ def _mark_first(columns: Int[Array, "b l"]) -> Bool[Array, "b l"]:
     return (columns >= 0) & ~(same & before).any(axis=2)
 
 
-class _Plan(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Plan(Shards):
     """How the work is split, and the scale; known when compiling."""
 
-    mesh: Mesh | None
     block: int
     scale: float
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return tuple(self.mesh.axis_names) if self.mesh else ()
-
-    def run(self, function: Any, split: Any, whole: Any) -> Any:
-        """Runs a function of (split, whole) that returns (split, whole) on every device.
-
-        Arrays of `split` are cut by rows, those of `whole` are on every device. No derivative is
-        taken through this, so no collective needs a transpose.
-        """
-        if self.mesh is None:
-            return function(split, whole)
-        specs = PartitionSpec(self.axes), PartitionSpec()
-        run = jax.shard_map(
-            function, mesh=self.mesh, in_specs=specs, out_specs=specs, check_vma=False
-        )
-        return run(split, whole)
-
-    def gather(self, x: Array) -> Array:
-        return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
-
-    def sum(self, x: Array) -> Array:
-        return jax.lax.psum(x, self.axes) if self.axes else x
-
-    def max(self, x: Array) -> Array:
-        return jax.lax.pmax(x, self.axes) if self.axes else x
-
-    def scatter_sum(self, x: Array) -> Array:
-        return jax.lax.psum_scatter(x, self.axes, tiled=True) if self.axes else x
 
     def cut(
         self, rows: Float[Array, "n d"], row_mask: Bool[Array, " n"]
