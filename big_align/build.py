@@ -3,6 +3,8 @@
 import inspect
 import random
 import typing
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -13,14 +15,18 @@ from ml_collections import ConfigDict
 
 from big_align import data_parts, optim, sharding
 from big_align.checkpoint import Checkpointer
+from big_align.class_table import RowOptimizer, Table, place_centers
 from big_align.data.image_ops import Transform
+from big_align.data.joins import open_joins
 from big_align.data.loader import TrainLoader, text_shape_of
 from big_align.data.mixture import MixtureLoader, part_processes, part_rows, part_seed
 from big_align.data.sources import Source
+from big_align.embedding_files import read_centers
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.mixing import MixedLabels
 from big_align.registry import Node, fill_defaults, lookup, make
+from big_align.shard_files import read_index
 from big_align.types import Evaluator, Objective
 
 IMAGE_TOWERS = {
@@ -42,6 +48,7 @@ OBJECTIVES = {
     "cross_entropy": "big_align.objectives.cross_entropy:CrossEntropy",
     "iclip": "big_align.objectives.iclip:Iclip",
     "lit": "big_align.objectives.lit:Lit",
+    "mlcd": "big_align.objectives.mlcd:Mlcd",
     "multitask": "big_align.objectives.multitask:MultiTask",
     "supcon": "big_align.objectives.supcon:SupCon",
     "unicl": "big_align.objectives.unicl:Unicl",
@@ -52,6 +59,7 @@ TOKENIZERS = {
     "roberta": "big_align.data.roberta_tokenizer:RobertaTokenizer",
     "words": "big_align.data.tokenizers:WordTokenizer",
     "class_names": "big_align.data.tokenizers:ClassNameTokenizer",
+    "none": "big_align.data.tokenizers:NoTokenizer",
 }
 SOURCES = {
     "tar": "big_align.data.tar_source:TarSource",
@@ -74,7 +82,7 @@ EVALUATORS = {
 GIVEN = (
     *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed", "objective"),
     *("total_steps", "workdir", "read_only", "classes", "label_offset"),
-    *("train_source", "validation_source"),
+    *("train_source", "validation_source", "joins"),
 )
 """Arguments of components that come from elsewhere than their own node."""
 
@@ -198,6 +206,32 @@ def build_optimizer(
     return optimizer, schedule
 
 
+def build_row_optimizer(config: Node) -> RowOptimizer:
+    """Builds what updates the rows of class tables: the optimizer's settings, row by row."""
+    node = config["optimizer"]
+    return RowOptimizer(**{name: node[name] for name in RowOptimizer._fields if name in node})
+
+
+def start_tables(config: Node, tables: Mapping[str, Table]) -> dict[str, Table]:
+    """Returns the tables of a fresh run, with the centres that `config.init.centers` names.
+
+    Raises:
+      ConfigError: the objective has no centres.
+      UserError: the folder has none, or not as many or wide as the table.
+    """
+    path = config["init"].get("centers")
+    if not path:
+        return dict(tables)
+    if "centers" not in tables:
+        raise ConfigError(
+            f"config.init.centers: the objective {config['objective']['name']!r} has no centres"
+        )
+    index, table = read_index(Path(path), ("k", "dim")), tables["centers"]
+    centers = read_centers(Path(path), index["k"], index["dim"])
+    values = place_centers(centers, table.values, config["objective"]["num_clusters"])
+    return {**tables, "centers": table._replace(values=values)}
+
+
 def build_tokenizer(config: Node) -> Any:
     """Builds the tokenizer and checks it against the text tower.
 
@@ -230,6 +264,8 @@ def build_train_loader(
 ) -> TrainLoader | MixtureLoader:
     """Builds the loader of this process's rows of every training batch."""
     parts, size = data_parts.read_parts(config), config["batch_size"]
+    for part in parts.values():
+        data_parts.check_joined(part, config["objective"])
     if "mixture" not in config["data"] or not config["data"]["mixture"]:
         (part,) = parts.values()
         return _build_part(part, tokenizer, batch_size=size, rows=rows, seed=config["seed"])
@@ -252,11 +288,13 @@ def build_train_loader(
 
 def _build_part(part: data_parts.Part, tokenizer: Any, **given: Any) -> TrainLoader:
     data_parts.check_texts(part, tokenizer)
+    source = build_source(part.source, f"{part.where}.source")
     return make(
         TrainLoader,
         without(part.loader, *given),
         part.where,
-        source=build_source(part.source, f"{part.where}.source"),
+        source=source,
+        joins=open_joins(part.joined, source),
         tokenizer=tokenizer,
         classes=part.classes,
         label_offset=part.label_offset,
@@ -305,7 +343,8 @@ def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
     node, where = part.loader, part.where
     shape = shape_of_image(node["transform"], f"{where}.transform")
     views = node.get("views_per_image") or 1
-    text_shape = text_shape_of(tokenizer.length, node.get("captions_per_image") or 1)
+    captions = node.get("captions_per_image")
+    text_shape = text_shape_of(tokenizer.length, 1 if captions is None else captions)
     return {
         "image": np.zeros((1, *shape) if views == 1 else (1, views, *shape), np.uint8),
         "text": np.zeros((1, *text_shape), np.int32),

@@ -29,6 +29,11 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _drop_padding(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Leaves out how many rows tables have: their padding depends on the number of devices."""
+    return {k: v[1:] if k.startswith("tables/") else v for k, v in shapes.items()}
+
+
 def _describe_difference(saved: dict, wanted: dict, most: int = 12) -> str:
     """Lists, a line each, what differs between two tables of path -> shape."""
     lines = [f"only in the checkpoint: {k} {saved[k]}" for k in saved.keys() - wanted.keys()]
@@ -120,8 +125,8 @@ class Checkpointer:
             k: v for k, v in (described if isinstance(described, dict) else vars(described)).items()
         }
         metadata = self._manager.item_metadata(step)["state"]
-        saved = _shapes({k: metadata.get(k) for k in fields})
-        wanted = _shapes(fields)
+        saved = _drop_padding(_shapes({k: metadata.get(k) for k in fields}))
+        wanted = _drop_padding(_shapes(fields))
         if saved != wanted:
             raise CheckpointMismatch(
                 f"{folder} belongs to another model or optimizer than the config; use another "
@@ -130,7 +135,7 @@ class Checkpointer:
             )
         item = ocp.args.PyTreeRestore(
             item=described,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(described),
+            restore_args=ocp.checkpoint_utils.construct_restore_args(described, strict=False),
             partial_restore=isinstance(described, dict),
         )
         return self._manager.restore(step, args=ocp.args.Composite(state=item))["state"]
@@ -138,8 +143,8 @@ class Checkpointer:
     def _check_record(self, step: int, record: dict[str, Any]) -> None:
         arguments = ocp.args.Composite(record=ocp.args.JsonRestore())
         saved = self._manager.restore(step, args=arguments)["record"]
-        for name in record.keys() & saved.keys():
-            if record[name] != saved[name]:
+        for name in record:  # in its order: the first difference is the one to tell
+            if name in saved and record[name] != saved[name]:
                 raise CheckpointMismatch(
                     f"{self.folder / str(step)} was made with {name} = {saved[name]}, the config "
                     f"has {record[name]}; use another --workdir or the former value"

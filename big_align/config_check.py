@@ -12,6 +12,7 @@ import numpy as np
 from big_align import build, data_parts
 from big_align.build import GIVEN, without
 from big_align.checkpoint import Checkpointer
+from big_align.data.joins import FOLDERS as JOINED
 from big_align.data.loader import TrainLoader
 from big_align.data.mixture import part_rows
 from big_align.embedding import REMEDIES
@@ -43,7 +44,7 @@ FIELDS = {
 ADDED = {"init", "mixing"}
 """Fields that workdirs of earlier versions may lack."""
 INIT = ("all", "image", "text")
-"""What of a model may start from earlier weights."""
+"""What of a model may start from earlier weights; the table of centres may too."""
 
 
 def check_config(config: Node) -> None:
@@ -102,12 +103,20 @@ def _check_data(config: Node) -> None:
     _lookup_and_check(config["tokenizer"], build.TOKENIZERS, "config.tokenizer")
     for where, node in data_parts.part_nodes(config).values():
         _lookup_and_check(node["source"], build.SOURCES, f"{where}.source")
-        loader = without(node, "source", "classes", "weight")
+        loader = without(node, "source", "classes", "weight", "joined")
         build.shape_of_image(
             check_arguments(TrainLoader, loader, where, GIVEN)["transform"], f"{where}.transform"
         )
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
+        for field, path in (node.get("joined") or {}).items():
+            if field not in JOINED:
+                raise ConfigError(
+                    f"{where}.joined.{field} is unknown{suggest(field, JOINED)}; known: "
+                    f"{', '.join(JOINED)}"
+                )
+            if not isinstance(path, str | None):
+                raise ConfigError(f"{where}.joined.{field} = {path!r} is no path of a folder")
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
         try:
@@ -134,8 +143,10 @@ def _check_init(node: Node) -> None:
     """Checks that what the weights start from is there."""
     for part, path in node.items():
         where = f"config.init.{part}"
-        if part not in INIT:
-            raise ConfigError(f"{where} is unknown{suggest(part, INIT)}; known: {', '.join(INIT)}")
+        if part not in (known := (*INIT, "centers")):
+            raise ConfigError(
+                f"{where} is unknown{suggest(part, known)}; known: {', '.join(known)}"
+            )
         if path and not os.path.exists(path):
             raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
 
@@ -156,7 +167,7 @@ def _check_objective(
     rng = jax.random.PRNGKey(0)
     try:
         params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
-        batch = jax.eval_shape(objective.augment, batch, rng)
+        batch = jax.eval_shape(objective.augment, batch, rng, np.int32(0))
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error

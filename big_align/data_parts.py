@@ -9,6 +9,7 @@ import functools
 import json
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -18,6 +19,7 @@ from big_align.data.classes import ClassList, join_classes, read_classes
 from big_align.data.prompts import choose_templates, fill_templates
 from big_align.errors import ConfigError
 from big_align.registry import Node
+from big_align.shard_files import read_index
 
 OWN_NAMES = "source"
 """As `classes`: the names that a source has itself, such as those of its folders."""
@@ -34,6 +36,7 @@ class Part:
       loader: the other fields, arguments of `TrainLoader`.
       classes: what its labels stand for; None where its examples are pairs of image and text.
       label_offset: what is added to its labels, so that each class has one number everywhere.
+      joined: the folder of what is joined to its examples, by its name in the batch.
     """
 
     where: str
@@ -42,6 +45,7 @@ class Part:
     loader: dict[str, Any]
     classes: ClassList | None
     label_offset: int
+    joined: dict[str, str]
 
 
 def read_parts(config: Node) -> dict[str, Part]:
@@ -57,6 +61,7 @@ def read_parts(config: Node) -> dict[str, Part]:
     for name, (where, node) in part_nodes(config).items():
         listed, source = node.pop("classes", None), node.pop("source")
         weight = node.pop("weight", 1.0)
+        joined = {k: path for k, path in (node.pop("joined", None) or {}).items() if path}
         classes, offset = None, 0
         if listed is not None:
             classes = _read_classes(listed, source, where)
@@ -66,7 +71,7 @@ def read_parts(config: Node) -> dict[str, Part]:
                 offsets[key] = end
                 end += len(classes)
             offset = offsets[key]
-        parts[name] = Part(where, weight, source, node, classes, offset)
+        parts[name] = Part(where, weight, source, node, classes, offset, joined)
     return parts
 
 
@@ -104,13 +109,48 @@ def all_classes(parts: dict[str, Part]) -> ClassList | None:
 
 
 def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
-    """Returns what fixes the mixture and the meaning of labels, as JSON holds it."""
+    """Returns what fixes the mixture and the meaning of labels and clusters, as JSON holds it."""
     classes = all_classes(parts)
     meaning = (classes.names, classes.descriptions, classes.ids) if classes else ()
     return {
         "parts": {part.where: part.weight for part in parts.values()},
         "classes": f"{zlib.crc32(json.dumps(meaning).encode()):08x}",
+        "joined": {part.where: _fingerprint_joined(part) for part in parts.values()},
     }
+
+
+def _fingerprint_joined(part: Part) -> dict[str, str]:
+    """Returns what tells joined folders apart: what they say they were made from."""
+    said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.joined.items()}
+    return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in said.items()}
+
+
+def check_joined(part: Part, objective: Node) -> None:
+    """Checks what is joined against the objective that is to be trained with it.
+
+    Raises:
+      ConfigError: the clusters are missing or are as many as the class table has no rows, or
+        embeddings are not an image tower's features.
+      UserError: a folder is broken.
+    """
+    centers, path = objective.get("num_clusters"), part.joined.get("clusters")
+    if centers and not path:
+        raise ConfigError(
+            f"{part.where}.joined.clusters is missing: config.objective.name = "
+            f"{objective['name']!r} needs the folder that python -m big_align.tools.cluster wrote"
+        )
+    if centers and (k := read_index(Path(path), ("k",))["k"]) != centers:
+        raise ConfigError(
+            f"config.objective.num_clusters = {centers}, but {path} has {k} clusters: set it to {k}"
+        )
+    if path := part.joined.get("image_embedding"):
+        made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
+        if made_by.get("what", "features") != "features":
+            raise ConfigError(
+                f"{part.where}.joined.image_embedding = {path!r} holds each image's "
+                f"{made_by['what']}, not the features of an image tower: give "
+                "python -m big_align.tools.embed --what=features"
+            )
 
 
 def check_texts(part: Part, tokenizer: Any) -> None:

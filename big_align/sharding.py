@@ -177,7 +177,8 @@ def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
     """Returns the placement of each leaf of a training state.
 
     Parameters follow the table; arrays that mirror a parameter (moments, averages: the same path of
-    dictionary keys and the same shape) lie as it does; everything else is replicated.
+    dictionary keys and the same shape) lie as it does; tables are split over all devices;
+    everything else is replicated.
 
     Args:
       boxed_params: abstract parameters with the logical names of their axes, from `init`.
@@ -195,6 +196,8 @@ def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
         table[_names(path)] = (array.shape, _partition(names, array.shape, mesh))
 
     def place(path: tuple, leaf: Any) -> NamedSharding:
+        if path[0] == jax.tree_util.GetAttrKey("tables"):
+            return table_sharding(mesh)
         shape, spec = table.get(_names(path), (None, PartitionSpec()))
         return NamedSharding(mesh, spec if leaf.shape == shape else PartitionSpec())
 

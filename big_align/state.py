@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct, traverse_util
 from jax.sharding import Mesh
+from jaxtyping import PRNGKeyArray
 
 from big_align import sharding
+from big_align.class_table import RowOptimizer, Table
 from big_align.types import ModelState, Objective, Params
 
 
@@ -26,6 +28,7 @@ class TrainState:
       rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
       average: exponential moving averages of `params` and `model_state`, None if they are not kept.
         Averaged parameters need averaged statistics: those of the last steps belong to others.
+      tables: by name, the tables (`class_table.Table`) whose rows are updated sparsely.
     """
 
     # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
@@ -35,6 +38,7 @@ class TrainState:
     opt_state: Any
     rng: Any
     average: Any = None
+    tables: Any = struct.field(default_factory=dict)
 
     @property
     def evaluated(self) -> tuple[Params, ModelState]:
@@ -83,6 +87,7 @@ def describe_state(
     *,
     seed: int = 0,
     averaged: bool = False,
+    row_optimizer: RowOptimizer | None = None,
 ) -> tuple[TrainState, Callable[[], TrainState]]:
     """Describes the state of a fresh run without making it.
 
@@ -93,6 +98,7 @@ def describe_state(
       mesh: where the state lies.
       seed: of the initial parameters and of every draw of the run.
       averaged: whether moving averages of parameters and statistics are kept.
+      row_optimizer: of the objective's tables; None leaves them out, as evaluation does.
 
     Returns:
       Shapes with their placement, and a function that makes the state there.
@@ -102,7 +108,7 @@ def describe_state(
     rng = jax.random.PRNGKey(seed)
 
     def create() -> TrainState:
-        init_rng, train_rng = jax.random.split(rng)
+        init_rng, train_rng, table_rng = jax.random.split(rng, 3)
         params, model_state = nn.meta.unbox(objective.init(init_rng, example))
         return TrainState(
             step=jnp.int32(0),
@@ -111,7 +117,13 @@ def describe_state(
             opt_state=optimizer.init(params),
             rng=train_rng,
             average=(params, model_state) if averaged else None,
+            tables=make_tables(table_rng),
         )
+
+    def make_tables(rng: PRNGKeyArray) -> dict[str, Table]:
+        if row_optimizer is None:
+            return {}
+        return {name: row_optimizer.init(x) for name, x in objective.init_tables(rng).items()}
 
     boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
     shapes = jax.eval_shape(create)

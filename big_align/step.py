@@ -13,7 +13,8 @@ contiguous rows from every device, so with a statistics group that divides the r
 on a device the groups are the same as without accumulation and so are all numbers.
 """
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -23,11 +24,19 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align import sharding
+from big_align.class_table import Drawn, RowOptimizer, join_rows, split_rows
 from big_align.optim import update_average
 from big_align.state import TrainState
-from big_align.types import Batch, Metrics, ModelState, Objective, Params
+from big_align.types import Batch, Metrics, ModelState, Objective, Outputs, Params
 
-Gradients = tuple[Params, ModelState, Float[Array, ""], Metrics]
+Rows = dict[str, Array]  # of each table, the drawn ones [n d]
+Gradients = tuple[Params, ModelState, Float[Array, ""], Metrics, Rows]
+_NOTHING = types.MappingProxyType({})
+
+
+def _show(params: Params, drawn: Mapping[str, Drawn], rows: Rows) -> Params:
+    """Returns what `loss` sees: the parameters and, where there are tables, their drawn rows."""
+    return {**params, "drawn": join_rows(drawn, rows)} if drawn else params
 
 
 def full_gradients(
@@ -37,23 +46,26 @@ def full_gradients(
     batch: Batch,
     rng: PRNGKeyArray,
     mesh: Mesh,
+    drawn: Mapping[str, Drawn] = _NOTHING,
 ) -> Gradients:
     """Differentiates the loss of the whole batch straight through.
 
     Returns:
-      gradients, new model state, loss, metrics.
+      gradients, new model state, loss, metrics, gradients of the drawn rows of each table.
     """
     prepare_rng, encode_rng = jax.random.split(rng)
 
-    def forward(params: Params) -> Any:
+    def forward(params: Params, rows: Rows) -> Any:
         params = sharding.gather(params, mesh)
         prepared = objective.prepare(params, batch, prepare_rng)
         outputs, new_state = objective.encode(params, model_state, batch, encode_rng)
-        loss, metrics = objective.loss(params, outputs, prepared, batch)
+        loss, metrics = objective.loss(_show(params, drawn, rows), outputs, prepared, batch)
         return loss, (new_state, metrics)
 
-    (loss, (new_state, metrics)), grads = jax.value_and_grad(forward, has_aux=True)(params)
-    return grads, new_state, loss, metrics
+    (loss, (new_state, metrics)), (grads, row_grads) = jax.value_and_grad(
+        forward, argnums=(0, 1), has_aux=True
+    )(params, split_rows(drawn))
+    return grads, new_state, loss, metrics, row_grads
 
 
 def _split(tree: Any, microbatches: int, mesh: Mesh) -> Any:
@@ -86,11 +98,12 @@ def accumulated_gradients(
     rng: PRNGKeyArray,
     mesh: Mesh,
     microbatches: int,
+    drawn: Mapping[str, Drawn] = _NOTHING,
 ) -> Gradients:
     """Computes the gradients of the whole batch with the memory of one micro-batch.
 
     Returns:
-      gradients, new model state, loss, metrics, as `full_gradients` does.
+      What `full_gradients` returns.
     """
     prepare_rng, encode_rng = jax.random.split(rng)
     whole = sharding.gather(params, mesh)
@@ -104,9 +117,13 @@ def accumulated_gradients(
     prepared, pull_prepared = jax.vjp(
         lambda p: objective.prepare(p, batch, prepare_rng), whole
     )
-    (loss, metrics), (grads, output_grads, prepared_grads) = jax.value_and_grad(
-        objective.loss, argnums=(0, 1, 2), has_aux=True
-    )(whole, outputs, prepared, batch)
+
+    def compare(params: Params, rows: Rows, outputs: Outputs, prepared: Any) -> Any:
+        return objective.loss(_show(params, drawn, rows), outputs, prepared, batch)
+
+    (loss, metrics), (grads, row_grads, output_grads, prepared_grads) = jax.value_and_grad(
+        compare, argnums=(0, 1, 2, 3), has_aux=True
+    )(whole, split_rows(drawn), outputs, prepared)
     grads = jax.tree.map(jnp.add, grads, pull_prepared(prepared_grads)[0])
 
     def pull_back(grads: Params, x: Any) -> tuple[Params, None]:
@@ -118,7 +135,7 @@ def accumulated_gradients(
 
     cotangents = _split(output_grads, microbatches, mesh)
     grads, _ = jax.lax.scan(pull_back, grads, (rows, rngs, cotangents))
-    return grads, new_state, loss, metrics
+    return grads, new_state, loss, metrics, row_grads
 
 
 def make_train_step(
@@ -128,6 +145,8 @@ def make_train_step(
     *,
     microbatches: int = 1,
     average_decay: float | None = None,
+    row_optimizer: RowOptimizer | None = None,
+    learning_rate: optax.Schedule | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Makes the pure function from a state and a batch to the next state and metrics.
 
@@ -137,22 +156,32 @@ def make_train_step(
       mesh: where the batch lies.
       microbatches: into how many parts the batch of each device is split for `encode`.
       average_decay: decay of the moving averages of parameters and statistics; None keeps none.
+      row_optimizer: updates the drawn rows of the objective's tables; only those need it.
+      learning_rate: of the rows, step -> number.
 
     Returns:
       A function to compile; `metrics` holds the objective's, and `loss`, `gradient_norm`,
       `parameter_norm`, `update_norm`.
     """
 
-    def gradients(state: TrainState, batch: Batch) -> Gradients:
-        augment_rng, rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
-        batch = objective.augment(batch, augment_rng)
-        arguments = (objective, state.params, state.model_state, batch)
+    def gradients(state: TrainState, batch: Batch) -> tuple[Gradients, dict[str, Drawn]]:
+        key = jax.random.fold_in(state.rng, state.step)
+        augment_rng, rng, draw_rng = jax.random.split(key, 3)
+        batch = objective.augment(batch, augment_rng, state.step)
+        drawn = objective.draw(state.tables, batch, draw_rng)
+        arguments = (objective, state.params, state.model_state, batch, rng, mesh)
         if microbatches == 1:
-            return full_gradients(*arguments, rng, mesh)
-        return accumulated_gradients(*arguments, rng, mesh, microbatches)
+            return full_gradients(*arguments, drawn), drawn
+        return accumulated_gradients(*arguments, microbatches, drawn), drawn
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        grads, model_state, loss, metrics = gradients(state, batch)
+        (grads, model_state, loss, metrics, row_grads), drawn = gradients(state, batch)
+        tables = {
+            name: row_optimizer.update(
+                state.tables[name], each, row_grads[name], learning_rate(state.step), mesh
+            )
+            for name, each in drawn.items()
+        }
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = objective.project(optax.apply_updates(state.params, updates))
         average = state.average
@@ -171,6 +200,7 @@ def make_train_step(
             opt_state=opt_state,
             rng=state.rng,
             average=average,
+            tables=tables,
         ), metrics
 
     return train_step

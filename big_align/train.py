@@ -94,7 +94,8 @@ def _start(
     weights, report = read_initial_weights(described.weight_shapes, config.init)
     if report and jax.process_index() == 0:
         print("\n".join(report))
-    return replace_weights(create(), weights)
+    state = replace_weights(create(), weights)
+    return state.replace(tables=build.start_tables(config, state.tables))
 
 
 def _leave_description(workdir: str, config: Any, state: TrainState) -> None:
@@ -237,6 +238,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
     tokenizer = build.build_tokenizer(config)
     objective = build.build_objective(config, mesh, tokenizer)
     optimizer, learning_rate = build.build_optimizer(config)
+    row_optimizer = build.build_row_optimizer(config)
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(config, tokenizer)
     rows = sharding.process_rows(mesh, config.batch_size)
@@ -254,6 +256,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             mesh,
             seed=config.seed,
             averaged=config.average_decay is not None,
+            row_optimizer=row_optimizer,
         )
         state = checkpointer.restore(described, record) or _start(config, described, create)
         _leave_description(workdir, config, state)
@@ -266,6 +269,8 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             mesh,
             microbatches=config.microbatches,
             average_decay=config.average_decay,
+            row_optimizer=row_optimizer,
+            learning_rate=learning_rate,
         )
         compiled = compile_step(train_step, state, first_batch, mesh)
         embedder = Embedder(objective, mesh, config.evaluate_batch_size)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 Batch = Mapping[str, Array | np.ndarray]
 """Arrays with the global batch leading.
@@ -21,6 +21,7 @@ Batch = Mapping[str, Array | np.ndarray]
              its shape; a text without any real token does not exist
   label      int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
   mask       bool [b]; False on padding
+  clusters   int32 [b l], the clusters of an image, nearest first; -1 for none
   image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
              image may then be left out
 """
@@ -40,11 +41,11 @@ Metrics = dict[str, Array]
 
 @runtime_checkable
 class Objective(Protocol):
-    """What is trained: three verbs that the step composes, and the parameters they share.
+    """What is trained: verbs that the step composes, and the parameters they share.
 
-    The step calls `prepare` once, `encode` on the batch or on each of its micro-batches, and `loss`
-    on the outputs of the whole batch, so that accumulation keeps every negative. All of them see
-    what `augment` made of the batch.
+    The step calls `draw` and `prepare` once, `encode` on the batch or on each of its micro-batches,
+    and `loss` on the outputs of the whole batch, so that accumulation keeps every negative. All of
+    them see what `augment` made of the batch.
 
     An objective over classes has `classify` besides: like `embed_image`, it returns the logits
     [b c] of the training classes. One that leaves parameters as they are names their paths in
@@ -57,8 +58,29 @@ class Objective(Protocol):
         Leaves may be boxed with the logical names of their axes (`flax.linen.Partitioned`).
         """
 
-    def augment(self, batch: Batch, rng: PRNGKeyArray) -> Batch:
-        """Changes the whole global batch on the device, before it is split, as MixUp does."""
+    def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
+        """Changes the whole global batch on the device, before it is split, as MixUp does.
+
+        Args:
+          batch: as the loader made it.
+          rng: of the step.
+          step: updates done so far; what depends on it goes into the batch as an array [b ...].
+        """
+
+    def init_tables(self, rng: PRNGKeyArray) -> Mapping[str, Array]:
+        """Makes tables, of which a step changes a few rows; most objectives have none."""
+
+    def draw(self, tables: Mapping[str, Any], batch: Batch, rng: PRNGKeyArray) -> Mapping[str, Any]:
+        """Draws the rows of each table that a step works with; `loss` has them in its parameters.
+
+        Args:
+          tables: `class_table.Table`s, by name.
+          batch: what `augment` made.
+          rng: of the step.
+
+        Returns:
+          `class_table.Drawn`s, by name; `params["drawn"]` of `loss`.
+        """
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
         """Computes what every example shares in this step; differentiable; may return None."""

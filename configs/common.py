@@ -21,6 +21,10 @@ def get_base() -> ConfigDict:
                 source={},
                 mixture={},
                 classes=config_dict.placeholder(str),
+                joined=dict(
+                    clusters=config_dict.placeholder(str),
+                    image_embedding=config_dict.placeholder(str),
+                ),
                 transform="",
                 window=2**17,
                 max_broken_share=0.01,
@@ -36,6 +40,7 @@ def get_base() -> ConfigDict:
                 all=config_dict.placeholder(str),
                 image=config_dict.placeholder(str),
                 text=config_dict.placeholder(str),
+                centers=config_dict.placeholder(str),
             ),
             objective=dict(name="align"),
             mixing=dict(mixup_alpha=0.0, cutmix_alpha=0.0),

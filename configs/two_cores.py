@@ -109,3 +109,21 @@ def linear_probe() -> dict:
         source=tar("grocery/test-*.tar", caption="", label="cls"),
         transform=EVALUATE,
     )
+
+
+def features() -> dict:
+    """Returns the evaluators of frozen features, linear probe and k-NN, on both sets of labels."""
+    tiny = dict(
+        train_source=tar("tiny_imagenet/train-*.tar", caption="", label="cls"),
+        source=tar("tiny_imagenet/val-*.tar", caption="", label="cls"),
+        transform=EVALUATE,
+    )
+    grocery = linear_probe()
+    return dict(
+        tiny_imagenet=dict(name="linear_probe", **tiny),
+        tiny_imagenet_knn=dict(name="knn", **tiny),
+        grocery=grocery,
+        grocery_knn=dict(
+            name="knn", **{k: grocery[k] for k in ("train_source", "source", "transform")}
+        ),
+    )

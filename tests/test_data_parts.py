@@ -197,7 +197,7 @@ REFUSED = {
     ),
     "images of two sizes": (
         lambda f: mixed(f, transform="resize(9)"),
-        r"images of labels have the shape \(9, 9, 3\) and those of pairs \(8, 8, 3\)",
+        r"shape of image is \(9, 9, 3\) in labels and \(8, 8, 3\) in pairs",
     ),
     "a source beside the mixture": (
         lambda f: ("unicl", {"source": f["shard"], "mixture": {"pairs": CAPTIONS}}, {}),

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,6 +31,37 @@ Work = Sequence[tuple[Any, image_ops.Rng]]
 
 Outcome = sources.BrokenExample | None
 """Why an image could not be decoded, or None."""
+
+
+@runtime_checkable
+class Images(Protocol):
+    """What decodes and transforms the images of a batch."""
+
+    def apply(self, work: Work, rows: Sequence[Any]) -> list[Outcome]:
+        """Writes the results of each image into a row, and tells which could not be decoded."""
+
+    def close(self) -> None:
+        """Ends what was started."""
+
+
+def make_images(
+    transform: str, shape: tuple[int, ...], count: int, capacity: int, views: int = 1
+) -> Images:
+    """Makes `count` processes; with 0, what transforms in the calling thread."""
+    if count:
+        return ImageProcesses(transform, shape, count, capacity, views)
+    return LocalImages(transform, shape, views)
+
+
+class NoImages:
+    """Decodes nothing, where a batch has no images."""
+
+    def apply(self, work: Work, rows: Sequence[Any]) -> list[Outcome]:
+        """Finds nothing broken."""
+        return [None] * len(work)
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class LocalImages:

@@ -1,7 +1,8 @@
 """The loader of the training stream: the batch of any step, or all batches from a step on."""
 
 import math
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from big_align.data import (
 )
 from big_align.data.classes import ClassList
 from big_align.data.evaluation_loader import EvalLoader
+from big_align.data.joins import Join
 from big_align.data.parallel import HostBatch
 from big_align.data.texts import text_shape_of
 from big_align.errors import BrokenDataError, UserError
@@ -29,6 +31,9 @@ __all__ = ["EvalLoader", "TrainLoader", "text_shape_of"]
 
 Place = tuple[int, int]
 """A shard and an index in it."""
+
+Row = dict[str, tuple[tuple[int, ...], Any]]
+"""The shape and the type of each array of a batch, without the batch's axis."""
 
 
 class Visit(NamedTuple):
@@ -39,6 +44,7 @@ class Visit(NamedTuple):
     rng: randomness.PositionRandom
     texts: list[str]
     label: int
+    joined: dict[str, np.ndarray]
 
 
 class TrainLoader:
@@ -67,13 +73,16 @@ class TrainLoader:
         are worth their start on many cores, and where images are small (`image_workers`).
       prefetch: batches that are filled ahead; each is held in memory.
       captions_per_image: with k > 1 `text` is int32 [b k l] and `text_mask` bool [b k l]; an
-        example that has fewer captions fills up with texts whose mask is False throughout.
+        example that has fewer captions fills up with texts whose mask is False throughout. With 0
+        no texts are read, and examples need none.
       views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
       classes: the classes of the labels 0 to n - 1; the captions are then not used.
       templates: texts with one `{}` for the class; None takes those of the class list, else
         "a photo of a {}.".
       describe_classes: fills templates with "NAME, DESCRIPTION".
       label_offset: is added to the labels of a part that has classes.
+      joins: rows that belong to the examples, by their name in the batch. With `image_embedding`
+        images are not decoded, and the batch has none.
 
     Raises:
       ValueError: a value is out of range, the transform is wrong, or the source holds fewer
@@ -102,6 +111,7 @@ class TrainLoader:
         templates: tuple[str, ...] | None = None,
         describe_classes: bool = False,
         label_offset: int = 0,
+        joins: Mapping[str, Join] = types.MappingProxyType({}),
     ):
         self.num_examples = int(source.shard_sizes.sum())
         if not self.num_examples:
@@ -111,11 +121,11 @@ class TrainLoader:
                 f"batch_size is {batch_size} and the source has {self.num_examples} examples: one "
                 "would stand twice in a batch, as its own negative; lower batch_size"
             )
+        parallel.check_at_least(1, prefetch=prefetch, views_per_image=views_per_image)
         parallel.check_at_least(
-            1, prefetch=prefetch, captions_per_image=captions_per_image,
-            views_per_image=views_per_image,
+            0, num_processes=num_processes, label_offset=label_offset,
+            captions_per_image=captions_per_image,
         )
-        parallel.check_at_least(0, num_processes=num_processes, label_offset=label_offset)
         self._rows = parallel.check_rows(rows, batch_size)
         self._source = source
         self._tokenizer = tokenizer
@@ -125,7 +135,9 @@ class TrainLoader:
         self._prefetch = prefetch
         self._captions_per_image = captions_per_image
         self.classes = classes
-        self._texts: texts.Texts = texts.CaptionTexts(captions_per_image)
+        self._texts: texts.Texts = texts.NoTexts()
+        if captions_per_image:
+            self._texts = texts.CaptionTexts(captions_per_image)
         if classes is not None:
             self._texts = texts.ClassTexts(
                 captions_per_image, classes, templates, describe_classes, label_offset
@@ -134,16 +146,22 @@ class TrainLoader:
             label_check.check_labels(source, len(classes))
         self._order = order.Order(source.shard_sizes, seed, window)
         self._tally = broken.BrokenTally(source, max_broken_share)
-        shape = self._find_shape(image_ops.Transform(transform))
-        self.image_shape = shape if views_per_image == 1 else (views_per_image, *shape)
-        self.text_shape = text_shape_of(tokenizer.length, captions_per_image)
-        self._images = (
-            image_workers.ImageProcesses(
+        self._joins = dict(joins)
+        text_shape = text_shape_of(tokenizer.length, captions_per_image)
+        self.row: Row = {
+            "text": (text_shape, np.int32),
+            "text_mask": (text_shape, bool),
+            "label": ((), np.int32),
+            **{name: (join.shape, join.dtype) for name, join in joins.items()},
+        }
+        self._images: image_workers.Images = image_workers.NoImages()
+        if "image_embedding" not in joins:
+            shape = self._find_shape(image_ops.Transform(transform))
+            views = (views_per_image,) if views_per_image > 1 else ()
+            self.row["image"] = ((*views, *shape), np.uint8)
+            self._images = image_workers.make_images(
                 transform, shape, num_processes, parallel.CHUNK_MAX, views_per_image
             )
-            if num_processes
-            else image_workers.LocalImages(transform, shape, views_per_image)
-        )
         self._workers = parallel.Workers(num_threads or 2 * num_processes or None)
 
     @property
@@ -196,11 +214,10 @@ class TrainLoader:
           rows: the rows of `batch` that they go to.
         """
         positions = step * self.batch_size + places
-        size = math.prod(self.image_shape)
-        flat = memoryview(batch["image"].reshape(-1))
-        images = [flat[row * size : (row + 1) * size] for row in rows.tolist()]
-        visits = self._visit(positions, images)
+        visits = self._visit(positions, _image_memory(batch, rows))
         batch["label"][rows] = [visit.label for visit in visits]
+        for name in self._joins:
+            batch[name][rows] = [visit.joined[name] for visit in visits]
         batch["text"][rows], batch["text_mask"][rows] = texts.tokenize(
             self._tokenizer, [visit.texts for visit in visits], self._captions_per_image
         )
@@ -213,10 +230,12 @@ class TrainLoader:
             rows = np.arange(begin, end)
             self.fill(batch, step, first + rows, rows)
 
-        batch = empty_batch(end - first, self.image_shape, self.text_shape)
+        batch = empty_batch(end - first, self.row)
         return self._workers.fill(batch, end - first, job)
 
-    def _visit(self, positions: Int[np.ndarray, " n"], images: Sequence[memoryview]) -> list[Visit]:
+    def _visit(
+        self, positions: Int[np.ndarray, " n"], images: Sequence[memoryview | None]
+    ) -> list[Visit]:
         """Draws the visits of `positions`, the broken ones again until all their images are made.
 
         Each image is written into its flat memory in `images`.
@@ -241,12 +260,13 @@ class TrainLoader:
             try:
                 example = self._source.read(*place)
                 drawn, label = self._texts.draw(example, self._source.name(*place), rng)
+                joined = {k: j.read(*place, example.key) for k, j in self._joins.items()}
             except sources.BrokenExample as error:
                 if self.classes is not None and isinstance(error, sources.WrongLabel):
                     raise UserError(f"{self._source.name(*place)}: {error}") from error
                 self._tally.add(*place, error)
                 continue
-            return Visit(place, example.image, rng, drawn, label)
+            return Visit(place, example.image, rng, drawn, label, joined)
         raise BrokenDataError(
             f"position {position} of the stream and all its substitutes are broken"
         )
@@ -273,14 +293,16 @@ class TrainLoader:
             yield self._locate(np.array([substitute]))[0]
 
 
-def empty_batch(
-    rows: int, image_shape: tuple[int, ...], text_shape: tuple[int, ...]
-) -> HostBatch:
+def _image_memory(batch: HostBatch, rows: Int[np.ndarray, " n"]) -> list[memoryview | None]:
+    """Returns the flat memory of the images of some rows; None where a batch has none."""
+    if "image" not in batch:
+        return [None] * len(rows)
+    size = math.prod(batch["image"].shape[1:])
+    flat = memoryview(batch["image"].reshape(-1))
+    return [flat[row * size : (row + 1) * size] for row in rows.tolist()]
+
+
+def empty_batch(rows: int, row: Row) -> HostBatch:
     """Makes the arrays of a batch whose rows are all real and still to be filled."""
-    return {
-        "image": np.empty((rows, *image_shape), np.uint8),
-        "text": np.empty((rows, *text_shape), np.int32),
-        "text_mask": np.empty((rows, *text_shape), bool),
-        "label": np.empty(rows, np.int32),
-        "mask": np.ones(rows, bool),
-    }
+    arrays = {name: np.empty((rows, *shape), dtype) for name, (shape, dtype) in row.items()}
+    return arrays | {"mask": np.ones(rows, bool)}

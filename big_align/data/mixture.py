@@ -13,6 +13,12 @@ from big_align.data.parallel import HostBatch
 from big_align.errors import UserError
 
 SUM_TOLERANCE = 1e-6
+REMEDIES = {
+    "image": "the transform",
+    "text": "the tokenizer or captions_per_image",
+    "text_mask": "the tokenizer or captions_per_image",
+}
+"""What gives the arrays of a batch their shape; the others are joined."""
 
 
 def part_rows(weights: Mapping[str, float], batch_size: int) -> dict[str, int]:
@@ -122,7 +128,7 @@ class MixtureLoader:
         self._work = self._group_rows()
         self._check_shapes()
         first = next(iter(loaders.values()))
-        self.image_shape, self.text_shape = first.image_shape, first.text_shape
+        self.row = first.row
         self._prefetch = prefetch
         processes = sum(loader.num_processes for loader in loaders.values())
         self._workers = parallel.Workers(num_threads or 2 * processes or None)
@@ -183,7 +189,7 @@ class MixtureLoader:
                     if loader.classes is None:
                         batch["label"][rows] = sources.NO_LABEL
 
-        batch = empty_batch(last - first, self.image_shape, self.text_shape)
+        batch = empty_batch(last - first, self.row)
         return self._workers.fill(batch, last - first, job)
 
     def _group_rows(self) -> Int[np.ndarray, " r"]:
@@ -199,12 +205,10 @@ class MixtureLoader:
     def _check_shapes(self) -> None:
         (one, first), *others = self.loaders.items()
         for other, loader in others:
-            for what, here, there, field in (
-                ("images", first.image_shape, loader.image_shape, "transform"),
-                ("texts", first.text_shape, loader.text_shape, "tokenizer or captions_per_image"),
-            ):
+            for name in sorted(first.row.keys() | loader.row.keys()):
+                here, there = (x.row.get(name, ("none at all",))[0] for x in (first, loader))
                 if here != there:
                     raise UserError(
-                        f"the {what} of {one} have the shape {here} and those of {other} {there}; "
-                        f"all parts must have one: change the {field} of one of them"
+                        f"the shape of {name} is {here} in {one} and {there} in {other}; all parts "
+                        f"must have one: change {REMEDIES.get(name, 'joined')} of one of them"
                     )

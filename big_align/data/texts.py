@@ -49,6 +49,16 @@ class CaptionTexts:
         return _draw_different(example.captions, self._count, rng), example.label
 
 
+class NoTexts:
+    """Draws nothing: examples need no caption, and their label counts if they have one."""
+
+    def draw(
+        self, example: sources.Example, name: str, rng: randomness.PositionRandom
+    ) -> tuple[list[str], int]:
+        """Returns no text, and the label."""
+        return [], example.labels[0] if len(example.labels) == 1 else sources.NO_LABEL
+
+
 class ClassTexts:
     """Draws templates and puts the name of the class into them.
 
@@ -114,6 +124,6 @@ def tokenize(
     """
     missing = [[False] * len(row) + [True] * (count - len(row)) for row in texts]
     text, text_mask = tokenizer([text for row in texts for text in row + [""] * (count - len(row))])
-    text_mask[np.array(missing).reshape(-1)] = False
+    text_mask[np.array(missing, bool).reshape(-1)] = False
     shape = (len(texts), *text_shape_of(tokenizer.length, count))
     return text.reshape(shape), text_mask.reshape(shape)

@@ -133,6 +133,36 @@ class ClassNameTokenizer:
         return text, np.ones_like(text, bool)
 
 
+class NoTokenizer:
+    """Stands where no texts are read: with `captions_per_image = 0` and without a text tower.
+
+    Args:
+      length: of the texts that there are none of.
+    """
+
+    vocab_size = 0
+    fingerprint = "none"
+
+    def __init__(self, length: int = 1):
+        _check_length(length, 1)
+        self.length = length
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns arrays without rows.
+
+        Raises:
+          UserError: there is a text.
+        """
+        if len(texts):
+            raise UserError(
+                f"config.tokenizer.name = 'none' makes no ids of texts as {texts[0]!r}: set "
+                "config.data.captions_per_image = 0, or name a tokenizer"
+            )
+        return np.zeros((0, self.length), np.int32), np.zeros((0, self.length), bool)
+
+
 class WordPieceTokenizer:
     """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
 

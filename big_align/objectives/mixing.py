@@ -62,12 +62,13 @@ class MixedLabels:
             if not name.startswith("_") and not hasattr(self, name):
                 setattr(self, name, getattr(objective, name))
 
-    def augment(self, batch: Batch, rng: PRNGKeyArray) -> Batch:
+    def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
         """Mixes the images of a global batch.
 
         Args:
           batch: with one view an image; uint8 images are rounded back to uint8.
           rng: of the choice of method, the share and the box.
+          step: of the training, for the objective.
 
         Returns:
           The batch with mixed images, and with `partner` [b], the row that each is mixed with or
@@ -78,7 +79,7 @@ class MixedLabels:
           ValueError: there are several views an image.
         """
         inner_rng, rng = jax.random.split(rng)
-        batch = self.objective.augment(batch, inner_rng)
+        batch = self.objective.augment(batch, inner_rng, step)
         image, label = batch["image"], batch["label"]
         if image.ndim != 4:
             raise ValueError(

@@ -1,9 +1,10 @@
 """What objectives over an image tower and a text tower share: parameters, encoding, embedding."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.models.dual_encoder import DualEncoder
 from big_align.types import Batch, ModelState, Outputs, Params
@@ -27,9 +28,17 @@ class TwoTower:
         variables = dict(self.model.init(rng, batch["image"], *flatten_texts(batch)))
         return {"model": variables.pop("params")}, variables
 
-    def augment(self, batch: Batch, rng: PRNGKeyArray) -> Batch:
+    def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
         """Leaves the batch as the loader made it."""
         return batch
+
+    def init_tables(self, rng: PRNGKeyArray) -> Mapping[str, Array]:
+        """There are no tables beside the parameters."""
+        return {}
+
+    def draw(self, tables: Mapping[str, Any], batch: Batch, rng: PRNGKeyArray) -> dict[str, Any]:
+        """Without tables there is nothing to draw."""
+        return {}
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
         """Nothing is shared between the examples."""

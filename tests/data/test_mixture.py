@@ -208,12 +208,12 @@ def test_processes_make_what_threads_make(views):
 
 def test_parts_must_agree_on_shapes():
     parts = make_parts()
-    with pytest.raises(UserError, match=r"images of labels .*\(6, 6, 3\) and those of pairs \(8,"):
+    with pytest.raises(UserError, match=r"shape of image is \(6, 6, 3\) in labels and \(8,"):
         MixtureLoader({**parts, "pairs": make_parts(transform="")["pairs"]})
     longer = WordTokenizer(("number",), length=6)
-    with pytest.raises(UserError, match=r"texts of labels .*\(4,\) and those of pairs \(6,\)"):
+    with pytest.raises(UserError, match=r"shape of text is \(4,\) in labels and \(6,\)"):
         MixtureLoader({**parts, "pairs": make_parts(tokenizer=longer)["pairs"]})
-    with pytest.raises(UserError, match=r"\(4,\) and those of pairs \(2, 4\)"):
+    with pytest.raises(UserError, match=r"\(4,\) in labels and \(2, 4\) in pairs"):
         MixtureLoader({**parts, "pairs": make_parts(captions_per_image=2)["pairs"]})
     with pytest.raises(ValueError, match="parts is 0; it must be at least 1"):
         MixtureLoader({})

@@ -31,7 +31,7 @@ def make_batch(size=16, masked=0, seed=0):
 
 
 def augment(objective, batch, seed=0):
-    return jax.jit(objective.augment)(batch, jax.random.PRNGKey(seed))
+    return jax.jit(objective.augment)(batch, jax.random.PRNGKey(seed), jnp.int32(0))
 
 
 def test_rows_are_paired_from_the_outside_in():
@@ -70,7 +70,7 @@ def test_cutmix_takes_a_box_whose_pixels_are_the_share():
     shares = []
     cutmix = jax.jit(make_cross_entropy(**CUTMIX).augment)
     for seed in range(8):
-        mixed = cutmix(batch, jax.random.PRNGKey(seed))
+        mixed = cutmix(batch, jax.random.PRNGKey(seed), jnp.int32(0))
         image, partner = np.asarray(mixed["image"]), np.asarray(mixed["partner"])
         shares.append(float(mixed["mix_share"][0]))
         for row in range(16):
@@ -98,7 +98,7 @@ def test_the_share_of_mixup_is_that_of_beta(alpha):
     objective = make_cross_entropy(mixup_alpha=alpha, cutmix_alpha=0.0)
     batch = make_batch(4)
     keys = jax.random.split(jax.random.PRNGKey(0), 4000)
-    draw = jax.vmap(lambda key: objective.augment(batch, key)["mix_share"][0])
+    draw = jax.vmap(lambda key: objective.augment(batch, key, jnp.int32(0))["mix_share"][0])
     share = np.asarray(jax.jit(draw)(keys))
     np.testing.assert_allclose(share.mean(), 0.5, atol=0.02)
     np.testing.assert_allclose(share.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.06)
@@ -111,7 +111,8 @@ def test_the_choice_is_by_its_probabilities_and_by_the_key_alone():
     def kinds(**options):
         augment = jax.jit(make_cross_entropy(**options).augment)
         for seed in range(40):
-            mixed, again = (augment(batch, jax.random.PRNGKey(seed)) for _ in range(2))
+            rng = jax.random.PRNGKey(seed)
+            mixed, again = (augment(batch, rng, jnp.int32(0)) for _ in range(2))
             jax.tree.map(np.testing.assert_array_equal, mixed, again)
             kept = np.asarray(mixed["image"])
             whose = (kept == image) | (kept == image[np.asarray(mixed["partner"])])
@@ -197,7 +198,7 @@ def test_eight_devices_equal_one():
 
         @jax.jit
         def step(batch):
-            batch = objective.augment(batch, rng)
+            batch = objective.augment(batch, rng, jnp.int32(0))
             gradients = full_gradients(objective, params, model_state, batch, rng, mesh)
             return batch, gradients[0], gradients[2]
 
@@ -223,7 +224,7 @@ def test_several_views_cannot_be_mixed():
     batch = make_batch()
     views = batch | {"image": jnp.stack([batch["image"]] * 2, axis=1)}
     with pytest.raises(ValueError, match="views_per_image = 1"):
-        make_cross_entropy().augment(views, jax.random.PRNGKey(0))
+        make_cross_entropy().augment(views, jax.random.PRNGKey(0), jnp.int32(0))
 
 
 @pytest.mark.parametrize(
