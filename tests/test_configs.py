@@ -24,6 +24,11 @@ ARGUMENTS = [
     "iclip.py:names=only",
     *(f"iclip.py:text_to_image={queries}" for queries in ("none", "all")),
     *(f"iclip_tiny_imagenet.py:{method}" for method in ("iclip", "unicl")),
+    *(f"mlcd.py:image={image}" for image in ("b16", "l14")),
+    "mlcd.py:data=coyo700m",
+    "mlcd.py:stage=text",
+    *(f"mlcd_imagenet.py:loss={loss}" for loss in ("mlc", "unicom")),
+    "mlcd_imagenet.py:clusters=500",
     *(f"unicl_captions.py:labels={labels}" for labels in ("imagenet", "imagenet21k")),
     *(f"unicl_captions.py:captions={captions}" for captions in ("gcc3m", "gcc15m")),
     "unicl_captions.py:method=multitask",
@@ -40,6 +45,7 @@ ARGUMENTS = [
 EMBEDDING_DIM = {
     **{"align_b7": 640, "align_l2": 1376, "align_b5_ablation": 640},  # ALIGN §6.1
     **{"unicl_imagenet": 512, "unicl_captions": 512, "iclip": 512},  # UniCL appendix B.1
+    "mlcd": 512,  # MLCD Table 9
 }
 CLASSES = {"imagenet21k": 21841, "imagenet22k": 21841, "grocery": 81, "tiny_imagenet": 202}
 """Class lists that a user makes or fetches; other missing ones have ImageNet-1K's length."""
