@@ -26,7 +26,7 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.image_text_label import call, format_cell
+from benchmarks.image_text_label import call, format_cell, train_config
 
 ENCODER = "configs/unicl_flickr8k.py:both"
 LABELS = 16
@@ -64,8 +64,8 @@ LOSSES = (
 TABLES = {
     "losses": LOSSES,
     "clusters": tuple(Row(f"k = {k}", clusters=k) for k in (100, 300, 1000, 3000)),
-    "labels": tuple(Row(f"l = {n}", labels=n) for n in (1, 2, 4, 8, 16)),
-    "ratio": tuple(Row(f"r = {r:g}", ratio=r) for r in (0.01, 0.1, 0.5, 1.0)),
+    "labels": tuple(Row(f"l = {n}", labels=n) for n in (1, 4, 8, 16)),
+    "ratio": tuple(Row(f"r = {r:g}", ratio=r) for r in (0.01, 0.1, 1.0)),
     "texts": LOSSES,
 }
 PROBES = {
@@ -86,15 +86,6 @@ def data_dir() -> str:
     return os.environ.get("BIG_ALIGN_DATA", "../shared/data")
 
 
-def train(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, float]:
-    """Trains a config, or finds it trained; returns its last numbers."""
-    if not (workdir / "finished").exists():
-        call("main.py", f"--config={config}", f"--workdir={workdir}", *flags)
-        (workdir / "finished").touch()
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return {name: value for line in lines for name, value in line.items()}
-
-
 def make_clusters(k: int, seed: int, output: pathlib.Path) -> pathlib.Path:
     """Trains the encoder of a seed, embeds the photographs and clusters them; returns the folder.
 
@@ -102,7 +93,7 @@ def make_clusters(k: int, seed: int, output: pathlib.Path) -> pathlib.Path:
     """
     encoder, embeddings = output / f"encoder-{seed}", output / f"embeddings-{seed}"
     clusters = output / f"clusters-{k}-{seed}"
-    train(ENCODER, encoder, f"--config.seed={seed}")
+    train_config(ENCODER, encoder, f"--config.seed={seed}")
     if not clusters.exists():
         source = f"{data_dir()}/{{flickr8k,tiny_imagenet}}/train-*.tar"
         call("-m", "big_align.tools.embed", f"--model={encoder}", f"--source={source}",
@@ -115,7 +106,7 @@ def make_clusters(k: int, seed: int, output: pathlib.Path) -> pathlib.Path:
 def train_tower(row: Row, seed: int, output: pathlib.Path) -> dict[str, float]:
     """Trains the tower of a row and returns its probes."""
     clusters = make_clusters(row.clusters, seed, output)
-    return train(
+    return train_config(
         "configs/mlcd_photographs.py",
         output / f"{row.folder}-{seed}",
         f"--config.seed={seed}",
@@ -132,7 +123,7 @@ def train_text(row: Row, seed: int, output: pathlib.Path) -> dict[str, float]:
     train_tower(row, seed, output)
     tower = output / f"{row.folder}-{seed}"
     workdir = output / f"text-{row.folder}-{seed}"
-    return train(
+    return train_config(
         "configs/lit_flickr8k.py", workdir, f"--config.seed={seed}", f"--config.init.image={tower}"
     )
 

@@ -116,19 +116,26 @@ def call(*arguments: str) -> None:
         sys.exit(f"failed with exit status {code}: {' '.join(command)}")
 
 
+def train_config(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, float]:
+    """Trains a config, or finds it trained; returns the last value of every metric."""
+    finished = workdir / "finished"
+    if not finished.exists():
+        call("main.py", f"--config={config}", f"--workdir={workdir}", *flags)
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    results = {name: value for line in lines for name, value in line.items()}
+    if not any("/" in name for name in results):
+        sys.exit(f"{workdir} was stopped before its evaluation; the same command continues")
+    finished.touch()
+    return results
+
+
 def train(row: Row, seed: int, output: pathlib.Path, flags: list[str]) -> dict[str, float]:
     """Trains the stages of a row, or finds them trained; returns the last evaluation."""
     before, results = [], {}
     for config in row.stages:
         name = pathlib.Path(config.split(":")[0]).stem
         workdir = output / f"{name}-{config.split(':')[1]}-{seed}"
-        finished = workdir / "finished"
-        if not finished.exists():
-            call("main.py", f"--config={config}", f"--workdir={workdir}",
-                 f"--config.seed={seed}", *before, *flags)
-            finished.touch()
-        lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-        results = {k: v for line in lines for k, v in line.items()}
+        results = train_config(config, workdir, f"--config.seed={seed}", *before, *flags)
         before = [f"--config.init.image={workdir}"]
     return results
 

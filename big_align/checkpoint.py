@@ -103,22 +103,30 @@ class Checkpointer:
         )
         self._manager.save(step, args=arguments)
 
-    def restore(self, described: Any, record: dict[str, Any]) -> Any:
-        """Restores the newest checkpoint onto the placement of what is described.
+    def restore(self, described: Any, record: dict[str, Any], step: int | None = None) -> Any:
+        """Restores a checkpoint onto the placement of what is described.
 
         Args:
           described: the abstract training state, or a dictionary of some of its fields.
           record: what the run is made with; entries that a checkpoint also has must be equal.
+          step: of the checkpoint; None for the newest.
 
         Returns:
           The state (or the fields), None if there is no checkpoint.
 
         Raises:
           CheckpointMismatch: parameters or the record differ; the message lists which.
+          MissingCheckpoint: there is none of this step.
         """
-        step = self.latest_step
-        if step is None:
+        steps = sorted(self._manager.all_steps())
+        if not steps:
             return None
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            have = ", ".join(map(str, steps))
+            raise MissingCheckpoint(
+                f"{self.folder} has no checkpoint of step {step}; it has {have}"
+            )
         folder = self.folder / str(step)
         self._check_record(step, record)
         fields = {

@@ -75,7 +75,7 @@ def init_values(
 
 
 def place_centers(
-    centers: Float[np.ndarray, "k d"], values: Float[Array, "k_pad d"], num_rows: int
+    centers: Float[np.ndarray, "k width"], values: Float[Array, "k_pad d"], num_rows: int
 ) -> Float[Array, "k_pad d"]:
     """Lays given centres, for instance a memory-mapped file, out like the values of a table.
 

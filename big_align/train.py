@@ -17,7 +17,7 @@ from big_align.checkpoint import Checkpointer
 from big_align.embedding import Embedder
 from big_align.errors import NotFiniteError
 from big_align.evaluate import evaluate_all
-from big_align.interop.initialise import read_initial_weights
+from big_align.interop.initialise import check_frozen, read_initial_weights
 from big_align.logs import MetricWriter, Progress, format_table
 from big_align.state import TrainState, describe_state, replace_weights
 from big_align.step import compile_step, count_flops, make_train_step
@@ -92,6 +92,7 @@ def _start(
 ) -> TrainState:
     """Makes the state of step 0, from earlier weights where the config names some."""
     weights, report = read_initial_weights(described.weight_shapes, config.init)
+    check_frozen(config.optimizer.get("frozen") or (), described.weight_shapes, weights)
     if report and jax.process_index() == 0:
         print("\n".join(report))
     state = replace_weights(create(), weights)

@@ -27,9 +27,9 @@ def load(path: str | os.PathLike) -> Pretrained:
     """Reads a model with its weights; what it is follows from the files.
 
     Args:
-      path: a workdir, a folder of transformers, open_clip, timm or big_align, or a file of weights
-        (`.safetensors`, `.pt`, `.bin`, `.pth`) with timm's or open_clip's names. Pickled code is
-        never run.
+      path: a workdir, `WORKDIR/checkpoints/STEP`, a folder of transformers, open_clip, timm or
+        big_align, or a file of weights (`.safetensors`, `.pt`, `.bin`, `.pth`) with timm's or
+        open_clip's names. Pickled code is never run.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -70,7 +70,8 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
     Args:
       path: a folder that does not exist or is empty.
       pretrained: what to write; from `load`, or made of a model's config node and variables.
-      format: "transformers", "open_clip", "timm" or "big_align". The last holds any model.
+      format: "transformers", "open_clip", "timm" or "big_align". The last holds any model; the
+        others take the tower of an image encoder, without its projection.
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
@@ -78,4 +79,6 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
     """
     if format not in FORMATS:
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
+    if pretrained.kind == "dual" and not pretrained.node["text"] and format != "big_align":
+        pretrained = pretrained.tower("image")
     write_folder(path, FORMATS[format].write(pretrained))

@@ -1,6 +1,7 @@
 """What a set of weights is a model of: a node of a config, and the shapes that follow from it."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,7 +53,10 @@ def expected_shapes(node: Node, image_size: int | None) -> dict[str, tuple[int, 
     image = jax.ShapeDtypeStruct((1, image_size or 1, image_size or 1, 3), np.float32)
     text = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
     inputs = {"dual": (image, *text), "image": (image,), "text": text}[kind]
-    variables = nn.meta.unbox(jax.eval_shape(model.init, jax.random.PRNGKey(0), *inputs))
+    init = model.init
+    if kind == "dual" and not node["text"]:
+        inputs, init = (image,), functools.partial(model.init, method="encode_image")
+    variables = nn.meta.unbox(jax.eval_shape(init, jax.random.PRNGKey(0), *inputs))
     return {k: v.shape for k, v in flatten(variables).items()}
 
 

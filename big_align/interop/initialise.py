@@ -72,6 +72,30 @@ def read_initial_weights(
     return taken, report
 
 
+def check_frozen(
+    frozen: Collection[str], fresh: Collection[str], taken: Collection[str]
+) -> None:
+    """Checks that parameters which are not trained come from somewhere.
+
+    Args:
+      frozen: paths of parameters, as `config.optimizer.frozen` has them.
+      fresh: the model's arrays, by path below a dual encoder.
+      taken: those of them that have earlier weights.
+
+    Raises:
+      WeightsMismatch: some would stay as they were drawn.
+    """
+    for path in frozen:
+        _, model, part = path.strip("/").partition("model/")
+        below = [name for name in fresh if model and f"{name}/".startswith(f"params/{part}/")]
+        if left := sorted(set(below) - set(taken)):
+            raise WeightsMismatch(
+                f"config.optimizer.frozen holds {path!r}, but config.init gives no weights to "
+                f"{len(left)} of its arrays, {left[0]} the first: they would stay as they are "
+                f"drawn. Name a model that has them in config.init.all or config.init.image"
+            )
+
+
 def _belongs(name: str, part: str) -> bool:
     """Tells whether an array is below a part of a dual encoder."""
     return part == "all" or name.split("/")[1] == part

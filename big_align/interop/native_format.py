@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from big_align import build, config_check, trained_weights
@@ -21,6 +22,7 @@ from big_align.types import Objective, Params
 FORMAT = "big_align"
 TEMPERATURE = "temperature"
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
+CHECKPOINTS = "checkpoints"
 VOCABULARIES = {
     "wordpiece": ("vocabulary",),
     "clip": ("merges",),
@@ -120,25 +122,34 @@ def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def recognise_workdir(path: pathlib.Path) -> bool:
-    """Tells whether a folder is a workdir."""
-    return "objective" in read_json(path / "config.json")
+    """Tells whether a folder is a workdir, or `WORKDIR/checkpoints/STEP`."""
+    return "objective" in read_json(_split_step(path)[0] / "config.json")
+
+
+def _split_step(path: pathlib.Path) -> tuple[pathlib.Path, int | None]:
+    """Returns the workdir that a path names, and the step if it names one."""
+    if path.parent.name == CHECKPOINTS and path.name.isdecimal():
+        return path.parent.parent, int(path.name)
+    return path, None
 
 
 def read_workdir(path: pathlib.Path) -> Pretrained:
-    """Reads the newest checkpoint of a workdir: the average of parameters where one is kept.
+    """Reads a checkpoint of a workdir: the average of parameters where one is kept.
+
+    Args:
+      path: a workdir, for its newest checkpoint, or `WORKDIR/checkpoints/STEP`.
 
     Raises:
       MissingCheckpoint: there is no complete checkpoint.
     """
-    fields = tuple(sorted(config_check.FIELDS - config_check.ADDED))
-    config = ConfigDict(read_config(path / "config.json", fields))
-    config.mesh.fsdp = 1  # whatever it was trained on
+    path, step = _split_step(path)
+    config = _read_run(path)
     tokenizer = build.build_tokenizer(config)
-    objective, _, found, _ = trained_weights.load_weights(config, str(path), tokenizer)
+    objective, _, found, _ = trained_weights.load_weights(config, str(path), tokenizer, step)
     params = found["params"]
     weights = {"params": params["model"], **found["model_state"]}
     node = config.model.to_dict()
-    if not node["text"]:  # a model of images alone is its tower
+    if not node["text"] and not node["image_projection"]:  # the tower is all there is
         node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
     size = build.example_batch(config, tokenizer)["image"].shape[-2]
     return Pretrained(
@@ -149,6 +160,20 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
         tokenizer=config.tokenizer.to_dict(),
         temperature=_find_temperature(objective, params),
     )
+
+
+def read_centers(path: pathlib.Path) -> Float[np.ndarray, "k d"]:
+    """Reads the class centres of a checkpoint, by the paths that `read_workdir` takes."""
+    path, step = _split_step(path)
+    return trained_weights.load_table(_read_run(path), str(path), "centers", step)
+
+
+def _read_run(path: pathlib.Path) -> ConfigDict:
+    """Reads the config of a workdir, for the devices that are here."""
+    fields = tuple(sorted(config_check.FIELDS - config_check.ADDED))
+    config = ConfigDict(read_config(path / "config.json", fields))
+    config.mesh.fsdp = 1  # whatever it was trained on
+    return config
 
 
 def _find_temperature(objective: Objective, params: Params) -> float | None:

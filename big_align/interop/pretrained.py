@@ -28,6 +28,8 @@ COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
 class Pretrained:
     """A dual encoder, or one tower, with its weights.
 
+    A dual encoder may lack the text tower: then it is an image tower with a projection.
+
     Attributes:
       node: the model, as `config.model` or `config.model.image` and `config.model.text` have it.
       variables: parameters and statistics, as `model.apply` takes them.
@@ -63,7 +65,8 @@ class Pretrained:
         """The names of its towers."""
         if self.kind != "dual":
             return self.node["name"]
-        return f"{self.node['image']['name']} and {self.node['text']['name']}"
+        towers = (self.node[part] for part in ("image", "text"))
+        return " and ".join(tower["name"] for tower in towers if tower)
 
     @property
     def model(self) -> nn.Module:
@@ -81,8 +84,9 @@ class Pretrained:
         """
         if part == self.kind:
             return self
-        if self.kind != "dual":
-            raise UserError(f"the model is a tower for {self.kind}s, it has none for {part}s")
+        if self.kind != "dual" or not self.node[part]:
+            known = self.kind if self.kind != "dual" else "image"
+            raise UserError(f"the model is a tower for {known}s, it has none for {part}s")
         image = part == "image"
         return Pretrained(
             self.node[part],

@@ -78,7 +78,7 @@ class Mlcd(TwoTower):
         self.loss_name = loss
         self.labels_per_image = 1 if loss == "unicom" else labels_per_image
         self.sampling_ratio = sampling_ratio
-        self.scale = scale
+        self.cosine_scale = scale
         self.margin = margin
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
@@ -150,7 +150,7 @@ class Mlcd(TwoTower):
             drawn.rows,
             drawn.mask,
             drawn.columns,
-            scale=self.scale,
+            scale=self.cosine_scale,
             margin=self.margin,
             mesh=self.mesh,
         )

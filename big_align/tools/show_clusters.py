@@ -1,7 +1,8 @@
 """Draws what clusters stand for and how a model sees images (MLCD, Fig. 2, 3, 6 and 7) as PNG.
 
     python -m big_align.tools.show_clusters --source='data/train-*.tar' --clusters=clusters \\
-        --embeddings step_1000 step_2000 --model=workdirs/mlcd --output=pictures
+        --embeddings step_1000 step_2000 --centers workdirs/mlcd/checkpoints/{1000,2000} \\
+        --model=workdirs/mlcd --output=pictures
 
 What is given decides what is drawn:
   labels.png   with --clusters and --source: images, and beside each its nearest clusters with
@@ -16,6 +17,7 @@ import functools
 import os
 import random
 import sys
+from pathlib import Path
 
 # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -30,7 +32,7 @@ from big_align.data.image_ops import Transform
 from big_align.data.sources import BrokenExample, Source
 from big_align.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.errors import UserError
-from big_align.interop import api
+from big_align.interop import api, native_format
 from big_align.shard_files import list_shards
 from big_align.source_embedding import open_source
 
@@ -55,8 +57,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--centers",
         nargs="+",
         default=[],
-        help="centres [k d] (.npy), one file for all --embeddings or one for each, as where they "
-        "are trained too (default: those of --clusters)",
+        help="centres [k d], one for all --embeddings or one for each, as where they are trained "
+        "too: a file (.npy), a workdir or WORKDIR/checkpoints/STEP (default: those of --clusters)",
     )
     add("--model", help="a workdir, or anything that big_align.tools.convert reads")
     add("--images", type=int, default=4, help="images that are shown (%(default)s)")
@@ -185,11 +187,13 @@ def draw_cosines(options: argparse.Namespace, clusters: ClusterFolder) -> Figure
 
 
 def read_centers(path: str) -> np.ndarray:
-    """Opens a file of centres [k d].
+    """Opens centres [k d]: a file, or those that a checkpoint has trained.
 
     Raises:
       UserError: it is no array, or of another shape.
     """
+    if os.path.isdir(path):
+        return native_format.read_centers(Path(path))
     try:
         centers = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:

@@ -1,0 +1,179 @@
+"""MLCD from embeddings to a text tower: the tools, the trainer and the evaluators, on digits."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from big_align import shard_files, train
+from big_align.build import build_source
+from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
+from big_align.errors import CheckpointMismatch, ConfigError, UserError
+from big_align.shard_files import EMBEDDINGS
+from big_align.tools import cluster, embed, show_clusters
+from tests import labelled_digits
+from tests.test_labelled_runs import TEST, TRAIN, read_metrics
+
+COUNT, K, STEPS = 400, 24, 60
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Digits in a shard, and clusters of their pixels."""
+    root = tmp_path_factory.mktemp("clustered")
+    shard = labelled_digits.write_shard(root / "digits.tar", COUNT)
+    node = {"name": "tar", "path": shard["path"], "caption": ""}
+    source = build_source(node, "source")
+    values = datasets.load_digits().data[:COUNT]
+    values = (values - values.mean(0)).astype(np.float32)
+    shards = shard_files.list_shards(source)
+    index = {"dim": 64, "dtype": "float32", "unit_length": False, "made_by": {}}
+    index["shards"] = [shard._asdict() for shard in shards]
+    shard_files.claim_folder(root / "embeddings", index, write=True)
+    keys = shard_files.join_keys(f"{n:04d}" for n in range(COUNT))
+    shard_files.write_shard(root / "embeddings", shards[0], EMBEDDINGS, values, keys)
+    for k in (K, 30):
+        assert not cluster.main(
+            [f"--embeddings={root}/embeddings", f"--k={k}", "--labels_per_image=3",
+             f"--output={root}/clusters-{k}"]
+        )  # fmt: skip
+    return types.SimpleNamespace(
+        root=root, node=node, labelled=shard, clusters=str(root / f"clusters-{K}")
+    )
+
+
+def config_of(files, **fields):
+    """The config of a short run on clusters alone."""
+    data = {"source": files.node, "captions_per_image": 0}
+    defaults = {
+        "objective.num_clusters": K,
+        "objective.labels_per_image": 2,
+        "objective.sampling_ratio": 0.5,
+        "objective.scale": 8.0,
+        "data.joined.clusters": files.clusters,
+        "tokenizer": {"name": "none"},
+        "model.text": {},
+        "evaluators": {"knn": {"name": "knn"} | TEST | {"train_source": TRAIN}},
+        "total_steps": STEPS,
+        "checkpoint.every": STEPS // 2,
+        "optimizer.name": "adamw",
+        "evaluate_batch_size": 64,
+    }
+    return labelled_digits.get_config("mlcd", data, **defaults | fields)
+
+
+@pytest.fixture(scope="module")
+def trained(files, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("mlcd")
+    return workdir, train.run(config_of(files), str(workdir))
+
+
+def test_clusters_alone_teach_features(trained):
+    workdir, results = trained
+    metrics = read_metrics(workdir)
+    assert np.mean([m["loss"] for m in metrics[-5:]]) < metrics[0]["loss"] - 0.5
+    gap = [m["positive_cosine"] - m["negative_cosine"] for m in metrics]
+    assert gap[-1] > gap[0] + 0.05
+    assert results["knn/r1"] > 0.8
+
+
+def test_a_run_that_was_stopped_repeats_itself(files, trained, tmp_path):
+    whole = read_metrics(trained[0])
+    config = config_of(files, total_steps=STEPS // 2, **{"schedule.decay": "constant"})
+    full = config_of(files, **{"schedule.decay": "constant"})
+    train.run(config, str(tmp_path / "halves"))
+    train.run(full, str(tmp_path / "halves"))
+    train.run(full, str(tmp_path / "whole"))
+    halves = read_metrics(tmp_path / "halves")
+    assert halves == read_metrics(tmp_path / "whole") and len(halves) == len(whole)
+
+
+def test_centres_start_from_those_of_the_clusters(files, tmp_path):
+    """The pixels' 64 numbers are not the embedding's, which is the tower's width: told at once."""
+    with pytest.raises(UserError, match=r"the centres are \[24, 64\], but the class table has"):
+        train.run(config_of(files, **{"init.centers": files.clusters}), str(tmp_path))
+    wide = {"init.centers": files.clusters, "model.embedding_dim": 64}
+    wide |= {"model.image_projection": True, "schedule.warmup_steps": 0}
+    train.run(config_of(files, total_steps=1, **wide), str(tmp_path / "wide"))
+    centers = show_clusters.read_centers(str(tmp_path / "wide"))
+    given = np.load(f"{files.clusters}/centers.npy")
+    # One update of Adam moves a number by the learning rate at most.
+    assert 0 < np.abs(centers - given).max() < 0.011
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"objective.num_clusters": 30}, ConfigError, "num_clusters = 30, but .* has 24 clusters"),
+        ({"data.joined.clusters": None}, ConfigError, "config.data.joined.clusters is missing"),
+        ({"objective.labels_per_image": 25}, ConfigError, "labels_per_image = 25 is not in"),
+        ({"objective.labels_per_image": 4}, ConfigError, "has 3 clusters an image"),
+        ({"data.joined.clusters": "nowhere"}, UserError, "nowhere has no index.json"),
+        ({"data.joined.cluster": "nowhere"}, ConfigError, "joined.cluster is unknown.*'clusters'"),
+        ({"optimizer.name": "lamb"}, UserError, "'lamb' cannot update the rows"),
+        ({"data.captions_per_image": 1}, UserError, "it has no caption|'none' makes no ids"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_the_first_step(files, tmp_path, fields, error, message):
+    with pytest.raises(error, match=message):
+        train.run(config_of(files, **fields), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_table_of_other_clusters_is_not_continued(files, trained):
+    other = {"objective.num_clusters": 30, "data.joined.clusters": f"{files.root}/clusters-30"}
+    with pytest.raises(CheckpointMismatch, match="was made with joined = "):
+        train.run(config_of(files, total_steps=STEPS + 1, **other), str(trained[0]))
+
+
+def lit_config(files, tower, **fields):
+    data = {
+        "source": files.labelled,
+        "classes": labelled_digits.write_names(files.root / "names.json"),
+        "transform": "resize(10)|central_crop(8)",
+    }
+    zero_shot = {"name": "zero_shot", "names": DIGIT_CLASSES, "templates": DIGIT_TEMPLATES}
+    defaults = {
+        "objective.temperature": 0.1,
+        "optimizer.name": "adamw",
+        "optimizer.frozen": ("model/image",),
+        "init.image": str(tower),
+        "evaluators": {"zero_shot": zero_shot | TEST},
+        "total_steps": 12,
+        "evaluate_batch_size": 64,
+        "model.image_projection": True,
+    }
+    return labelled_digits.get_config("lit", data, **defaults | fields)
+
+
+def test_a_text_tower_learns_the_same_from_images_and_from_their_embeddings(
+    files, trained, tmp_path
+):
+    """Features made beforehand stand in for the locked tower: the same losses, without images."""
+    tower, source = trained[0], files.node["path"]
+    options = ["--transform=resize(10)|central_crop(8)", "--what=features", "--dtype=float32"]
+    assert not embed.main(
+        [f"--model={tower}", f"--source={source}", f"--output={tmp_path}/features",
+         "--batch_size=64", *options]
+    )  # fmt: skip
+    train.run(lit_config(files, tower), str(tmp_path / "images"))
+    joined = {"data.joined.image_embedding": str(tmp_path / "features")}
+    results = train.run(lit_config(files, tower, **joined), str(tmp_path / "embeddings"))
+    images, embeddings = (read_metrics(tmp_path / name) for name in ("images", "embeddings"))
+    for one, two in zip(images, embeddings, strict=True):
+        np.testing.assert_allclose(one["loss"], two["loss"], rtol=2e-3)
+    assert images[-1]["loss"] < images[0]["loss"] and 0 <= results["zero_shot/top1"] <= 1
+
+
+def test_embeddings_of_unit_length_are_not_taken_for_features(files, trained, tmp_path):
+    folder = tmp_path / "embeddings"
+    assert not embed.main(
+        [f"--model={trained[0]}", f"--source={files.node['path']}", f"--output={folder}",
+         "--batch_size=64"]
+    )  # fmt: skip
+    config = lit_config(files, trained[0], **{"data.joined.image_embedding": str(folder)})
+    with pytest.raises(ConfigError, match="holds each image's embedding, not the features"):
+        train.run(config, str(tmp_path / "run"))
+    assert json.loads((folder / "index.json").read_text())["made_by"]["what"] == "embedding"
