@@ -21,6 +21,7 @@ from big_align.data.joins import open_joins
 from big_align.data.loader import TrainLoader, text_shape_of
 from big_align.data.mixture import MixtureLoader, part_processes, part_rows, part_seed
 from big_align.data.sources import Source
+from big_align.data.tag_extraction import NO_TAG
 from big_align.embedding_files import read_centers
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
@@ -47,6 +48,7 @@ OBJECTIVES = {
     "clip": "big_align.objectives.align:Clip",
     "cross_entropy": "big_align.objectives.cross_entropy:CrossEntropy",
     "iclip": "big_align.objectives.iclip:Iclip",
+    "idea": "big_align.objectives.idea:Idea",
     "lit": "big_align.objectives.lit:Lit",
     "mlcd": "big_align.objectives.mlcd:Mlcd",
     "multitask": "big_align.objectives.multitask:MultiTask",
@@ -73,16 +75,18 @@ SOURCES = {
 EVALUATORS = {
     "classification": "big_align.evaluators.classification:Classification",
     "few_shot": "big_align.evaluators.few_shot:FewShot",
+    "found_tags": "big_align.evaluators.found_tags:FoundTags",
     "knn": "big_align.evaluators.knn:KNN",
     "linear_probe": "big_align.evaluators.linear_probe:LinearProbe",
     "retrieval": "big_align.evaluators.retrieval:Retrieval",
+    "tag_recognition": "big_align.evaluators.tag_recognition:TagRecognition",
     "zero_shot": "big_align.evaluators.zero_shot:ZeroShot",
 }
 
 GIVEN = (
     *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed", "objective"),
     *("total_steps", "workdir", "read_only", "classes", "label_offset"),
-    *("train_source", "validation_source", "joins"),
+    *("train_source", "validation_source", "absent_source", "joins", "tagger"),
 )
 """Arguments of components that come from elsewhere than their own node."""
 
@@ -164,7 +168,8 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
       tokenizer: makes the ids of class texts, for objectives that encode them.
 
     Raises:
-      ConfigError: a value does not fit, or an objective over classes has no class list.
+      ConfigError: a value does not fit, or an objective over classes has no class list, or one that
+        recognises tags no tag list.
     """
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
@@ -178,6 +183,8 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
                 "config.data.classes, or in a part of config.data.mixture"
             )
         given |= {"classes": classes, "num_classes": len(classes)}
+    if "tags" in wanted:
+        given["tags"] = data_parts.read_tags(config, tokenizer)
     given["tokenizer"] = tokenizer
     given = {name: value for name, value in given.items() if name in wanted}
     objective = make(target, node, "config.objective", **given)
@@ -264,11 +271,13 @@ def build_train_loader(
 ) -> TrainLoader | MixtureLoader:
     """Builds the loader of this process's rows of every training batch."""
     parts, size = data_parts.read_parts(config), config["batch_size"]
+    tagger = data_parts.build_tagger(config)
     for part in parts.values():
         data_parts.check_joined(part, config["objective"])
     if "mixture" not in config["data"] or not config["data"]["mixture"]:
         (part,) = parts.values()
-        return _build_part(part, tokenizer, batch_size=size, rows=rows, seed=config["seed"])
+        given = {"batch_size": size, "rows": rows, "seed": config["seed"]}
+        return _build_part(part, tokenizer, tagger=tagger, **given)
     weights = {name: float(part.weight) for name, part in parts.items()}
     counts = part_rows(weights, size)
     processes = part_processes(weights, config["data"].get("num_processes") or 0)
@@ -276,6 +285,7 @@ def build_train_loader(
         name: _build_part(
             part,
             tokenizer,
+            tagger=tagger,
             batch_size=counts[name],
             seed=part_seed(config["seed"], name),
             num_processes=processes[name],
@@ -333,6 +343,7 @@ def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
         "tokenizer": tokenizer.fingerprint,
         "seed": config["seed"],
         "batch_size": config["batch_size"],
+        "tags": data_parts.fingerprint_tags(config),
         **data_parts.fingerprint_parts(data_parts.read_parts(config)),
     }
 
@@ -345,7 +356,9 @@ def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
     views = node.get("views_per_image") or 1
     captions = node.get("captions_per_image")
     text_shape = text_shape_of(tokenizer.length, 1 if captions is None else captions)
+    tags = data_parts.tag_fields(config)
     return {
+        **{name: np.full((1, *shape), NO_TAG, np.int32) for name, shape in tags.items()},
         "image": np.zeros((1, *shape) if views == 1 else (1, views, *shape), np.uint8),
         "text": np.zeros((1, *text_shape), np.int32),
         "text_mask": np.ones((1, *text_shape), bool),

@@ -15,6 +15,7 @@ from big_align.checkpoint import Checkpointer
 from big_align.data.joins import FOLDERS as JOINED
 from big_align.data.loader import TrainLoader
 from big_align.data.mixture import part_rows
+from big_align.data.tag_list import read_tag_list
 from big_align.embedding import REMEDIES
 from big_align.errors import ConfigError
 from big_align.registry import Node, check_arguments, lookup, suggest
@@ -95,7 +96,9 @@ class BlankTokenizer:
 
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         shape = len(texts), self.length
-        return np.zeros(shape, np.int32), np.ones(shape, bool)
+        # An empty text has no ids, like one between ids of start and end that are not known here.
+        real = np.array([text != "" for text in texts], bool)
+        return np.zeros(shape, np.int32), np.broadcast_to(real[:, None], shape)
 
 
 def _check_data(config: Node) -> None:
@@ -103,7 +106,7 @@ def _check_data(config: Node) -> None:
     _lookup_and_check(config["tokenizer"], build.TOKENIZERS, "config.tokenizer")
     for where, node in data_parts.part_nodes(config).values():
         _lookup_and_check(node["source"], build.SOURCES, f"{where}.source")
-        loader = without(node, "source", "classes", "weight", "joined")
+        loader = without(node, "source", "classes", "weight", "joined", "tags")
         build.shape_of_image(
             check_arguments(TrainLoader, loader, where, GIVEN)["transform"], f"{where}.transform"
         )
@@ -117,6 +120,7 @@ def _check_data(config: Node) -> None:
                 )
             if not isinstance(path, str | None):
                 raise ConfigError(f"{where}.joined.{field} = {path!r} is no path of a folder")
+    data_parts.read_tag_settings(config)
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
         try:
@@ -135,7 +139,8 @@ def _check_evaluator(node: Node, where: str) -> None:
             _lookup_and_check(node[field], build.SOURCES, f"{where}.{field}")
         elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
-    arguments = check_arguments(target, without(node, *fields), where, GIVEN)
+    given = *fields, "tokenizer"
+    arguments = check_arguments(target, without(node, *fields), where, given)
     build.shape_of_image(arguments["transform"], f"{where}.transform")
 
 
@@ -171,6 +176,8 @@ def _check_objective(
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error
+    rows = build.build_row_optimizer(config)
+    jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
     loose = set(getattr(objective, "frozen", ())) - set(config["optimizer"].get("frozen") or ())
     if loose:
         raise ConfigError(
@@ -200,12 +207,41 @@ def _check_verbs(
                 f"{where}: the objective {config['objective']['name']!r} has no classifier; "
                 f"{REMEDIES['classify']}"
             )
+        if node["name"] in ("found_tags", "tag_recognition"):
+            _check_tags(config, node, objective, weights, where)
         if not traced and (node["name"] in ("retrieval", "zero_shot") or node.get("names")):
             try:
                 jax.eval_shape(objective.embed_text, *weights, texts)
             except ValueError as error:
                 raise ConfigError(f"{where}: {error}") from error
             traced = True
+
+
+def _check_tags(
+    config: Node,
+    node: Node,
+    objective: Objective,
+    weights: tuple[Params, ModelState],
+    where: str,
+) -> None:
+    """Checks that the objective recognises the tags that an evaluator's node names."""
+    if not hasattr(objective, "recognise"):
+        raise ConfigError(
+            f"{where}: the objective {config['objective']['name']!r} recognises no tags; "
+            f"{REMEDIES['recognise']}"
+        )
+    shape = build.shape_of_image(node["transform"], f"{where}.transform")
+    images = jax.ShapeDtypeStruct((config["evaluate_batch_size"], *shape), np.uint8)
+    try:
+        tags = read_tag_list(node["tags"])
+        jax.eval_shape(objective.recognise, *weights, {"image": images})
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if tags.names != objective.tags.names:
+        raise ConfigError(
+            f"{where}.tags = {node['tags']!r} has other tags than {objective.tags.path}, which the "
+            "objective is trained with"
+        )
 
 
 def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:

@@ -17,8 +17,10 @@ from ml_collections import ConfigDict
 from big_align import build
 from big_align.data.classes import ClassList, join_classes, read_classes
 from big_align.data.prompts import choose_templates, fill_templates
-from big_align.errors import ConfigError
-from big_align.registry import Node
+from big_align.data.tag_extraction import TagExtractor, Tagger, tag_shapes
+from big_align.data.tag_list import TagList, read_tag_list
+from big_align.errors import ConfigError, UserError
+from big_align.registry import Node, make
 from big_align.shard_files import read_index
 
 OWN_NAMES = "source"
@@ -61,6 +63,7 @@ def read_parts(config: Node) -> dict[str, Part]:
     for name, (where, node) in part_nodes(config).items():
         listed, source = node.pop("classes", None), node.pop("source")
         weight = node.pop("weight", 1.0)
+        node.pop("tags", None)  # one list for all parts: `read_tags`
         joined = {k: path for k, path in (node.pop("joined", None) or {}).items() if path}
         classes, offset = None, 0
         if listed is not None:
@@ -93,6 +96,8 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
             where = f"config.data.mixture.{name}"
             if not isinstance(part, dict):
                 raise ConfigError(f"{where} = {part!r} must be a node with a source and a weight")
+            if "tags" in part:
+                raise ConfigError(f"{where}.tags: all parts have the list of config.data.tags")
             nodes[name] = where, data | part
     for where, node in nodes.values():
         if not node.get("source"):
@@ -106,6 +111,81 @@ def all_classes(parts: dict[str, Part]) -> ClassList | None:
     """Returns the classes of all parts in the order of their labels; None where there are none."""
     lists = {part.label_offset: part.classes for part in parts.values() if part.classes}
     return join_classes([lists[offset] for offset in sorted(lists)]) if lists else None
+
+
+@dataclasses.dataclass(frozen=True)
+class TagSettings:
+    """`config.data.tags`.
+
+    Attributes:
+      path: of the tag list; None where no tags are extracted.
+      max_tags: places for the tags of an example's texts.
+      truth: whether the tags of all its captions are in the batch too.
+    """
+
+    path: str | None = None
+    max_tags: int = 16
+    truth: bool = False
+
+
+def read_tag_settings(config: Node) -> TagSettings:
+    """Reads which tags a batch has.
+
+    Raises:
+      ConfigError: a field is unknown or has a wrong value.
+    """
+    where = "config.data.tags"
+    return make(TagSettings, _as_dict(config["data"].get("tags") or {}), where)
+
+
+def read_tags(config: Node, tokenizer: Any) -> TagList:
+    """Reads the tag list of an objective that recognises tags.
+
+    Raises:
+      ConfigError: there is none, or it cannot be read, or was made for another vocabulary.
+    """
+    path = read_tag_settings(config).path
+    if not path:
+        raise ConfigError(
+            f"config.data.tags.path is missing: config.objective.name = "
+            f"{config['objective']['name']!r} needs the list that "
+            "python -m big_align.tools.build_tags wrote"
+        )
+    try:
+        tags = read_tag_list(path)
+        tags.check_tokenizer(tokenizer)
+    except UserError as error:
+        raise ConfigError(f"config.data.tags.path: {error}") from error
+    return tags
+
+
+def build_tagger(config: Node) -> Tagger | None:
+    """Builds what finds the tags of examples; None where no tag list is named.
+
+    Raises:
+      ConfigError: the list cannot be read.
+      UserError: WordNet is not there.
+    """
+    settings = read_tag_settings(config)
+    if not settings.path:
+        return None
+    try:
+        names = read_tag_list(settings.path).names
+    except UserError as error:
+        raise ConfigError(f"config.data.tags.path: {error}") from error
+    return Tagger(TagExtractor(names, settings.max_tags), settings.truth)
+
+
+def fingerprint_tags(config: Node) -> str:
+    """Returns what fixes the meaning of tags; "" where there are none."""
+    path = read_tag_settings(config).path
+    return read_tag_list(path).fingerprint if path else ""
+
+
+def tag_fields(config: Node) -> dict[str, tuple[int]]:
+    """Returns the shape of each field of an example that tells of tags."""
+    settings = read_tag_settings(config)
+    return tag_shapes(settings.max_tags, settings.truth) if settings.path else {}
 
 
 def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
@@ -139,10 +219,20 @@ def check_joined(part: Part, objective: Node) -> None:
             f"{part.where}.joined.clusters is missing: config.objective.name = "
             f"{objective['name']!r} needs the folder that python -m big_align.tools.cluster wrote"
         )
-    if centers and (k := read_index(Path(path), ("k",))["k"]) != centers:
-        raise ConfigError(
-            f"config.objective.num_clusters = {centers}, but {path} has {k} clusters: set it to {k}"
-        )
+    if centers:
+        index = read_index(Path(path), ("k", "labels_per_image"))
+        k, there = index["k"], index["labels_per_image"]
+        if k != centers:
+            raise ConfigError(
+                f"config.objective.num_clusters = {centers}, but {path} has {k} clusters: set it "
+                f"to {k}"
+            )
+        wanted = 1 if objective.get("loss") == "unicom" else objective.get("labels_per_image", 1)
+        if wanted > there:
+            raise ConfigError(
+                f"config.objective.labels_per_image = {wanted}, but {path} has {there} clusters an "
+                f"image: lower it, or cluster again with --labels_per_image={wanted}"
+            )
     if path := part.joined.get("image_embedding"):
         made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
         if made_by.get("what", "features") != "features":

@@ -22,6 +22,7 @@ REMEDIES = {
         "evaluate it with zero_shot, or train an objective that has classes, such as "
         "cross_entropy, multitask or iclip"
     ),
+    "recognise": "train the objective idea, which recognises tags",
 }
 """What to do where an objective lacks a verb that not every objective has."""
 
@@ -30,8 +31,8 @@ class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
 
     Args:
-      objective: gives `embed_image` and `embed_text`, and where it has them `image_features` and
-        `classify`.
+      objective: gives `embed_image` and `embed_text`, and where it has them `image_features`,
+        `classify` and `recognise`.
       mesh: the devices to use.
       batch_size: rows of a batch over all devices, a multiple of their number.
     """
@@ -118,6 +119,16 @@ class Embedder:
           UserError: the objective has no classes.
         """
         return self._apply_to_images("classify", batches, count)
+
+    def recognise(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
+        """Like `embed_images`, but logits of the tags that the objective recognises.
+
+        Raises:
+          UserError: the objective recognises none.
+        """
+        return self._apply_to_images("recognise", batches, count)
 
     def embed_texts(
         self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]

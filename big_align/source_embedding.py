@@ -108,13 +108,16 @@ def _digest(flat: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()[:16]
 
 
-def open_source(name: str, path: str, arguments: Sequence[str] = ()) -> tuple[Source, dict]:
+def open_source(
+    name: str, path: str, arguments: Sequence[str] = (), captions: bool = False
+) -> tuple[Source, dict]:
     """Opens a source by a name in `build.SOURCES`; without captions unless they are asked for.
 
     Args:
       name: the kind of source.
       path: its first argument: a path, or the name of a data set.
       arguments: the others, each "NAME=VALUE".
+      captions: whether captions are asked for although no argument names them.
 
     Returns:
       The source, and the config node that makes it.
@@ -125,17 +128,28 @@ def open_source(name: str, path: str, arguments: Sequence[str] = ()) -> tuple[So
     target = lookup(name, build.SOURCES, "--source_name")
     parameters = inspect.signature(target).parameters
     node: dict[str, Any] = {"name": name, next(iter(parameters)): path}
-    if "caption" in parameters and parameters["caption"].default:
+    if "caption" in parameters and parameters["caption"].default and not captions:
         node["caption"] = ""
+    node |= read_values(arguments, "--source_argument")
+    return build.build_source(node, "--source"), node
+
+
+def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:
+    """Reads texts "NAME=VALUE", where a value that reads as one of Python is that.
+
+    Raises:
+      UserError: a text has no "="; the message names the flag.
+    """
+    values: dict[str, Any] = {}
     for argument in arguments:
         field, equals, value = argument.partition("=")
         if not equals:
-            raise UserError(f"--source_argument={argument!r} does not read as NAME=VALUE")
+            raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
         try:
-            node[field] = ast.literal_eval(value)
+            values[field] = ast.literal_eval(value)
         except (SyntaxError, ValueError):
-            node[field] = value
-    return build.build_source(node, "--source"), node
+            values[field] = value
+    return values
 
 
 class KeyedShards:

@@ -21,6 +21,8 @@ Batch = Mapping[str, Array | np.ndarray]
              its shape; a text without any real token does not exist
   label      int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
   mask       bool [b]; False on padding
+  tags       int32 [b t], the tags that stand in the texts of an example, ascending; -1 for none
+  true_tags  int32 [b t2], where they are known all tags of the image, those of `tags` among them
   clusters   int32 [b l], the clusters of an image, nearest first; -1 for none
   image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
              image may then be left out
@@ -48,8 +50,9 @@ class Objective(Protocol):
     them see what `augment` made of the batch.
 
     An objective over classes has `classify` besides: like `embed_image`, it returns the logits
-    [b c] of the training classes. One that leaves parameters as they are names their paths in
-    `frozen`.
+    [b c] of the training classes. One that recognises tags has `recognise`, which returns the
+    logits [b c] of the tags of its list, `tags`. One that leaves parameters as they are names their
+    paths in `frozen`.
     """
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:

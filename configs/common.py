@@ -25,6 +25,7 @@ def get_base() -> ConfigDict:
                     clusters=config_dict.placeholder(str),
                     image_embedding=config_dict.placeholder(str),
                 ),
+                tags=dict(path=config_dict.placeholder(str), max_tags=16, truth=False),
                 transform="",
                 window=2**17,
                 max_broken_share=0.01,

@@ -3,11 +3,13 @@
 import pathlib
 
 import jax
+import numpy as np
 import pytest
 
 from big_align import build, config_check, data_parts
 from big_align.command_line import load_config
 from big_align.data.classes import ClassList, read_classes
+from big_align.data.tag_list import TagList, weigh
 from big_align.errors import ConfigError
 from big_align.state import describe_state
 
@@ -21,6 +23,9 @@ ARGUMENTS = [
     "align_b5_ablation.py:negatives=0.25,temperature=64",
     "align_flickr8k.py:twemoji",
     *(f"iclip.py:scale=imagenet22k_{captions}" for captions in ("yfcc14m", "laion400m")),
+    *("idea_cc3m.py:method=itc", "idea_cc3m.py:method=tag2text,loss=splc_focal"),
+    *("idea_coco.py:method=mlr,head=cls", "idea_coco.py:method=mlr,loss=bce"),
+    *(f"idea_flickr8k.py:{row}" for row in ("itc", "mlr", "mlr_bce", "tag2text", "rm_top_freq")),
     "iclip.py:names=only",
     *(f"iclip.py:text_to_image={queries}" for queries in ("none", "all")),
     *(f"iclip_tiny_imagenet.py:{method}" for method in ("iclip", "unicl")),
@@ -45,6 +50,7 @@ ARGUMENTS = [
 EMBEDDING_DIM = {
     **{"align_b7": 640, "align_l2": 1376, "align_b5_ablation": 640},  # ALIGN §6.1
     **{"unicl_imagenet": 512, "unicl_captions": 512, "iclip": 512},  # UniCL appendix B.1
+    **{"idea_cc3m": 256, "idea_coco": 256},  # IDEA §3.3
     "mlcd": 512,  # MLCD Table 9
 }
 CLASSES = {"imagenet21k": 21841, "imagenet22k": 21841, "grocery": 81, "tiny_imagenet": 202}
@@ -63,6 +69,27 @@ def stand_in_class_lists(monkeypatch):
         return ClassList.from_names([f"class {number}" for number in range(count)])
 
     monkeypatch.setattr(data_parts, "read_classes", read)
+
+
+@pytest.fixture(autouse=True)
+def stand_in_tag_lists(monkeypatch):
+    """Tag lists that a user makes have tags of two tokens each."""
+
+    def read(path):
+        count = 2500 if "cc3m" in path else 1000
+        ids = np.ones((count, 2), np.int32)
+        counts = np.arange(count, 0, -1)
+        names = tuple(f"tag {number}" for number in range(count))
+        return TagList(path, names, counts, weigh(counts.tolist()), ids, ids == 1, tokenizer="")
+
+    for module in (data_parts, config_check):
+        monkeypatch.setattr(module, "read_tag_list", read)
+
+
+def test_towers_of_idea_may_start_from_weights_that_must_be_there():
+    config = load_config("configs/idea_cc3m.py:towers=initialised")
+    with pytest.raises(ConfigError, match="config.init.image: there is no .* data/vit-base"):
+        config_check.check_config(config)
 
 
 def make_shallow(config):

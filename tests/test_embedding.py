@@ -22,6 +22,9 @@ class Verbs(Objective):
     def classify(self, params, model_state, batch):
         return batch["image"].mean((1, 2)) @ params["classes"]
 
+    def recognise(self, params, model_state, batch):
+        return batch["image"].mean((1, 2)) @ params["tags"]
+
 
 def batches_of(image, batch_size):
     for start in range(0, len(image), batch_size):
@@ -36,9 +39,11 @@ def test_every_image_gives_its_own_row(devices):
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (21, 4, 4, 3)).astype(np.uint8)
     params = {"features": rng.normal(size=(3, 5)), "classes": rng.normal(size=(3, 2))}
+    params["tags"] = rng.normal(size=(3, 7))
     embedder = Embedder(Verbs(), tiny.make_mesh(devices), 8).use(params, {})
     Verbs.traces = 0
-    for verb, method in (("features", "image_features"), ("classes", "classify_images")):
+    methods = {"features": "image_features", "classes": "classify_images", "tags": "recognise"}
+    for verb, method in methods.items():
         rows, mask = getattr(embedder, method)(batches_of(image, 8), 21)
         expected = image.astype(np.float64).mean((1, 2)) @ params[verb]
         np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-3)
@@ -61,7 +66,12 @@ def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
 
 
 @pytest.mark.parametrize(
-    "method, remedy", [("image_features", "what='embedding'"), ("classify_images", "zero_shot")]
+    "method, remedy",
+    [
+        ("image_features", "what='embedding'"),
+        ("classify_images", "zero_shot"),
+        ("recognise", "the objective idea"),
+    ],
 )
 def test_an_objective_without_the_verb_is_named(method, remedy):
     verb = {"classify_images": "classify"}.get(method, method)

@@ -325,6 +325,9 @@ def _check(parameter: inspect.Parameter, value: Any) -> Any:
     if parameter.name == "method":
         if value not in METHODS:
             raise ValueError(f"method {value!r} is none of {', '.join(METHODS)}")
+    elif parameter.annotation is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{parameter.name}={value!r} is neither True nor False")
     elif parameter.annotation is float:
         largest = LARGEST.get(parameter.name, math.inf)
         if not number or not 0 <= value <= largest:

@@ -24,6 +24,7 @@ from big_align.data.classes import ClassList
 from big_align.data.evaluation_loader import EvalLoader
 from big_align.data.joins import Join
 from big_align.data.parallel import HostBatch
+from big_align.data.tag_extraction import Tagger
 from big_align.data.texts import text_shape_of
 from big_align.errors import BrokenDataError, UserError
 
@@ -83,6 +84,9 @@ class TrainLoader:
       label_offset: is added to the labels of a part that has classes.
       joins: rows that belong to the examples, by their name in the batch. With `image_embedding`
         images are not decoded, and the batch has none.
+      tagger: finds the tags of the texts that are drawn; the batch then has `tags`, int32 [b t].
+      captions_used: only so many of an example's captions, the first ones, exist for training; None
+        for all. The truth about tags (`Tagger`) is of all its captions.
 
     Raises:
       ValueError: a value is out of range, the transform is wrong, or the source holds fewer
@@ -112,6 +116,8 @@ class TrainLoader:
         describe_classes: bool = False,
         label_offset: int = 0,
         joins: Mapping[str, Join] = types.MappingProxyType({}),
+        tagger: Tagger | None = None,
+        captions_used: int | None = None,
     ):
         self.num_examples = int(source.shard_sizes.sum())
         if not self.num_examples:
@@ -126,6 +132,11 @@ class TrainLoader:
             0, num_processes=num_processes, label_offset=label_offset,
             captions_per_image=captions_per_image,
         )
+        if captions_used is not None and captions_used < max(1, captions_per_image):
+            raise ValueError(
+                f"captions_used is {captions_used}; it must be at least 1 and captions_per_image, "
+                f"which is {captions_per_image}"
+            )
         self._rows = parallel.check_rows(rows, batch_size)
         self._source = source
         self._tokenizer = tokenizer
@@ -137,7 +148,7 @@ class TrainLoader:
         self.classes = classes
         self._texts: texts.Texts = texts.NoTexts()
         if captions_per_image:
-            self._texts = texts.CaptionTexts(captions_per_image)
+            self._texts = texts.CaptionTexts(captions_per_image, captions_used)
         if classes is not None:
             self._texts = texts.ClassTexts(
                 captions_per_image, classes, templates, describe_classes, label_offset
@@ -146,13 +157,15 @@ class TrainLoader:
             label_check.check_labels(source, len(classes))
         self._order = order.Order(source.shard_sizes, seed, window)
         self._tally = broken.BrokenTally(source, max_broken_share)
-        self._joins = dict(joins)
+        self._joins, self._tagger = dict(joins), tagger
+        tag_shapes = tagger.shapes if tagger else {}
         text_shape = text_shape_of(tokenizer.length, captions_per_image)
         self.row: Row = {
             "text": (text_shape, np.int32),
             "text_mask": (text_shape, bool),
             "label": ((), np.int32),
             **{name: (join.shape, join.dtype) for name, join in joins.items()},
+            **{name: (shape, np.int32) for name, shape in tag_shapes.items()},
         }
         self._images: image_workers.Images = image_workers.NoImages()
         if "image_embedding" not in joins:
@@ -216,7 +229,7 @@ class TrainLoader:
         positions = step * self.batch_size + places
         visits = self._visit(positions, _image_memory(batch, rows))
         batch["label"][rows] = [visit.label for visit in visits]
-        for name in self._joins:
+        for name in visits[0].joined:
             batch[name][rows] = [visit.joined[name] for visit in visits]
         batch["text"][rows], batch["text_mask"][rows] = texts.tokenize(
             self._tokenizer, [visit.texts for visit in visits], self._captions_per_image
@@ -261,6 +274,8 @@ class TrainLoader:
                 example = self._source.read(*place)
                 drawn, label = self._texts.draw(example, self._source.name(*place), rng)
                 joined = {k: j.read(*place, example.key) for k, j in self._joins.items()}
+                if self._tagger:
+                    joined |= self._tagger(drawn, example.captions)
             except sources.BrokenExample as error:
                 if self.classes is not None and isinstance(error, sources.WrongLabel):
                     raise UserError(f"{self._source.name(*place)}: {error}") from error

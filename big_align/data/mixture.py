@@ -17,6 +17,8 @@ REMEDIES = {
     "image": "the transform",
     "text": "the tokenizer or captions_per_image",
     "text_mask": "the tokenizer or captions_per_image",
+    "tags": "max_tags",
+    "true_tags": "max_tags or truth",
 }
 """What gives the arrays of a batch their shape; the others are joined."""
 

@@ -46,7 +46,12 @@ FILL = tuple(round(255 * mean) for mean in IMAGENET_MEAN)
 
 
 def rand_augment(
-    picture: Image.Image, rng: Rng, num_ops: int, magnitude: float, magnitude_std: float = 0.5
+    picture: Image.Image,
+    rng: Rng,
+    num_ops: int,
+    magnitude: float,
+    magnitude_std: float = 0.5,
+    colours: bool = True,
 ) -> Image.Image:
     """Applies operations drawn uniformly, with replacement, each with probability 1/2.
 
@@ -56,9 +61,11 @@ def rand_augment(
       num_ops: how many operations are drawn.
       magnitude: the mean of how strong they are, from 0 to 10.
       magnitude_std: the standard deviation; what is drawn is cut to 0 to 10.
+      colours: False draws from `COLOUR_KEEPING` alone.
     """
+    operations = OPERATIONS if colours else COLOUR_KEEPING
     for _ in range(num_ops):
-        operation = OPERATIONS[int(rng.random() * len(OPERATIONS))]
+        operation = operations[int(rng.random() * len(operations))]
         if rng.random() >= PROBABILITY:
             continue
         drawn = min(max(magnitude + magnitude_std * _draw_normal(rng), 0.0), MAGNITUDE_MAX)
@@ -174,3 +181,9 @@ OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
     _translate_x,
     _translate_y,
 )
+COLOUR_KEEPING = tuple(
+    operation
+    for operation in OPERATIONS
+    if operation not in (_invert, _posterize, _solarize, _solarize_add, _color, _contrast)
+)
+"""What is left for captions that name colours (Li et al. 2021, ALBEF; IDEA follows it)."""

@@ -54,6 +54,7 @@ class RobertaTokenizer:
                     f"merges: {merges!r}: merge {number}, {' '.join(pair)!r}, makes a piece that "
                     f"{vocabulary!r} lacks; both files must be of one model"
                 )
+        self.unknown_id = self._ids[UNKNOWN]
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._letters = byte_letters()
         self._ascii_words = _words("A-Za-z", "0-9")  # over twice as fast
@@ -83,7 +84,7 @@ class RobertaTokenizer:
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         pieces = merge_pieces([self._letters[byte] for byte in word.encode("utf-8")], self._ranks)
-        return tuple(self._ids.get(piece, self._ids[UNKNOWN]) for piece in pieces)
+        return tuple(self._ids.get(piece, self.unknown_id) for piece in pieces)
 
 
 def _words(letters: str, numbers: str) -> re.Pattern[str]:

@@ -35,10 +35,11 @@ class CaptionTexts:
 
     Args:
       count: captions of a visit; all where an example has no more.
+      used: how many of an example's captions, the first ones, are drawn from; None for all.
     """
 
-    def __init__(self, count: int):
-        self._count = count
+    def __init__(self, count: int, used: int | None = None):
+        self._count, self._used = count, used
 
     def draw(
         self, example: sources.Example, name: str, rng: randomness.PositionRandom
@@ -46,7 +47,7 @@ class CaptionTexts:
         """Returns captions and the label."""
         if not example.captions:
             raise sources.BrokenExample("it has no caption")
-        return _draw_different(example.captions, self._count, rng), example.label
+        return _draw_different(example.captions[: self._used], self._count, rng), example.label
 
 
 class NoTexts:

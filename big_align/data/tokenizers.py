@@ -1,7 +1,8 @@
 """Tokenizers: callables from texts to `text` int32 [n l] and `text_mask` bool [n l].
 
 Each is safe to call from threads and has `vocab_size`, `length` and `fingerprint`, a hash of
-everything that decides its ids: a model is evaluated with the tokenizer that trained it.
+everything that decides its ids: a model is evaluated with the tokenizer that trained it. Those that
+do not know every word have `unknown_id`, which stands for what they do not know.
 """
 
 import hashlib
@@ -57,6 +58,8 @@ class WordTokenizer:
       ValueError: a word stands twice or has a space, or the length is below 2.
     """
 
+    unknown_id = 1
+
     def __init__(self, words: tuple[str, ...], length: int):
         _check_length(length, 2)
         repeated = [word for word, count in Counter(map(str.lower, words)).items() if count > 1]
@@ -73,7 +76,10 @@ class WordTokenizer:
         self, texts: Sequence[str]
     ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
         """Returns ids and which of them are real."""
-        rows = [[2, *(self._ids.get(word, 1) for word in text.lower().split())] for text in texts]
+        unknown = self.unknown_id
+        rows = [
+            [2, *(self._ids.get(word, unknown) for word in text.lower().split())] for text in texts
+        ]
         text = np.zeros((len(texts), self.length), np.int32)
         for row, ids in zip(text, rows, strict=True):
             row[: len(ids)] = ids[: self.length]
@@ -183,6 +189,7 @@ class WordPieceTokenizer:
         self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)
         places = {piece: number for number, piece in enumerate(pieces)}
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
+        self.unknown_id = places["[UNK]"]
         self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
 
     def __call__(

@@ -47,7 +47,7 @@ def open_captions(
     elif "tfrecord" in source:
         opened = record_source.TFRecordSource(source, caption=caption or "caption")
     else:
-        return _read_lines(files.expand_paths(source))
+        return read_lines(source)
     return _read_captions(opened)
 
 
@@ -122,8 +122,13 @@ def write_vocabulary(pieces: list[str], path: str) -> None:
     os.replace(file.name, path)
 
 
-def _read_lines(paths: list[str]) -> Iterator[str]:
-    for path in paths:
+def read_lines(paths: str) -> Iterator[str]:
+    """Yields the lines of text files (globs, braces, comma lists) that are not empty.
+
+    Raises:
+      ValueError: nothing is found.
+    """
+    for path in files.expand_paths(paths):
         with files.files_of(path).open(path) as file:
             data = file.read()
         yield from filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import threading
 import warnings
 import zipfile
 from typing import Any
@@ -11,6 +12,8 @@ from big_align.errors import UserError
 
 ID = re.compile(r"([nvars])(\d{8})")
 """Part of speech and offset of a synset, as ImageNet names its classes."""
+READING = threading.Lock()
+"""NLTK seeks and reads in one file."""
 AUTHOR = re.compile(r"\s*;[;\s]*-.*")
 """What NLTK leaves of a quotation, which ends some glosses: "...; ; --Jane Austen"."""
 
@@ -29,20 +32,12 @@ class WordNet:
     @functools.cached_property
     def _reader(self) -> Any:
         import nltk.data
-        from nltk.corpus.reader.wordnet import WordNetCorpusReader
-
-        class EnglishWordNet(WordNetCorpusReader):
-            def map_wn(self, version="wordnet"):
-                """Maps nothing: other languages would need it, and a second copy of WordNet."""
 
         if self._folder and self._folder not in nltk.data.path:
             nltk.data.path.insert(0, self._folder)  # NLTK opens nothing outside its path
         folders = [self._folder] if self._folder else nltk.data.path
         try:
-            root = nltk.data.find("corpora/wordnet/", paths=folders)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # other languages are absent
-                reader = EnglishWordNet(root, None)
+            reader, root = _open_reader(tuple(folders))
         except (LookupError, OSError, zipfile.BadZipFile) as error:
             raise UserError(_explain_absence(folders, error)) from error
         version = reader.get_version()
@@ -87,6 +82,58 @@ class WordNet:
             senses = self._senses_of_lemma(singular) if singular else []
         return senses
 
+    def lemma_of(self, word: str) -> str:
+        """Returns the base form of a noun: "dog" of "dogs", "man" of "men".
+
+        The forms are those of WordNet's morphy. Where there are several it takes the one that is
+        most frequent in SemCor, and NLTK's WordNetLemmatizer the shortest, by which "gas" is "ga".
+
+        Args:
+          word: in lower case.
+
+        Returns:
+          The lemma, or the word itself where it is no noun of WordNet.
+
+        Raises:
+          UserError: WordNet is not there.
+        """
+        with READING:
+            forms = self._reader._morphy(word, "n")
+            if len(forms) < 2:
+                return forms[0] if forms else word
+            counts = {form: self._count(form, "n") for form in forms}
+        return max(forms, key=lambda form: (counts[form], -len(form), form != word))
+
+    def nouns(self) -> list[str]:
+        """Lists the lemmas of all nouns, in lower case; those of several words with spaces.
+
+        Raises:
+          UserError: WordNet is not there.
+        """
+        return sorted(name.replace("_", " ") for name in self._reader.all_lemma_names(pos="n"))
+
+    def has_noun(self, name: str) -> bool:
+        """Tells whether a name in lower case is itself a lemma, and not only a form of one.
+
+        Raises:
+          UserError: WordNet is not there.
+        """
+        return bool(self._reader.lemmas(name.replace(" ", "_"), "n"))
+
+    def is_mostly_noun(self, word: str) -> bool:
+        """Tells whether a lemma is in SemCor as often a noun as all else that it can be.
+
+        Raises:
+          UserError: WordNet is not there.
+        """
+        lemma = word.replace(" ", "_")
+        others = [(form, kind) for kind in "var" for form in self._reader._morphy(lemma, kind)]
+        count = sum(self._count(form, kind) for form, kind in others)
+        return self._count(lemma, "n") >= count
+
+    def _count(self, lemma: str, kind: str) -> int:
+        return sum(sense.count() for sense in self._reader.lemmas(lemma, kind))
+
     def _senses_of_lemma(self, lemma: str) -> list[tuple[str, str]]:
         found = [  # NLTK adds those of other forms of the word
             (lemma not in synset.lemma_names(), synset)
@@ -97,6 +144,22 @@ class WordNet:
             (f"n{synset.offset():08d}", _clean_gloss(synset.definition()))
             for _, synset in sorted(found, key=lambda pair: pair[0])
         ]
+
+
+@functools.lru_cache(maxsize=1)
+def _open_reader(folders: tuple[str, ...]) -> tuple[Any, Any]:
+    """Opens the dictionary once, for all who look into it; returns it and where it was found."""
+    import nltk.data
+    from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+    class EnglishWordNet(WordNetCorpusReader):
+        def map_wn(self, version="wordnet"):
+            """Maps nothing: other languages would need it, and a second copy of WordNet."""
+
+    root = nltk.data.find("corpora/wordnet/", paths=list(folders))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other languages are absent
+        return EnglishWordNet(root, None), root
 
 
 def _clean_gloss(gloss: str) -> str:

@@ -105,8 +105,23 @@ class DualEncoder(nn.Module):
         Returns:
           Features, float32.
         """
-        features, _ = self.image(normalize_image(image, self.image_mean, self.image_std), train)
-        return features.astype(jnp.float32)
+        return self.image_tokens(image, train)[0]
+
+    def image_tokens(
+        self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
+    ) -> tuple[Float[Array, "b f"], Float[Array, "b t c"]]:
+        """Returns what the image tower pools, and what it has at every place.
+
+        Args:
+          image: uint8, or float and standardised already.
+          train: training mode of the tower.
+
+        Returns:
+          Features, float32, and spatial tokens, row by row, in the precision of the tower.
+        """
+        image = normalize_image(image, self.image_mean, self.image_std)
+        features, tokens = self.image(image, train)
+        return features.astype(jnp.float32), tokens
 
     def encode_image(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False

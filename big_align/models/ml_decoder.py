@@ -52,6 +52,7 @@ class MLDecoder(nn.Module):
       learned_queries: train the queries instead of keeping them fixed.
       dropout: rate on each residual branch.
       layer_norm_eps: added to the variance.
+      initial_bias: of every logit.
       dtype: name of the type of the computation.
     """
 
@@ -63,6 +64,7 @@ class MLDecoder(nn.Module):
     learned_queries: bool = False
     dropout: float = 0.1
     layer_norm_eps: float = 1e-5
+    initial_bias: float = 0.0
     dtype: str = "float32"
 
     @nn.compact
@@ -120,7 +122,8 @@ class MLDecoder(nn.Module):
         xavier = nn.initializers.xavier_normal(in_axis=1, out_axis=0)  # as the authors count fans
         init = nn.with_logical_partitioning(xavier, (None, "embed", None))
         kernel = self.param("group_kernel", init, shape).astype(x.dtype)
-        bias = self.param("group_bias", nn.initializers.zeros, (self.classes,))
+        init = nn.initializers.constant(self.initial_bias)
+        bias = self.param("group_bias", init, (self.classes,))
         logits = jnp.einsum("bgc,gcd->bgd", x, kernel, preferred_element_type=jnp.float32)
         # When the groups do not divide the classes, the last places stand for none.
         return logits.reshape(len(x), -1)[:, : self.classes] + bias

@@ -232,6 +232,7 @@ def test_parts_are_pure_functions_of_the_generator():
         ("resize(8)|rand_augment(2, 11)", "magnitude=11 is not a number from 0 to 10"),
         ("rand_augment(0, 9)", "num_ops=0 is not a whole number of at least 1; usage: rand_aug"),
         ("rand_augment(2, 9, mstd=1)", "unexpected keyword argument 'mstd'.*magnitude_std"),
+        ("rand_augment(2, 9, colours=1)", "colours=1 is neither True nor False; usage: rand_aug"),
         ("colour_jitter(1)", "unknown operation 'colour_jitter'.*color_jitter.*random_erasing"),
         ("resize(72)|", "does not read as"),
         ("resize(72), flip_horizontal", "unknown operation"),

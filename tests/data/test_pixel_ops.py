@@ -273,6 +273,21 @@ def test_operations_are_drawn_uniformly_and_their_magnitudes_normally(monkeypatc
     assert shares.min() == 0 and shares.max() == 1 and (shares == 0.4).sum() > 50
 
 
+def test_without_colours_what_changes_them_is_not_drawn(monkeypatch):
+    kept = {operation.__name__[1:] for operation in rand_augment.COLOUR_KEEPING}
+    left_out = {"invert", "posterize", "solarize", "solarize_add", "color", "contrast"}
+    assert kept == OPERATIONS.keys() - left_out
+    drawn = []
+    recorders = [
+        lambda picture, share, sign, name=name: drawn.append(name) or picture
+        for name in sorted(kept)
+    ]
+    monkeypatch.setattr(rand_augment, "COLOUR_KEEPING", tuple(recorders))
+    text = "rand_augment(400, 9, colours=False)"
+    np.testing.assert_array_equal(apply(text), NOISE)
+    assert set(drawn) == kept and abs(len(drawn) - 200) < 60
+
+
 CHAIN = (
     "resize(28)|random_resized_crop(24)|flip_horizontal|rand_augment(3, 9)"
     "|color_jitter(0.4, 0.4, 0.4, 0.1)|grayscale(0.2)|gaussian_blur(0.5)|random_erasing(0.5)"

@@ -1,0 +1,235 @@
+"""What recognition and Tag2Text add to a contrastive training step (IDEA §4.5), in FLOPs and time.
+
+    python benchmarks/idea_step.py                       # needs no data; minutes on two cores
+    python benchmarks/idea_step.py --rounds=0            # FLOPs alone
+
+FLOPs are those of ViT-B/16 at 256 pixels and BERT-base over 40 tokens, 2500 tags, as XLA counts
+them in the lowered program: nothing of that size is compiled or run. Times are of the small config,
+whole steps (gradients and update), the three in turn; medians.
+
+Predicted before anything was measured. A forward pass of the image tower is 23.0 G products of two
+numbers (46.1 GFLOP), 257 tokens by 12 layers of 12 x 768^2 and the attention between them; the
+paper says 22.42. ML-Decoder: 256 tokens by 3 x 768^2, 100 queries by 2 x 768^2 and 2 x 768 x 2048,
+and their attention, 0.93 G: 4.0% of the image tower, where the paper has 3.88%. The paper's number
+leaves the texts out on both sides. With a text of 40 tokens a caption, 6.9 GFLOP, a step of
+contrast alone is 52.9 GFLOP a pair and direction of three; recognition adds 3.5% to it. Tag2Text
+encodes a second text of the same fixed length, whether it exists or not: 13% more, 16.5% in all.
+
+In the small config the image tower costs some 30 MFLOP, a text of 24 tokens 6 and a decoder of
+width 128 about 25: there recognition is expected to add 60 to 80% of the FLOPs and Tag2Text 15 to
+20%, and the time to follow less than that, as products of the decoder run nearer to a large one's
+rate than the convolutions of the tower.
+
+Bound of a time: the FLOPs of that step at the rate of a large matrix product in the same run.
+
+The step moves nothing between host and device: it runs under `jax.transfer_guard("disallow")`,
+which refuses transfers that a call needs and, but on CPU, results that are fetched; and the
+compiled program is searched for callbacks, infeeds, outfeeds, sends and receives, which the guard
+does not see. A program with a callback shows that the search finds one.
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import sys
+import time
+
+# Configs import each other as `configs.NAME`, which is not installed.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from big_align import build, sharding
+from big_align.command_line import load_config
+from big_align.config_check import BlankTokenizer
+from big_align.data.tag_list import TagList, pad_tokens, weigh
+from big_align.models.bert import Bert
+from big_align.models.dual_encoder import DualEncoder
+from big_align.models.vit import ViT
+from big_align.objectives.idea import Idea
+from big_align.state import describe_state
+from big_align.step import compile_step, make_train_step
+
+STEPS = {
+    "contrast alone": {"recognition": False},
+    "with recognition": {"tag_to_text": False},
+    "with Tag2Text": {},
+}
+LADDER = ("recognition", "tag_to_text", "retain")
+HOST = re.compile(r"callback|\b(?:infeed|outfeed|send|recv)(?:-done)?\(")
+GIVEN = 4
+"""Tags of a caption."""
+
+
+def make_tags(count: int, vocabulary: int) -> TagList:
+    """Makes a tag list of one to three tokens a tag, of falling frequency."""
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(1, vocabulary, 1 + n % 3).tolist() for n in range(count)]
+    counts = np.maximum(100_000 // np.arange(1, count + 1), 1)
+    names = tuple(f"tag {n}" for n in range(count))
+    return TagList("", names, counts, weigh(counts), *pad_tokens(rows), tokenizer="")
+
+
+def describe_batch(rows: int, size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a batch."""
+    shapes = {
+        "image": ((rows, size, size, 3), np.uint8),
+        "text": ((rows, length), np.int32),
+        "text_mask": ((rows, length), bool),
+        "label": ((rows,), np.int32),
+        "mask": ((rows,), bool),
+        "tags": ((rows, GIVEN), np.int32),
+    }
+    return {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
+
+
+def fill_batch(shapes: dict[str, jax.ShapeDtypeStruct], tags: int) -> dict[str, np.ndarray]:
+    """Makes a batch of noise, with different tags for each row."""
+    rng = np.random.default_rng(0)
+    batch = {k: np.ones(x.shape, x.dtype) for k, x in shapes.items()}
+    for name, highest in (("image", 256), ("text", 1000), ("tags", tags)):
+        batch[name] = rng.integers(1, highest, shapes[name].shape).astype(shapes[name].dtype)
+    return batch
+
+
+def make_step(objective: Idea, batch: dict, mesh: Mesh):
+    """Makes the train step of an objective, and what describes and makes its state."""
+    optimizer = optax.adamw(1e-3)
+    described, create = describe_state(objective, optimizer, batch, mesh)
+    return make_train_step(objective, optimizer, mesh), described, create
+
+
+def count_flops(lowered: jax.stages.Lowered) -> float:
+    """Returns the FLOPs of a program as it was written."""
+    return lowered.cost_analysis()["flops"]
+
+
+def measure_flops(options: argparse.Namespace) -> None:
+    """Prints the FLOPs of the paper's model."""
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    length = 40
+    model = DualEncoder(
+        image=ViT(variant="b/16"),
+        text=Bert(variant="base", vocab_size=30522, max_length=length),
+        embedding_dim=256,
+        image_projection=True,
+    )
+    tokenizer = BlankTokenizer({"name": "wordpiece", "length": length})
+    tags = make_tags(options.tags, 30522)
+    batch = describe_batch(options.paper_batch, 256, length)
+    print(f"ViT-B/16, 256 pixels, BERT-base, {length} tokens, {len(tags)} tags; GFLOP a pair")
+    whole = {}
+    for name, settings in STEPS.items():
+        objective = Idea(model, mesh, tags, tokenizer, **settings)
+        step, described, _ = make_step(objective, batch, mesh)
+        whole[name] = count_flops(jax.jit(step).lower(described, batch)) / options.paper_batch
+        added = whole[name] / whole["contrast alone"] - 1
+        print(f"  step {name:17} {whole[name] / 1e9:9.2f} {added:+9.2%}")
+    state = described.params, described.model_state
+    tower, recogniser = (
+        count_flops(jax.jit(verb).lower(*state, batch)) / options.paper_batch
+        for verb in (objective.image_features, objective.recognise)
+    )
+    print(f"  image tower, forward   {tower / 1e9:9.2f}           (paper: 2 x 22.42)")
+    print(
+        f"  with the recogniser    {recogniser / 1e9:9.2f} {recogniser / tower - 1:+9.2%} "
+        "(paper: +3.88%)"
+    )
+
+
+def measure_matmul(size: int = 2048) -> float:
+    """Returns the FLOP/s of a square matrix product."""
+    x = jnp.ones((size, size), jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+    multiply = jax.jit(jnp.dot)
+    multiply(x, x).block_until_ready()
+    start = time.perf_counter()
+    for _ in range(3):
+        y = multiply(x, x)
+    y.block_until_ready()
+    return 3 * 2 * size**3 / (time.perf_counter() - start)
+
+
+def host_operations(compiled: jax.stages.Compiled) -> int:
+    """Counts the lines of a compiled program that speak to the host."""
+    lines = (line.split(", metadata=")[0] for line in compiled.as_text().splitlines())
+    return sum(bool(HOST.search(line)) for line in lines)
+
+
+def check_search() -> None:
+    """Makes sure that a callback is found by `host_operations`."""
+
+    def ask(x):
+        return jax.pure_callback(np.asarray, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    assert host_operations(jax.jit(ask).lower(jnp.ones(3)).compile()) > 0
+
+
+def measure_times(options: argparse.Namespace) -> None:
+    """Prints the times of the small config, in turn, and whether anything is transferred."""
+    config = load_config(options.config)
+    mesh, model = build.build_mesh(config), build.build_model(config)
+    tokenizer = BlankTokenizer(config.tokenizer)
+    tags = make_tags(options.small_tags, config.model.text.vocab_size)
+    size = build.shape_of_image(config.data.transform, "config.data.transform")[0]
+    shapes = describe_batch(options.batch or config.batch_size, size, tokenizer.length)
+    batch = sharding.place_batch(fill_batch(shapes, len(tags)), mesh)
+    given = {k: v for k, v in config.objective.items() if k not in ("name", "change_step", *LADDER)}
+    steps, states, times = {}, {}, {name: [] for name in STEPS}
+    for name, settings in STEPS.items():
+        objective = Idea(model, mesh, tags, tokenizer, **given, **settings)
+        step, _, create = make_step(objective, batch, mesh)
+        states[name] = create()
+        steps[name] = compile_step(step, states[name], batch, mesh)
+    rates = []
+    for _ in range(options.rounds + 1):
+        for name, compiled in steps.items():
+            with jax.transfer_guard("disallow"):
+                start = time.perf_counter()
+                for _ in range(options.steps):
+                    states[name], metrics = compiled(states[name], batch)
+                jax.block_until_ready((states[name], metrics))
+                times[name].append((time.perf_counter() - start) / options.steps)
+        rates.append(measure_matmul())
+    rate = statistics.median(rates)
+    found = float(metrics["images_with_new_text"])  # of the last step of the ladder
+    device = jax.devices()[0].device_kind
+    print(f"\n{options.config}, batch {len(batch['mask'])}, {len(tags)} tags, {device}")
+    print(f"  large matrix product {rate / 1e9:9.1f} GFLOP/s; {found:.0%} of images with new text")
+    print("  step                         ms   added    GFLOP   added  bound, ms   host operations")
+    first = next(iter(STEPS))
+    base = statistics.median(times[first][1:]), steps[first].cost_analysis()["flops"]
+    for name, compiled in steps.items():
+        seconds, flops = statistics.median(times[name][1:]), compiled.cost_analysis()["flops"]
+        print(
+            f"  {name:20} {1e3 * seconds:10.1f} {seconds / base[0] - 1:+7.1%} {flops / 1e9:8.2f} "
+            f"{flops / base[1] - 1:+7.1%} {1e3 * flops / rate:10.1f} {host_operations(compiled):10}"
+        )
+    print('  all ran under jax.transfer_guard("disallow")')
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", default="configs/idea_flickr8k.py", help="the small config")
+    parser.add_argument("--tags", type=int, default=2500, help="of the large model (2500)")
+    parser.add_argument("--paper_batch", type=int, default=1024)
+    parser.add_argument("--small_tags", type=int, default=500, help="of the small config (500)")
+    parser.add_argument("--batch", type=int, help="default: the small config's")
+    parser.add_argument("--rounds", type=int, default=5, help="0: no times")
+    parser.add_argument("--steps", type=int, default=5, help="of a round")
+    options = parser.parse_args()
+    check_search()
+    measure_flops(options)
+    if options.rounds:
+        measure_times(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Whether a model finds the tags that a caption left out (IDEA, Fig. 6), by the other captions."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from big_align.data.evaluation_loader import EvalLoader
+from big_align.data.sources import Source
+from big_align.data.tag_extraction import TagExtractor
+from big_align.data.tag_list import TagList, read_tag_list
+from big_align.embedding import Embedder
+from big_align.errors import UserError
+from big_align.evaluators.tag_scores import (
+    check_choice,
+    choose_tags,
+    choose_top,
+    mean_average_precision,
+    measure_choice,
+    share,
+)
+from big_align.evaluators.tag_truth import mark_tags, recognise
+
+
+class Found(NamedTuple):
+    """What a model finds in the images of a set that could be read.
+
+    Attributes:
+      logits: of each tag.
+      given: the tags of the captions that are given.
+      missed: the tags of the other captions alone.
+      found: what the model chooses, given tags left out.
+      captions: the captions of each image that are given.
+      number: which example of the source each row is.
+    """
+
+    logits: Float[np.ndarray, "n c"]
+    given: Bool[np.ndarray, "n c"]
+    missed: Bool[np.ndarray, "n c"]
+    found: Bool[np.ndarray, "n c"]
+    captions: list[list[str]]
+    number: Int[np.ndarray, " n"]
+
+
+class FoundTags:
+    """Precision and recall of found tags, where a few captions are given and the others the truth.
+
+    Of every image the first captions are given, as a training with `captions_used` has them. Tags
+    of the other captions are missed; the model is to find these. What it finds and no caption names
+    is counted as wrong, though some of it is in the image. Beside it stands the choice of the most
+    frequent tags, as many as the model finds, and not the given ones either.
+
+    Args:
+      source: examples with an image and several captions.
+      transform: image operations, without randomness.
+      tags: the file of the tag list that the model was trained with.
+      given: how many captions of an image are given.
+      threshold: of the probability above which a tag is found.
+      top_k: tags that are chosen an image instead; 0 goes by the threshold.
+      max_broken_share: the share of broken examples above which evaluation stops.
+
+    Raises:
+      ValueError: a value is out of its range.
+      UserError: the tag list cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tags: str,
+        given: int = 1,
+        threshold: float = 0.6,
+        top_k: int = 0,
+        max_broken_share: float = 0.01,
+    ):
+        check_choice(threshold, top_k)
+        if given < 0:
+            raise ValueError(f"given = {given} must be a number of captions")
+        self.source = source
+        self.transform = transform
+        self.tags = read_tag_list(tags)
+        self.given = given
+        self.threshold = threshold
+        self.top_k = top_k
+        self.max_broken_share = max_broken_share
+        self._extract = TagExtractor(self.tags.names, len(self.tags))
+
+    def find(self, embedder: Embedder) -> Found:
+        """Recognises the tags of all images and compares them with the captions.
+
+        Raises:
+          UserError: the model recognises other tags.
+        """
+        rows = embedder.batch_size, embedder.rows
+        with EvalLoader(
+            self.source, self.transform, *rows, max_broken_share=self.max_broken_share
+        ) as loader:
+            logits, number = recognise(embedder, loader, self.tags, "found_tags")
+            every = loader.captions()
+        captions = [every[n] for n in number.tolist()]
+        first = [texts[: self.given] for texts in captions]
+        given = mark_tags(self._extract, first, len(self.tags))
+        missed = mark_tags(self._extract, captions, len(self.tags)) & ~given
+        found = choose_tags(logits, ~given, self.threshold, self.top_k)
+        return Found(logits, given, missed, found, first, number)
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Returns the scores of the model and of the most frequent tags.
+
+        Precision and recall are over all tags and images together. `map` is the mean average
+        precision over the tags that some caption missed; in each, images are left out whose given
+        captions name the tag. `frequent_map` is that of a score that is the same for all images.
+
+        Raises:
+          UserError: the model recognises other tags, or nothing is missed.
+        """
+        logits, given, missed, found, *_ = self.find(embedder)
+        if not missed.any():
+            raise UserError(
+                f"found_tags: no tag is missed by the first {self.given} captions: the source must "
+                "read all captions of an image"
+            )
+        scores = measure_choice(found, missed, ~given)
+        prevalence = missed.sum(axis=0) / np.maximum((~given).sum(axis=0), 1)
+        return {
+            **{k: scores[f"overall_{k}"] for k in ("precision", "recall", "f1")},
+            "found_per_image": found.sum() / len(found),
+            "missed_per_image": missed.sum() / len(missed),
+            "map": mean_average_precision(logits, missed, ~given),
+            **measure_frequent(self.tags, given, missed, found.sum() / len(found)),
+            "frequent_map": float(prevalence[missed.any(axis=0)].mean()),
+        }
+
+
+def measure_frequent(
+    tags: TagList,
+    given: Bool[np.ndarray, "n c"],
+    missed: Bool[np.ndarray, "n c"],
+    per_image: float,
+) -> dict[str, float]:
+    """Returns precision and recall of naming the most frequent tags that are not given.
+
+    Args:
+      tags: the tag list, with counts.
+      given: of each image.
+      missed: of each image, what is to be found.
+      per_image: how many tags are named an image; what it has after the point is the share of
+        images, drawn at random, that get one more: the expectation is returned.
+    """
+    counts = np.broadcast_to(tags.counts.astype(np.float64), given.shape)
+    fewer = int(per_image)
+    named = [choose_top(counts, ~given, count) for count in (fewer, fewer + 1)]
+    weight = per_image - fewer
+    right, chosen = (
+        (1 - weight) * x[0] + weight * x[1]
+        for x in ([(n & missed).sum() for n in named], [n.sum() for n in named])
+    )
+    return {
+        "frequent_precision": share(right, chosen),
+        "frequent_recall": share(right, missed.sum()),
+    }

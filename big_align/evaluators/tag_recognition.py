@@ -1,0 +1,109 @@
+"""How well a model recognises the tags of images (IDEA §4.2): mAP, precision, recall and F1."""
+
+import numpy as np
+
+from big_align.data.evaluation_loader import EvalLoader
+from big_align.data.sources import Source
+from big_align.data.tag_extraction import TagExtractor
+from big_align.data.tag_list import read_tag_list
+from big_align.embedding import Embedder
+from big_align.evaluators.tag_scores import (
+    check_choice,
+    choose_tags,
+    mean_average_precision,
+    measure_choice,
+)
+from big_align.evaluators.tag_truth import LabelledTags, Truth, mark_tags, recognise
+
+TRUTHS = ("captions", "labels")
+
+
+class TagRecognition:
+    """Mean average precision, and precision, recall and F1 of the tags chosen.
+
+    The truth is what all captions of an image name, which leaves out what nobody mentioned; or it
+    is labels, which are tags where their classes have the names of tags. OpenImages' verified
+    labels become two columns of a table, `truth="labels"`, and two sources that read one column
+    each: what was verified to be in the image, and not to be. What nobody verified counts nowhere.
+
+    Args:
+      source: examples with an image, and captions or labels.
+      transform: image operations, without randomness.
+      tags: the file of the tag list that the model was trained with.
+      truth: "captions" or "labels".
+      absent_source: for labels, the same examples with the labels of what is verified not to be in
+        the image; None where the labels of `source` are complete.
+      class_list: for labels, a class list that names them; None for the sources' own names.
+      threshold: of the probability above which a tag is chosen.
+      top_k: tags that are chosen an image instead; 0 goes by the threshold.
+      max_broken_share: the share of broken examples above which evaluation stops.
+
+    Raises:
+      ValueError: a value is out of its range.
+      UserError: the tag list cannot be read, or the labels do not fit it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tags: str,
+        truth: str = "captions",
+        absent_source: Source | None = None,
+        class_list: str | None = None,
+        threshold: float = 0.5,
+        top_k: int = 0,
+        max_broken_share: float = 0.01,
+    ):
+        check_choice(threshold, top_k)
+        if truth not in TRUTHS:
+            raise ValueError(f"truth = {truth!r} is unknown; known: {', '.join(TRUTHS)}")
+        if truth == "captions" and (absent_source is not None or class_list):
+            raise ValueError("absent_source and class_list are of labels: set truth = 'labels'")
+        self.source = source
+        self.absent_source = absent_source
+        self.transform = transform
+        self.tags = read_tag_list(tags)
+        self.threshold = threshold
+        self.top_k = top_k
+        self.max_broken_share = max_broken_share
+        self._labelled = self._extract = None
+        if truth == "labels":
+            self._labelled = LabelledTags(source, self.tags, class_list, absent_source)
+        else:
+            self._extract = TagExtractor(self.tags.names, len(self.tags))
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Recognises the tags of all images and returns the scores.
+
+        `tags` is the number of tags that some image has: over these `map` and the means are.
+
+        Raises:
+          UserError: the model recognises other tags, or no image has any of them.
+        """
+        with self._open(self.source, embedder) as loader:
+            logits, number = recognise(embedder, loader, self.tags, "tag_recognition")
+            truth = self._read_truth(loader, embedder)
+        present, known = (x[number] for x in truth)
+        score = mean_average_precision(logits, present, known)
+        chosen = choose_tags(logits, known, self.threshold, self.top_k)
+        return {
+            "map": score,
+            **measure_choice(chosen, present, known),
+            "tags": float((present & known).any(axis=0).sum()),
+        }
+
+    def _open(self, source: Source, embedder: Embedder) -> EvalLoader:
+        rows = embedder.batch_size, embedder.rows
+        return EvalLoader(source, self.transform, *rows, max_broken_share=self.max_broken_share)
+
+    def _read_truth(self, loader: EvalLoader, embedder: Embedder) -> Truth:
+        """Returns the truth of every example of the loader, also of those that are broken."""
+        if self._labelled is None:
+            present = mark_tags(self._extract, loader.captions(), len(self.tags))
+            return Truth(present, np.ones_like(present))
+        absent = None
+        if self.absent_source is not None:
+            with self._open(self.absent_source, embedder) as absent_loader:
+                absent = absent_loader.label_sets()
+        return self._labelled.read(loader.label_sets(), absent)

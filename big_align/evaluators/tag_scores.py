@@ -1,0 +1,130 @@
+"""Choosing tags by their logits, and scores of what is chosen where not everything is known.
+
+An image has any number of tags. In partially labelled sets, such as OpenImages, people have
+verified some tags of an image, for or against, and said nothing of the others: these are unknown
+there and count nowhere, as if the image had not been asked about them.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from big_align.errors import UserError
+
+
+def check_choice(threshold: float, top_k: int) -> None:
+    """Raises ValueError where a threshold is no probability, or a number of tags is negative."""
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold = {threshold} is not in (0, 1)")
+    if top_k < 0:
+        raise ValueError(f"top_k = {top_k} must be a number of tags, or 0 to go by the threshold")
+
+
+def choose_tags(
+    logits: Float[np.ndarray, "n c"],
+    known: Bool[np.ndarray, "n c"],
+    threshold: float,
+    top_k: int = 0,
+) -> Bool[np.ndarray, "n c"]:
+    """Chooses the tags of each image among those that are known of it.
+
+    Args:
+      logits: of each tag.
+      known: which tags may be chosen.
+      threshold: those are chosen whose probability is above it.
+      top_k: where it is not 0, as many tags an image are chosen instead; see `choose_top`.
+    """
+    if top_k:
+        return choose_top(logits, known, top_k)
+    return known & (logits > np.log(threshold / (1 - threshold)))
+
+
+def choose_top(
+    scores: Float[np.ndarray, "n c"], known: Bool[np.ndarray, "n c"], count: int
+) -> Bool[np.ndarray, "n c"]:
+    """Chooses the tags with the highest scores among those known of an image.
+
+    Args:
+      scores: of each tag; of equal ones the first, which in a tag list is the more frequent.
+      known: which tags may be chosen.
+      count: how many an image, or all that are known of it where these are fewer.
+    """
+    best = np.argsort(np.where(known, -scores, np.inf), axis=1, kind="stable")[:, :count]
+    chosen = np.zeros(known.shape, bool)
+    np.put_along_axis(chosen, best, True, axis=1)
+    return chosen & known
+
+
+def measure_choice(
+    chosen: Bool[np.ndarray, "n c"],
+    present: Bool[np.ndarray, "n c"],
+    known: Bool[np.ndarray, "n c"],
+) -> dict[str, float]:
+    """Returns precision, recall and F1, over all tags together and as means of the tags' own.
+
+    The means (CP, CR) are over the tags that some image is known to have; one that is chosen
+    nowhere has the precision 0. CF1 is the harmonic mean of the two means, as OF1 is that of the
+    overall precision and recall (OP, OR).
+
+    Args:
+      chosen: the tags chosen.
+      present: the tags an image has; what is unknown is neither right nor wrong.
+      known: whether an image is known to have, or not to have, a tag.
+    """
+    chosen, present = chosen & known, present & known
+    right, chosen, present = (x.sum(axis=0) for x in (chosen & present, chosen, present))
+    some = present > 0
+    scores = {
+        "overall_precision": share(right.sum(), chosen.sum()),
+        "overall_recall": share(right.sum(), present.sum()),
+        "class_precision": share((right / np.maximum(chosen, 1))[some].sum(), some.sum()),
+        "class_recall": share((right / np.maximum(present, 1))[some].sum(), some.sum()),
+    }
+    for name in ("overall", "class"):
+        precision, recall = scores[f"{name}_precision"], scores[f"{name}_recall"]
+        scores[f"{name}_f1"] = share(2 * precision * recall, precision + recall)
+    return scores
+
+
+def average_precisions(
+    scores: Float[np.ndarray, "n c"],
+    present: Bool[np.ndarray, "n c"],
+    known: Bool[np.ndarray, "n c"],
+) -> Float[np.ndarray, " c"]:
+    """Returns the average precision of each tag; NaN for one that no image is known to have.
+
+    It is the mean, over the images with the tag, of the precision down to each in the order of the
+    scores, without interpolation. Images that tie are found together.
+
+    Args:
+      scores: of each tag.
+      present: the tags an image has.
+      known: the images without a True are left out of the order of that tag.
+    """
+    from sklearn.metrics import average_precision_score
+
+    averages = np.full(scores.shape[1], np.nan)
+    for tag in np.flatnonzero((present & known).any(axis=0)):
+        rows = known[:, tag]
+        averages[tag] = average_precision_score(present[rows, tag], scores[rows, tag])
+    return averages
+
+
+def mean_average_precision(
+    scores: Float[np.ndarray, "n c"],
+    present: Bool[np.ndarray, "n c"],
+    known: Bool[np.ndarray, "n c"],
+) -> float:
+    """Returns mAP: the mean of `average_precisions` over the tags that some image has.
+
+    Raises:
+      UserError: no image has a tag.
+    """
+    averages = average_precisions(scores, present, known)
+    if np.isnan(averages).all():
+        raise UserError("no image is known to have any of the tags: the tag list does not fit them")
+    return float(np.nanmean(averages))
+
+
+def share(part: float | np.integer, whole: float | np.integer) -> float:
+    """Returns the quotient; 0 of nothing."""
+    return float(part / whole) if whole else 0.0

@@ -1,0 +1,174 @@
+"""Which tags an image has: by its captions, or by labels that may be partial."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from big_align.data.classes import read_classes
+from big_align.data.evaluation_loader import EvalLoader
+from big_align.data.sources import Source
+from big_align.data.tag_extraction import TagExtractor
+from big_align.data.tag_list import TagList
+from big_align.embedding import Embedder
+from big_align.errors import UserError
+
+
+class Truth(NamedTuple):
+    """What is known of the tags of images.
+
+    Attributes:
+      present: the tags an image has.
+      known: whether it is known that an image has, or has not, a tag.
+    """
+
+    present: Bool[np.ndarray, "n c"]
+    known: Bool[np.ndarray, "n c"]
+
+
+class Recognised(NamedTuple):
+    """The images of a set that could be read.
+
+    Attributes:
+      logits: of each tag.
+      number: which example of the source each row is.
+    """
+
+    logits: Float[np.ndarray, "n c"]
+    number: Int[np.ndarray, " n"]
+
+
+def recognise(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str) -> Recognised:
+    """Recognises the tags of all images of a loader.
+
+    Args:
+      embedder: of the model.
+      loader: of the images.
+      tags: what the logits stand for.
+      where: the evaluator, for messages.
+
+    Raises:
+      UserError: the model was trained with a list of another length, its logits are not finite, or
+        there is no image.
+    """
+    logits, readable = embedder.recognise(loader.images(), loader.num_examples)
+    if logits.shape[1] != len(tags):
+        raise UserError(
+            f"{where}: the model recognises {logits.shape[1]} tags, and {tags.path} has "
+            f"{len(tags)}: give the tag list that it was trained with"
+        )
+    if not readable.any():
+        raise UserError(f"{where}: there are no images")
+    if not np.isfinite(logits[readable]).all():
+        raise UserError(f"{where}: logits are not finite; the model is broken")
+    return Recognised(logits[readable], np.flatnonzero(readable))
+
+
+def mark_tags(
+    extract: TagExtractor, captions: Sequence[Sequence[str]], count: int
+) -> Bool[np.ndarray, "n c"]:
+    """Marks the tags that the captions of each image name.
+
+    Args:
+      extract: finds the tags of texts.
+      captions: of each image.
+      count: how many tags there are.
+    """
+    present = np.zeros((len(captions), count), bool)
+    for row, texts in zip(present, captions, strict=True):
+        row[list(extract.find(texts))] = True
+    return present
+
+
+class LabelledTags:
+    """Tags by the labels of a source, which stand for tags by the names of their classes.
+
+    Args:
+      source: examples with any number of labels: what is in the image.
+      tags: the tag list.
+      class_list: a class list of the package or a file that names the labels; None for the names
+        that the source has itself.
+      absent_source: the same examples, whose labels are what is verified not to be in the image. A
+        tag in neither is unknown. None where the labels of `source` are complete.
+
+    Raises:
+      UserError: labels have no names, or none of the names is a tag; or the sources differ in how
+        many examples they have.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tags: TagList,
+        class_list: str | None = None,
+        absent_source: Source | None = None,
+    ):
+        self._count, self._absent = len(tags), None
+        self._present = number_tags(source, tags, class_list)
+        if absent_source is not None:
+            if not np.array_equal(absent_source.shard_sizes, source.shard_sizes):
+                raise UserError(
+                    f"absent_source has {absent_source.shard_sizes.sum()} examples and source "
+                    f"{source.shard_sizes.sum()}, or other shards: both must be the same examples"
+                )
+            self._absent = number_tags(absent_source, tags, class_list)
+
+    def read(
+        self, labels: Sequence[tuple[int, ...]], absent: Sequence[tuple[int, ...]] | None = None
+    ) -> Truth:
+        """Returns the tags of each image, and which of them are known.
+
+        What is said to be both in the image and not is taken to be in it.
+
+        Args:
+          labels: of `source`.
+          absent: of `absent_source`, if there is one.
+        """
+        present = mark_labels(labels, self._present, self._count)
+        if absent is not None:
+            return Truth(present, present | mark_labels(absent, self._absent, self._count))
+        asked = np.isin(np.arange(self._count), self._present)
+        return Truth(present, np.broadcast_to(asked, present.shape))
+
+
+def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np.ndarray, " k"]:
+    """Returns the tag that each label of a source stands for, -1 for none.
+
+    A class is a tag where it has the same name, but for capitals; other classes are left out.
+
+    Raises:
+      UserError: the labels have no names, or none of the names is a tag.
+    """
+    names = read_classes(class_list).names if class_list else source.class_names
+    if names is None:
+        raise UserError(
+            "the source has no names of its labels; name a class list in `class_list`, so that "
+            "they can be compared with the tags"
+        )
+    places = {name: place for place, name in enumerate(tags.names)}
+    words = (" ".join(name.replace("_", " ").lower().split()) for name in names)
+    numbers = np.array([places.get(name, -1) for name in words], np.int64)
+    if (numbers < 0).all():
+        raise UserError(
+            f"none of the {len(names)} classes, {names[0]!r} the first, is in the tag list "
+            f"{tags.path}"
+        )
+    return numbers
+
+
+def mark_labels(
+    labels: Sequence[tuple[int, ...]], numbers: Int[np.ndarray, " k"], count: int
+) -> Bool[np.ndarray, "n c"]:
+    """Marks the tags that the labels of each image stand for.
+
+    Raises:
+      UserError: a label has no name.
+    """
+    present = np.zeros((len(labels), count), bool)
+    for row, some in zip(present, labels, strict=True):
+        if some and max(some) >= len(numbers):
+            raise UserError(f"the label {max(some)} is not among the {len(numbers)} classes")
+        found = numbers[list(some)]
+        row[found[found >= 0]] = True
+    return present

@@ -1,0 +1,168 @@
+"""Recognition of tags of which only some are known: IDEA (Huang et al. 2022), §3.2.
+
+Every tag is a decision of its own, p = sigmoid(logit). An image's loss is the sum over all tags, as
+in eq. 1 and 2, and a batch's the mean over its real images. The tags that are given are positive.
+Of the others, some are in the image and were not said; Self-Paced Loss Correction (SPLC, Zhang et
+al. 2021) takes those whose p is above a threshold for positive, from a certain step on: they are
+"found". What is found is a decision, through which no gradient flows.
+
+IDEA weighs the tags (eq. 2) in all that follows it, so its SPLC is weighted; that of SPLC's authors
+is not, and has a margin and focal weights instead. Both are here, each under its name.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
+
+
+def mark_tags(tags: Int[Array, "b t"], num_tags: int) -> Bool[Array, "b c"]:
+    """Tells which tags each row lists.
+
+    Args:
+      tags: ids; a negative one, or one beyond the last tag, is none.
+      num_tags: how many tags there are.
+    """
+    # A comparison with all of them, fused with the reduction; a scatter would not split by rows.
+    return (tags[:, :, None] == jnp.arange(num_tags)).any(axis=1)
+
+
+def find_tags(
+    logits: Float[Array, "b c"],
+    given: Bool[Array, "b c"],
+    mask: Bool[Array, " b"],
+    correcting: Bool[Array, "*b"],
+    threshold: float = 0.6,
+) -> Bool[Array, "b c"]:
+    """Tells which tags are found: those not given whose probability is above the threshold.
+
+    Args:
+      logits: of each tag.
+      given: the tags that are known.
+      mask: True on real rows; in the others nothing is found.
+      correcting: whether to find tags at all, of the batch or of each row.
+      threshold: of the probability, in (0, 1) (IDEA §4.1: 0.6).
+    """
+    wanted = (mask & correcting)[:, None] & ~given
+    return wanted & (jax.nn.sigmoid(logits.astype(jnp.float32)) > threshold)
+
+
+def binary_cross_entropy(
+    logits: Float[Array, "b c"],
+    positive: Bool[Array, "b c"],
+    mask: Bool[Array, " b"],
+    weights: Float[Array, " c"] | None = None,
+) -> Float[Array, ""]:
+    """Returns binary cross-entropy: eq. 1 and 3, or eq. 2 with weights.
+
+    With the tags that were found among the positive ones this is IDEA's SPLC: a found tag has the
+    loss of a positive one, log(p), in place of log(1 - p).
+
+    Args:
+      logits: of each tag.
+      positive: the tags that are in the image.
+      mask: True on real rows; the others reach neither the value nor the gradient.
+      weights: of the tags; None for 1.
+
+    Returns:
+      The sum over tags and mean over real rows, float32; 0 without any.
+    """
+    logits = _clear(logits, mask)
+    each = jax.nn.softplus(jnp.where(positive, -logits, logits))
+    return _average(each if weights is None else weights * each, mask)
+
+
+def focal_cross_entropy(
+    logits: Float[Array, "b c"],
+    given: Bool[Array, "b c"],
+    found: Bool[Array, "b c"],
+    mask: Bool[Array, " b"],
+    margin: float = 1.0,
+    gamma: float = 2.0,
+) -> Float[Array, ""]:
+    """Returns the loss that SPLC's authors train with: a margin on what is given, focal weights.
+
+    The margin is taken off the logits of given tags alone. A term with probability q of its right
+    answer is -(1 - q)^gamma log(q), and the gradient flows through both factors.
+
+    Args:
+      logits: of each tag.
+      given: the tags that are known.
+      found: those that were found besides.
+      mask: True on real rows; the others reach neither the value nor the gradient.
+      margin: taken off the logits of given tags (Zhang et al. 2021: 1).
+      gamma: exponent of the focal weight (Zhang et al. 2021: 2).
+
+    Returns:
+      The sum over tags and mean over real rows, float32; 0 without any.
+    """
+    logits = _clear(logits, mask)
+    # Of the wrong answer.
+    logits = jnp.where(given, margin - logits, jnp.where(found, -logits, logits))
+    return _average(jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits), mask)
+
+
+def tag_recognition_loss(
+    name: str,
+    logits: Float[Array, "b c"],
+    given: Bool[Array, "b c"],
+    found: Bool[Array, "b c"],
+    mask: Bool[Array, " b"],
+    weights: Float[Array, " c"],
+) -> Float[Array, ""]:
+    """Returns the loss of a name.
+
+    Args:
+      name: "bce" (eq. 1) and "weighted_bce" (eq. 2) take what is found for negative; "splc" is
+        eq. 2 with the found tags positive; "splc_focal" is that of SPLC's authors.
+      logits: of each tag.
+      given: the tags that are known.
+      found: as `find_tags` tells.
+      mask: True on real rows.
+      weights: of the tags, inversely proportional to the square root of their frequency.
+    """
+    if name == "splc_focal":
+        return focal_cross_entropy(logits, given, found, mask)
+    positive = given | found if name == "splc" else given
+    return binary_cross_entropy(logits, positive, mask, None if name == "bce" else weights)
+
+
+def measure_found(
+    given: Bool[Array, "b c"],
+    found: Bool[Array, "b c"],
+    mask: Bool[Array, " b"],
+    true: Bool[Array, "b c"] | None = None,
+) -> dict[str, Float[Array, ""]]:
+    """Returns what to log of the tags that were found.
+
+    Args:
+      given: the tags that are known.
+      found: as `find_tags` tells.
+      mask: True on real rows.
+      true: all tags of each image, where they are known; None where they are not.
+
+    Returns:
+      `tags_found`, the mean over images. With `true` also `found_precision`, the share of the found
+      tags that are true, and `found_recall`, the share found of the true tags that are not given;
+      both of all tags of the batch together, and 0 where there are none.
+    """
+    count = lambda x: (x & mask[:, None]).sum().astype(jnp.float32)  # noqa: E731
+    metrics = {"tags_found": count(found) / jnp.maximum(mask.sum(), 1)}
+    if true is None:
+        return metrics
+    right, missed = count(found & true), count(true & ~given)
+    return metrics | {
+        "found_precision": right / jnp.maximum(count(found), 1),
+        "found_recall": right / jnp.maximum(missed, 1),
+    }
+
+
+def _clear(logits: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Float[Array, "b c"]:
+    """Returns zeros in rows that do not count: what is not finite there reaches nothing."""
+    return jnp.where(mask[:, None], logits.astype(jnp.float32), 0)
+
+
+def _average(each: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
+    rows = jnp.where(mask, each.sum(axis=1), 0)
+    return rows.sum() / jnp.maximum(mask.sum(), 1).astype(rows.dtype)

@@ -1,0 +1,102 @@
+"""Tag2Text: tags become token ids inside the compiled step (IDEA, Huang et al. 2022, §3.3)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int32
+
+from big_align.data.tag_list import TagList
+from big_align.data.tokenizers import Tokenizer
+
+
+class TagTexts:
+    """Writes texts of tags, "[tag_1 tag_2 ... tag_i]" as the paper has them, in a fixed length.
+
+    A text is the tokens of its tags in the order of their ids, the most frequent first, between
+    what the tokenizer puts at the start and at the end of every text. The order is a function of
+    the set of tags alone: two images with the same tags have the same text, and a probability that
+    moves a little moves no word. A text that grows too long ends after the last tag that fits.
+
+    Args:
+      tags: the tags with their tokens.
+      tokenizer: that of the captions; its length is that of the texts.
+
+    Raises:
+      UserError: the tags were made for another vocabulary.
+      ValueError: a tag does not fit into a text by itself.
+    """
+
+    def __init__(self, tags: TagList, tokenizer: Tokenizer):
+        tags.check_tokenizer(tokenizer)
+        start, end = split_ends(tokenizer, tags.names[0])
+        counts = tags.token_mask.sum(axis=1).astype(np.int32)
+        self.length = tokenizer.length
+        self.room = self.length - len(start) - len(end)
+        longest = int(counts.argmax())
+        if counts[longest] > self.room:
+            raise ValueError(
+                f"the tag {tags.names[longest]!r} has {counts[longest]} tokens, but a text of "
+                f"config.tokenizer.length = {self.length} has room for {self.room}: raise it"
+            )
+        self._start, self._end = np.array(start, np.int32), np.array(end, np.int32)
+        self._tokens, self._counts = tags.tokens, counts
+
+    def __call__(
+        self, chosen: Bool[Array, "b c"]
+    ) -> tuple[Int32[Array, "b l"], Bool[Array, "b l"]]:
+        """Writes a text of the tags of each row.
+
+        Args:
+          chosen: the tags of each row.
+
+        Returns:
+          Token ids, and which of them are real: none in the text of a row without tags, which does
+          not exist.
+        """
+        ids, inside = self._lay_out(jnp.asarray(chosen))
+        written = inside.sum(axis=1, keepdims=True, dtype=jnp.int32)
+        exists = written > 0
+        place = jnp.arange(self.length, dtype=jnp.int32) - len(self._start)
+        text = jnp.pad(ids, ((0, 0), (len(self._start), len(self._end))))
+        for offset, token in enumerate(self._start):
+            text = text.at[:, offset].set(token)
+        for offset, token in enumerate(self._end):
+            text = jnp.where(place == written + offset, token, text)
+        real = exists & (place < written + len(self._end))
+        return jnp.where(real, text, 0), real
+
+    def _lay_out(
+        self, chosen: Bool[Array, "b c"]
+    ) -> tuple[Int32[Array, "b room"], Bool[Array, "b room"]]:
+        """Returns the tokens of the chosen tags one after the other, and which places are taken.
+
+        Where the tokens of each tag end is a sum over the tags before it, and the tag at a place is
+        the first that ends behind it. So besides `chosen` there are but the sums in its size.
+        """
+        counts, tokens = jnp.asarray(self._counts), jnp.asarray(self._tokens)
+        ends = jnp.cumsum(jnp.where(chosen, counts, 0), axis=1, dtype=jnp.int32)
+        place = jnp.arange(self.room, dtype=jnp.int32)
+        first = jax.vmap(lambda row: jnp.searchsorted(row, place, side="right"))(ends)
+        tag = jnp.minimum(first, len(counts) - 1)
+        end = jnp.take_along_axis(ends, tag, axis=1)
+        inside = (place < end) & (end <= self.room)
+        # The first place of a tag has its first token; outside, any index that there is.
+        offset = jnp.clip(place - end + counts[tag], 0, tokens.shape[1] - 1)
+        return tokens[tag, offset], inside
+
+
+def split_ends(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
+    """Returns the ids that a tokenizer puts at the start and at the end of every text.
+
+    They are what it makes of an empty text, parted where another text begins to differ.
+
+    Args:
+      tokenizer: turns texts into ids.
+      name: any text that is not empty.
+    """
+    text, mask = tokenizer(["", name])
+    empty, other = (ids[real].tolist() for ids, real in zip(text, mask, strict=True))
+    shared = 0
+    while shared < min(len(empty), len(other)) and empty[shared] == other[shared]:
+        shared += 1
+    return empty[:shared], empty[shared:]

@@ -1,0 +1,163 @@
+"""Makes a tag list: what captions name, how often, and its tokens (IDEA §3.2, §4.1).
+
+For example:
+  python -m big_align.tools.build_tags --source='data/train-*.tar' \\
+      --source_argument=caption=json.captions --names=oidv6-class-descriptions.csv \\
+      --tokenizer=wordpiece --tokenizer_argument=vocabulary=vocabulary.txt \\
+      --remove_top=50 --max_tags=1000 --output=tags.json
+  python -m big_align.tools.build_tags --source_name=text --source=captions.txt \\
+      --tokenizer=clip --tokenizer_argument=merges=bpe_simple_vocab_16e6.txt.gz --output=tags.json
+
+Without --names tags are the nouns of WordNet that the captions use, compound nouns among them.
+Counts are of captions; words are lemmatised with WordNet. The list goes with the vocabulary of its
+tokenizer.
+"""
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from big_align.data import files, tag_counting, tag_list, vocabulary
+from big_align.data.word_net import WordNet
+from big_align.errors import UserError
+
+SHOWN = 20
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.build_tags",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--source", required=True, help="the path of the captions, or the name of a data set"
+    )
+    parser.add_argument(
+        "--source_name", default="tar",
+        help="its kind: text (a caption a line), or as in config.data.source: tar, folder, csv, "
+        "tfrecord, tfds, ... (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--source_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="another of its arguments, as caption=json.captions; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--captions_used", type=int, help="captions of an example, the first ones (default: all)"
+    )
+    parser.add_argument(
+        "--names", help="OpenImages' class descriptions, a class list of the package, or a file: "
+        "JSON, CSV, or text with a name a line (default: the nouns of WordNet)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tokenizer", default="wordpiece",
+        help="as config.tokenizer.name: wordpiece, clip, roberta, words (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tokenizer_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="one of its arguments, as vocabulary=vocabulary.txt; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min_count", type=int, default=6, help="captions that a tag needs (%(default)s)"
+    )
+    parser.add_argument(
+        "--remove_top", type=int, default=0,
+        help="most frequent tags that are left out, after counting (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--max_tags", type=int, help="tags kept at most, the most frequent first")
+    parser.add_argument("--output", required=True, help="the JSON file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        build_tags(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build_tags(options: argparse.Namespace) -> None:
+    """Makes the list, and says what is in it."""
+    _check(options)
+    tokenizer = _make_tokenizer(options)
+    dictionary = None if options.names else WordNet()
+    names = tag_counting.read_names(options.names) if options.names else None
+    read_captions, node = _open_captions(options)
+    chosen = tag_counting.choose_tags(
+        tag_counting.list_nouns(dictionary) if names is None else names,
+        read_captions, options.min_count, options.remove_top, options.max_tags, dictionary,
+    )  # fmt: skip
+    path = options.output
+    tags = tag_list.make_tag_list(chosen.names, chosen.counts, tokenizer, chosen.removed, path)
+    made_by = {
+        "names": options.names or "nouns of WordNet 3.0",
+        "source": node,
+        "tokenizer": options.tokenizer,
+        **{k: vars(options)[k] for k in ("captions_used", "min_count", "remove_top", "max_tags")},
+        "captions": chosen.captions,
+    }
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    tag_list.write_tag_list(tags, path, made_by)
+    _report(chosen, path)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if not options.output.endswith(".json"):
+        raise UserError(f"--output={options.output} must end in .json")
+    if os.path.exists(options.output) and not options.overwrite:
+        raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
+    for name, least in (("min_count", 1), ("remove_top", 0), ("max_tags", 1), ("captions_used", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name}={value} must be at least {least}")
+
+
+def _make_tokenizer(options: argparse.Namespace) -> Any:
+    from big_align import build, registry, source_embedding
+
+    target = registry.lookup(options.tokenizer, build.TOKENIZERS, "--tokenizer")
+    values = source_embedding.read_values(options.tokenizer_argument, "--tokenizer_argument")
+    return registry.make(target, values, "--tokenizer")
+
+
+def _open_captions(options: argparse.Namespace) -> tuple[Callable[[], Iterable[str]], dict]:
+    """Returns what reads the captions from the beginning, and where they are."""
+    if options.source_name == "text":
+        node = {"name": "text", "path": options.source}
+        try:
+            files.expand_paths(options.source)
+        except ValueError as error:
+            raise UserError(f"--source: {error}") from error
+        return functools.partial(vocabulary.read_lines, options.source), node
+    from big_align import source_embedding
+
+    source, node = source_embedding.open_source(
+        options.source_name, options.source, options.source_argument, captions=True
+    )
+    return functools.partial(tag_counting.read_captions, source, options.captions_used), node
+
+
+def _report(chosen: tag_counting.Chosen, path: str) -> None:
+    if chosen.removed:
+        print(f"left out as most frequent: {', '.join(chosen.removed)}")
+    rows = list(zip(chosen.names, chosen.counts, strict=True))
+    print("\n".join(f"{count:9d}  {name}" for name, count in rows[:SHOWN]))
+    compounds = sum(len(name.split()) > 1 for name in chosen.names)
+    print(
+        f"{path}: {len(rows)} tags, {compounds} of several words, of {chosen.candidates} names, in "
+        f"{chosen.captions} captions; the rarest, {rows[-1][0]}, in {rows[-1][1]}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Draws photographs with a caption and the tags that a trained model finds (IDEA, Fig. 5).
+
+For example:
+  python -m big_align.tools.show_tags --config=configs/idea_flickr8k.py \
+      --workdir=DIR --output=tags.png
+Tags in green are named by another caption of the photograph, those in grey by none.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from big_align import command_line
+
+if TYPE_CHECKING:
+    from big_align.evaluators.found_tags import FoundTags
+
+OUTPUT = flags.DEFINE_string("output", "tags.png", "The picture to write (png, pdf, svg).")
+EVALUATOR = flags.DEFINE_string(
+    "evaluator", None, "Whose examples are shown; by default those of the first found_tags."
+)
+IMAGES = flags.DEFINE_integer("images", 8, "How many photographs are shown.", 1)
+TAGS = flags.DEFINE_integer("tags", 6, "How many tags of each at most.", 1)
+SEED = flags.DEFINE_integer("seed", 0, "Chooses the photographs, among those with a found tag.")
+
+
+def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags":
+    """Returns a `found_tags` evaluator of a config.
+
+    Args:
+      evaluators: by their names in the config.
+      name: of the evaluator; None for the first.
+
+    Raises:
+      ConfigError: there is none, or none of that name.
+    """
+    from big_align.errors import ConfigError
+    from big_align.evaluators.found_tags import FoundTags
+    from big_align.registry import suggest
+
+    known = {key: each for key, each in evaluators.items() if isinstance(each, FoundTags)}
+    if name is None and known:
+        return next(iter(known.values()))
+    if name not in known:
+        wanted = "evaluator" if name is None else f"evaluator {name!r}{suggest(name, known)}"
+        raise ConfigError(
+            f"config.evaluators has no {wanted} that is a found_tags; it has: "
+            f"{', '.join(known) or 'none'}"
+        )
+    return known[name]
+
+
+def main() -> None:
+    """Runs the command."""
+    from big_align import build, config_check, evaluate, pictures, tag_pictures
+
+    config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
+    config_check.check_config(config)
+    tokenizer = build.build_tokenizer(config)
+    evaluator = choose_evaluator(build.build_evaluators(config, tokenizer), EVALUATOR.value)
+    embedder, step = evaluate.load_embedder(config, workdir, tokenizer)
+    found = evaluator.find(embedder)
+    pixels = pictures.read_pixels(evaluator.source)
+    shown = [
+        tag_pictures.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
+        for row in tag_pictures.choose_images(found, IMAGES.value, SEED.value)
+    ]
+    tag_pictures.draw_tags(shown).savefig(OUTPUT.value, dpi=100)
+    some = int(found.found.any(axis=1).sum())
+    print(
+        f"{OUTPUT.value}: {workdir} at step {step}; it finds tags in {some} of {len(found.found)} "
+        "photographs"
+    )
+
+
+if __name__ == "__main__":
+    command_line.run(main)

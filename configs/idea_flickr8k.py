@@ -1,0 +1,46 @@
+"""IDEA's Table 4 in small: photographs with one caption, whose other four tell what it left out.
+
+Arguments, each with what stands before it: `itc`, `mlr`, `tag2text`, `rm_top_freq`, `retain`.
+`mlr` can have `bce` in place of SPLC, as `mlr_bce`. The tag lists, data/flickr8k_tags.json and
+without the most frequent tags data/flickr8k_tags_rare.json, come from the first captions:
+  python -m big_align.tools.build_tags --help
+"""
+
+from big_align.build import complete_config
+from configs import idea_cc3m, two_cores
+
+METHODS = ("itc", "mlr", "mlr_bce", "tag2text", "rm_top_freq", "retain")
+CAPTIONS = "json.captions"
+STEPS, BATCH, PHOTOGRAPHS = 800, 128, 6000
+
+
+def get_config(arg: str = "retain"):
+    """Returns the config of a row of the table."""
+    if arg not in METHODS:
+        raise ValueError(f"configs/idea_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
+    rare = arg in ("rm_top_freq", "retain")
+    tags = "data/flickr8k_tags_rare.json" if rare else "data/flickr8k_tags.json"
+    config = two_cores.get_base()
+    config.total_steps = STEPS
+    config.data.source = two_cores.tar("flickr8k/train-*.tar", caption=CAPTIONS)
+    config.data.captions_used = 1
+    config.data.tags = dict(path=tags, truth=True)
+    row = {"mlr_bce": "mlr", "rm_top_freq": "tag2text"}.get(arg, arg)
+    config.objective = dict(
+        name="idea",
+        temperature=0.1,
+        decoder_width=128,
+        loss="weighted_bce" if arg == "mlr_bce" else "splc",
+        change_step=round(PHOTOGRAPHS / BATCH),  # the paper's first epoch
+        **idea_cc3m.ladder(row),
+    )
+    config.evaluators = dict(
+        retrieval=two_cores.retrieval(),
+        zero_shot=two_cores.zero_shot("tiny_imagenet", "val"),
+    )
+    if row != "itc":
+        test = two_cores.tar("flickr8k/test-*.tar", caption=CAPTIONS)
+        config.evaluators.found = dict(
+            name="found_tags", source=test, transform=two_cores.EVALUATE, tags=tags
+        )
+    return complete_config(config)

@@ -1,0 +1,44 @@
+"""IDEA on drawings with half of their keywords, the other half being the truth about what is found.
+
+Arguments: `mlr`, `mlr_bce` (without SPLC), `retain`. data/twemoji_half-train.tar, -test.tar and
+data/twemoji_tags.json are made by `benchmarks/tags.py`.
+"""
+
+from big_align.build import complete_config
+from configs import idea_cc3m, two_cores
+
+METHODS = ("mlr", "mlr_bce", "retain")
+TAGS = "data/twemoji_tags.json"
+BATCH, DRAWINGS = 128, 1676
+
+
+def get_config(arg: str = "retain"):
+    """Returns the config of a row of the table."""
+    if arg not in METHODS:
+        raise ValueError(f"configs/idea_twemoji.py takes {', '.join(METHODS)}, not {arg!r}")
+    config = two_cores.get_base()
+    config.total_steps = 500
+    # Drawings stay upright and keep their colours: both are what their keywords tell.
+    config.data.transform = "resize(72)|random_resized_crop(64, 0.6, 1.0)"
+    config.data.source = dict(
+        name="tar", path="data/twemoji_half-train.tar", caption="json.captions"
+    )
+    config.data.captions_used = 1
+    config.data.tags = dict(path=TAGS, truth=True)
+    config.objective = dict(
+        name="idea",
+        temperature=0.1,
+        decoder_width=128,
+        loss="weighted_bce" if arg == "mlr_bce" else "splc",
+        change_step=round(DRAWINGS / BATCH),  # the paper's first epoch
+        **idea_cc3m.ladder("mlr" if arg == "mlr_bce" else arg),
+    )
+    config.evaluators = dict(
+        found=dict(
+            name="found_tags",
+            source=dict(name="tar", path="data/twemoji_half-test.tar", caption="json.captions"),
+            transform=two_cores.EVALUATE,
+            tags=TAGS,
+        )
+    )
+    return complete_config(config)

@@ -1,0 +1,124 @@
+"""Evaluators of tags and the picture of them, from the config of a run to what they print."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from big_align import build, config_check, evaluate
+from big_align.command_line import load_config
+from big_align.data.tag_list import make_tag_list, write_tag_list
+from big_align.data.tokenizers import WordTokenizer
+from big_align.state import describe_state
+from tests.data.samples import encode_image, make_pixels, write_tar
+from tests.runs import ROOT, environment
+from tests.tagged_config import WORDS
+
+CONFIG = "tests/tagged_config.py"
+CAPTIONS = (
+    ["a dog", "the dogs on grass", "a ball"],
+    ["the sky", "a dog under the sky"],
+    ["the ball on grass", "the ball"],
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, data_dir):
+    """Holds images with captions, tag lists, and the checkpoint of a model that is not trained."""
+    folder = tmp_path_factory.mktemp("tagged")
+    members = []
+    for number in range(12):
+        facts = json.dumps({"captions": CAPTIONS[number % 3]}).encode()
+        pixels = encode_image(make_pixels(20 * number))
+        members += [(f"{number:03d}.png", pixels), (f"{number:03d}.json", facts)]
+    write_tar(folder / "images.tar", members)
+    tokenizer = WordTokenizer(WORDS, length=8)
+    for name, tags in (("tags", ("dog", "ball", "grass", "sky")), ("other", ("dog", "sky"))):
+        made = make_tag_list(tags, range(len(tags), 0, -1), tokenizer)
+        write_tag_list(made, str(folder / f"{name}.json"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NLTK_DATA", str(data_dir / "nltk_data"))
+        save_untrained(load_config(f"{CONFIG}:{folder}"), folder / "run")
+    return folder
+
+
+def save_untrained(config, workdir):
+    mesh, tokenizer = build.build_mesh(config), build.build_tokenizer(config)
+    _, create = describe_state(
+        build.build_objective(config, mesh, tokenizer),
+        build.build_optimizer(config)[0],
+        build.example_batch(config, tokenizer),
+        mesh,
+    )
+    checkpointer = build.build_checkpointer(config, str(workdir))
+    checkpointer.save(create(), build.describe_run(config, tokenizer))
+    checkpointer.close()
+
+
+def show(folder, data_dir, *flags):
+    command = [sys.executable, "-m", "big_align.tools.show_tags", f"--config={CONFIG}:{folder}"]
+    variables = environment(devices=1) | {"NLTK_DATA": str(data_dir / "nltk_data")}
+    return subprocess.run(
+        [*command, f"--workdir={folder / 'run'}", *flags],
+        cwd=ROOT, env=variables, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_the_picture_shows_two_photographs_a_row(folder, data_dir, tmp_path):
+    output = tmp_path / "tags.png"
+    done = show(folder, data_dir, f"--output={output}", "--images=4", "--tags=2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{output}: {folder / 'run'} at step 0; it finds tags in ")
+    assert done.stdout.endswith(" of 12 photographs\n")
+    assert Image.open(output).height == pytest.approx(2 * 175, abs=2)
+    # The red of an image is 20 times its number.
+    pixels = np.asarray(Image.open(output).convert("RGB"))
+    shown = {level for level in range(0, 240, 20) if (pixels == (level, 0, 7)).all(-1).sum() > 5000}
+    assert len(shown) == 4
+
+
+def test_an_evaluator_of_another_kind_is_one_line(folder, data_dir):
+    done = show(folder, data_dir, "--evaluator=recognition")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: config.evaluators has no evaluator 'recognition' that is a found_tags; it has: "
+        "found\n"
+    )
+
+
+def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkeypatch):
+    monkeypatch.setenv("NLTK_DATA", str(data_dir / "nltk_data"))
+    results = evaluate.run(load_config(f"{CONFIG}:{folder}"), str(folder / "run"))
+    # Missed are grass and ball ("dogs" is given as "dog"), dog, and nothing.
+    assert results["found/missed_per_image"] == 1
+    assert results["recognition/tags"] == 4
+    for name, value in results.items():
+        assert np.isfinite(value), name
+    assert 0 < results["recognition/map"] <= 1
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("--config.objective.recognition=False", "evaluators.found: .*trains no recogniser"),
+        ("--config.evaluators.found.tags={folder}/other.json", "found.tags = .*other tags than"),
+        ("--config.evaluators.found.tags={folder}/none.json", "found: tag list .*no such file"),
+        ("--config.evaluators.recognition.truths=x", "no field 'truths'"),
+        ("--config.evaluators.recognition.threshold=high", "threshold"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused_before_it_runs(folder, override, message):
+    with pytest.raises(ValueError, match=message):
+        config = load_config(f"{CONFIG}:{folder}", override.format(folder=folder))
+        config_check.check_config(config)
+
+
+def test_evaluators_of_tags_need_an_objective_that_recognises_them(folder):
+    config = load_config(f"{CONFIG}:{folder}")
+    with config.unlocked():
+        config.objective = dict(name="clip")
+    with pytest.raises(ValueError, match="found: the objective 'clip' recognises no tags; train"):
+        config_check.check_config(config)
