@@ -17,7 +17,8 @@ def get_config(arg: str = "retain"):
     if arg not in METHODS:
         raise ValueError(f"configs/idea_twemoji.py takes {', '.join(METHODS)}, not {arg!r}")
     config = two_cores.get_base()
-    config.total_steps = 500
+    config.total_steps = 300
+    config.schedule.learning_rate = 2e-3
     # Drawings stay upright and keep their colours: both are what their keywords tell.
     config.data.transform = "resize(72)|random_resized_crop(64, 0.6, 1.0)"
     config.data.source = dict(
@@ -29,6 +30,7 @@ def get_config(arg: str = "retain"):
         name="idea",
         temperature=0.1,
         decoder_width=128,
+        decoder_groups=20,
         loss="weighted_bce" if arg == "mlr_bce" else "splc",
         change_step=round(DRAWINGS / BATCH),  # the paper's first epoch
         **idea_cc3m.ladder("mlr" if arg == "mlr_bce" else arg),

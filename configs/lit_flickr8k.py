@@ -10,7 +10,7 @@ from configs import two_cores
 def get_config():
     """Returns the config."""
     config = two_cores.get_base()
-    config.total_steps = 800
+    config.total_steps = 500
     config.data.source = two_cores.flickr8k_captions()["source"]
     config.objective = dict(name="lit", temperature=0.1)
     config.optimizer.frozen = ("model/image",)

@@ -58,6 +58,7 @@ class Idea(Clip):
       head: "ml_decoder" on the spatial tokens, or "cls", a linear layer on the pooled features.
       decoder_width: of the ML-Decoder, whose perceptron is 8/3 as wide; a multiple of 8. Its
         default adds the FLOPs that the paper counts (§4.5) with its other defaults.
+      decoder_groups: queries of the ML-Decoder (its authors: 100).
       loss: "bce", "weighted_bce", "splc" or "splc_focal", see `losses.tag_recognition`.
       prior: probability of every tag before training, which the bias of the logits makes (Lin et
         al. 2017, §3.3). SPLC strengthens what it finds: a tag that starts near the threshold, as
@@ -83,6 +84,7 @@ class Idea(Clip):
         recognition: bool = True,
         head: str = "ml_decoder",
         decoder_width: int = 768,
+        decoder_groups: int = 100,
         loss: str = "splc",
         prior: float = 0.01,
         threshold: float = 0.6,
@@ -103,6 +105,8 @@ class Idea(Clip):
             raise ValueError(f"change_step = {change_step} must be at least 0")
         if decoder_width < 8 or decoder_width % 8:
             raise ValueError(f"decoder_width = {decoder_width} is no multiple of the 8 heads")
+        if decoder_groups < 1:
+            raise ValueError(f"decoder_groups = {decoder_groups} must be at least 1")
         self.tags = tags
         self.recognition = recognition
         self.loss_name = loss
@@ -113,10 +117,11 @@ class Idea(Clip):
         self.spatial = head == "ml_decoder"
         bias = math.log(prior / (1 - prior))
         init = nn.initializers.constant(bias)
-        self.recognizer = make_classifier(len(tags.names), bias_init=init)
+        self.recognizer = make_classifier(len(tags.names)).clone(bias_init=init)
         if self.spatial:
             self.recognizer = MLDecoder(
                 classes=len(tags.names),
+                groups=decoder_groups,
                 width=decoder_width,
                 mlp_dim=decoder_width * 8 // 3,
                 initial_bias=bias,
