@@ -42,7 +42,7 @@ LADDER = {
     "+ RmTopFreq": "rm_top_freq",
     "+ Retain": "retain",
 }
-TWEMOJI = {"MLR": "mlr", "MLR without SPLC": "mlr_bce", "all of IDEA": "retain"}
+TWEMOJI = {"MLR": "mlr", "MLR without SPLC": "mlr_bce"}
 REMOVED = 20
 """The most frequent tags that RmTopFreq leaves out; the paper does not say how many."""
 EPOCHS = (2, 4, 6, 8)
