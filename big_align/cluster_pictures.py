@@ -149,12 +149,12 @@ def _check_fit(embeddings: np.ndarray, clusters: np.ndarray, centers: np.ndarray
 
 
 def draw_cosines(measured: Mapping[str, Cosines]) -> Figure:
-    """Draws the histograms and, of several, the means in their order.
+    """Draws the histograms and, of three and more, which make a curve, the means in their order.
 
     Args:
       measured: by a title, as the step of training.
     """
-    panels = 2 if len(measured) == 1 else 4
+    panels = 2 if len(measured) < 3 else 4
     figure = Figure(figsize=(4 * panels, 3.2), layout="constrained")
     axes = figure.subplots(1, panels)
     middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1

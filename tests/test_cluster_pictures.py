@@ -106,17 +106,18 @@ def test_histograms_have_area_one_and_means_follow_the_order():
     zimg, clusters, centers = draw_cosine_data()
     series = {
         step: cluster_pictures.measure_cosines([(zimg + x, clusters)], centers)
-        for step, x in {"10": 0.0, "20": 1.0}.items()
+        for step, x in {"10": 0.0, "20": 1.0, "30": 2.0}.items()
     }
     figure = cluster_pictures.draw_cosines(series)
     assert len(figure.axes) == 4
     for axis in figure.axes[:2]:
-        assert [line.get_label() for line in axis.lines] == ["10", "20"]
+        assert [line.get_label() for line in axis.lines] == ["10", "20", "30"]
         for line in axis.lines:
             np.testing.assert_allclose(line.get_ydata().mean() * 2, 1)
     means = figure.axes[2].lines[0].get_ydata()
     np.testing.assert_array_equal(means, [x.positive_mean for x in series.values()])
-    assert len(cluster_pictures.draw_cosines({"only": series["10"]}).axes) == 2
+    few = {step: series[step] for step in ("10", "30")}
+    assert len(cluster_pictures.draw_cosines(few).axes) == 2  # two points are no curve
 
 
 def make_gradient():
