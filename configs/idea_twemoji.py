@@ -10,7 +10,6 @@ from configs import idea_cc3m, two_cores
 METHODS = ("mlr", "mlr_bce")
 TAGS = "data/twemoji_tags.json"
 BATCH, DRAWINGS = 128, 1676
-THRESHOLD = 0.3  # half of the keywords are given, so a sure one's probability is about a half
 
 
 def get_config(arg: str = "mlr"):
@@ -29,7 +28,7 @@ def get_config(arg: str = "mlr"):
     config.data.tags = dict(path=TAGS, truth=True)
     config.objective = dict(
         name="idea",
-        threshold=THRESHOLD,
+        threshold=0.6,  # §4.1
         temperature=0.1,
         decoder_width=128,
         decoder_groups=20,
@@ -43,7 +42,6 @@ def get_config(arg: str = "mlr"):
             source=dict(name="tar", path="data/twemoji_half-test.tar", caption="json.captions"),
             transform=two_cores.EVALUATE,
             tags=TAGS,
-            threshold=THRESHOLD,
         )
     )
     return complete_config(config)
