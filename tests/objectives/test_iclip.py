@@ -230,7 +230,7 @@ def run_whole(devices, microbatches=1, classes=13, label=LABELS, **options):
             return full_gradients(*arguments)
         return accumulated_gradients(*arguments, microbatches)
 
-    grads, _, loss, metrics = jax.jit(run)()
+    grads, _, loss, metrics, _ = jax.jit(run)()
     return loss, grads, metrics
 
 

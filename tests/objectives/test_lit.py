@@ -54,7 +54,7 @@ def with_embeddings(objective, params, model_state, batch):
 def differentiate(objective, params, model_state, batch, gradients=full_gradients):
     batch = sharding.place_batch(batch, objective.mesh)
     arguments = objective, params, model_state, batch, KEY, objective.mesh
-    grads, new_state, loss, _ = jax.jit(lambda: gradients(*arguments))()
+    grads, new_state, loss, *_ = jax.jit(lambda: gradients(*arguments))()
     jax.tree.map(np.testing.assert_array_equal, new_state, model_state)
     return loss, grads
 
