@@ -75,7 +75,7 @@ def test_labels_show_the_same_images_at_every_run(source, tmp_path, capsys):
 
 def test_cosines_of_several_folders_and_tables(source, tmp_path, capsys):
     clusters = f"--clusters={write_clusters(tmp_path / 'c', source)}"
-    folders = [write_embeddings(tmp_path / f"step_{n}", source, n) for n in range(2)]
+    folders = [write_embeddings(tmp_path / f"step_{n}", source, n) for n in range(3)]
     one = run(capsys, tmp_path / "one", clusters, "--embeddings", folders[0])
     both = run(capsys, tmp_path / "both", clusters, "--embeddings", *folders)
     assert list(one) == list(both) == ["cosines.png"]

@@ -40,7 +40,7 @@ def folder(tmp_path_factory, data_dir):
         made = make_tag_list(tags, range(len(tags), 0, -1), tokenizer)
         write_tag_list(made, str(folder / f"{name}.json"), {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NLTK_DATA", str(data_dir / "nltk_data"))
+        patch.setattr("nltk.data.path", [str(data_dir / "nltk_data")])
         save_untrained(load_config(f"{CONFIG}:{folder}"), folder / "run")
     return folder
 
@@ -90,7 +90,7 @@ def test_an_evaluator_of_another_kind_is_one_line(folder, data_dir):
 
 
 def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkeypatch):
-    monkeypatch.setenv("NLTK_DATA", str(data_dir / "nltk_data"))
+    monkeypatch.setattr("nltk.data.path", [str(data_dir / "nltk_data")])
     results = evaluate.run(load_config(f"{CONFIG}:{folder}"), str(folder / "run"))
     # Missed are grass and ball ("dogs" is given as "dog"), dog, and nothing.
     assert results["found/missed_per_image"] == 1
