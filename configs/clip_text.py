@@ -35,3 +35,13 @@ def imagenet_zero_shot() -> dict:
     return dict(
         name="zero_shot", source=imagenet("validation"), transform=EVALUATE, names="imagenet"
     )
+
+
+def imagenet_linear_probe() -> dict:
+    """Returns the evaluator of frozen features by CLIP's protocol."""
+    return dict(
+        name="linear_probe",
+        train_source=imagenet("train"),
+        source=imagenet("validation"),
+        transform=EVALUATE,
+    )

@@ -70,13 +70,6 @@ def get_config(arg: str = ""):
         margin=0.3,
         scale=64.0,
     )
-    config.evaluators = dict(
-        imagenet=dict(
-            name="linear_probe",
-            train_source=clip_text.imagenet("train"),
-            source=clip_text.imagenet("validation"),
-            transform=clip_text.EVALUATE,
-        )
-    )
+    config.evaluators = dict(imagenet=clip_text.imagenet_linear_probe())
     config.evaluate_every = config.total_steps
     return complete_config(config)

@@ -48,13 +48,6 @@ def get_config(arg: str = ""):
         sampling_ratio=0.1,  # A.2
         margin=0.3,  # A.1
     )
-    config.evaluators = dict(
-        imagenet=dict(
-            name="linear_probe",
-            train_source=clip_text.imagenet("train"),
-            source=clip_text.imagenet("validation"),
-            transform=clip_text.EVALUATE,
-        )
-    )
+    config.evaluators = dict(imagenet=clip_text.imagenet_linear_probe())
     config.evaluate_every = config.total_steps
     return complete_config(config)

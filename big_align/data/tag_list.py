@@ -112,7 +112,7 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
                 f"the tag {name!r} fills a text of {tokenizer.length} tokens: raise the length of "
                 "the tokenizer or leave the tag out"
             )
-        start = _count_shared(row, ends)
+        start = count_shared(row, ends)
         end = len(row) - (len(ends) - start)
         ids = row[start:end]
         if row[end:] != ends[start:] or not ids or unknown in ids:
@@ -124,7 +124,7 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
     return found
 
 
-def _count_shared(one: list[int], other: list[int]) -> int:
+def count_shared(one: list[int], other: list[int]) -> int:
     """Counts the ids with which both begin."""
     count = 0
     while count < min(len(one), len(other)) and one[count] == other[count]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
-from big_align.data.tag_list import TagList
+from big_align.data.tag_list import TagList, count_shared
 from big_align.data.tokenizers import Tokenizer
 
 
@@ -96,7 +96,5 @@ def split_ends(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
     """
     text, mask = tokenizer(["", name])
     empty, other = (ids[real].tolist() for ids, real in zip(text, mask, strict=True))
-    shared = 0
-    while shared < min(len(empty), len(other)) and empty[shared] == other[shared]:
-        shared += 1
+    shared = count_shared(empty, other)
     return empty[:shared], empty[shared:]
