@@ -6,10 +6,14 @@ Any field of the config is changed by --config.field=value. See README.md.
 from absl import flags
 
 from big_align import command_line, processes
+from big_align.errors import UserError
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
 DISTRIBUTED = flags.DEFINE_bool(
     "distributed", False, "Join the other processes; JAX finds them (Slurm, TPU pods), or launch/."
+)
+PROFILE = flags.DEFINE_string(
+    "profile", None, "Trace these steps of training, FIRST:LAST, into WORKDIR/profile."
 )
 
 
@@ -17,10 +21,17 @@ def main() -> None:
     """Runs one mode."""
     if DISTRIBUTED.value:
         processes.join_processes()
-    from big_align import evaluate, train
+    from big_align import agreement, evaluate, profiling, train
 
-    run = {"train": train.run, "eval": evaluate.run}[MODE.value]
-    run(command_line.CONFIG.value, command_line.WORKDIR.value)
+    config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
+    steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None
+    agreement.check_start(config)
+    if MODE.value == "eval":
+        if steps:
+            raise UserError("--profile traces steps of training; --mode=eval has none")
+        evaluate.run(config, workdir)
+    else:
+        train.run(config, workdir, steps)
 
 
 if __name__ == "__main__":

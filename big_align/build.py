@@ -11,6 +11,7 @@ import flax.linen as nn
 import numpy as np
 import optax
 from jax.sharding import Mesh
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from big_align import data_parts, optim, sharding
@@ -267,7 +268,7 @@ def build_source(node: Node, where: str) -> Source:
 
 
 def build_train_loader(
-    config: Node, tokenizer: Any, rows: tuple[int, int]
+    config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainLoader | MixtureLoader:
     """Builds the loader of this process's rows of every training batch."""
     parts, size = data_parts.read_parts(config), config["batch_size"]

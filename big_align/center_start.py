@@ -163,8 +163,8 @@ class SampleDistances:
         block = min(ROWS, part)
         size = -(-part // block) * block * mesh.size
         self._sample = place_rows(Sample(sample), 0, size, mesh)
-        low, high = sharding.process_rows(mesh, size)
-        nothing = {"cosine": np.full(high - low, -1, np.float32)}
+        mine = len(sharding.process_rows(mesh, size))
+        nothing = {"cosine": np.full(mine, -1, np.float32)}
         self._cosine = sharding.place_batch(nothing, mesh)["cosine"]
         self._update, self._collect = _compile(mesh, block)
 

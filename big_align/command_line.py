@@ -5,6 +5,7 @@ main.py and the tools that work on a run share it; each adds its own absl flags.
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 
@@ -15,7 +16,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from big_align.errors import UserError
+from big_align import processes
+from big_align.errors import Stopped, UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where metrics, events and checkpoints lie.")
@@ -41,7 +43,11 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the command line and calls `main`; an error that the user can mend is one line."""
+    """Parses the command line and calls `main`; an error that the user can mend is one line.
+
+    The exit status is 0 when `main` has finished, 1 after an error, and that of `Stopped` when it
+    was told to stop.
+    """
     flags.mark_flags_as_required(["config", "workdir"])
     app.run(lambda _: _report_errors(main), flags_parser=_parse_argv)
 
@@ -54,7 +60,17 @@ def _report_errors(main: Callable[[], None]) -> None:
         main()
     except (UserError, FileNotFoundError) as error:
         logging.flush()
+        processes.fail(error)
         sys.exit(f"error: {error}")
+    except Stopped as stop:
+        import jax
+
+        if jax.process_index() == 0:
+            print(stop)
+        sys.exit(Stopped.STATUS)
+    except KeyboardInterrupt as error:
+        processes.fail(error)
+        sys.exit(128 + signal.SIGINT)
 
 
 def _parse_argv(argv: list[str]) -> list[str]:

@@ -9,9 +9,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from big_align import build, data_parts
+from big_align import build, data_parts, sharding
 from big_align.build import GIVEN, without
 from big_align.checkpoint import Checkpointer
+from big_align.compilation import check_cache, check_options
 from big_align.data.joins import FOLDERS as JOINED
 from big_align.data.loader import TrainLoader
 from big_align.data.mixture import part_rows
@@ -26,8 +27,11 @@ FIELDS = {
     "batch_size",
     "total_steps",
     "microbatches",
+    "gradient_dtype",
     "average_decay",
     "log_every",
+    "compilation_cache",
+    "compiler_options",
     "mesh",
     "data",
     "tokenizer",
@@ -42,8 +46,9 @@ FIELDS = {
     "checkpoint",
     "init",
 }
-ADDED = {"init", "mixing"}
+ADDED = {"compilation_cache", "compiler_options", "gradient_dtype", "init", "mixing"}
 """Fields that workdirs of earlier versions may lack."""
+GRADIENT_DTYPES = ("float32", "bfloat16")
 INIT = ("all", "image", "text")
 """What of a model may start from earlier weights; the table of centres may too."""
 
@@ -65,14 +70,20 @@ def check_config(config: Node) -> None:
     for field in ("batch_size", "total_steps", "microbatches", "log_every", "evaluate_every"):
         if config[field] < 1:
             raise ConfigError(f"config.{field} = {config[field]} must be at least 1")
+    if config["gradient_dtype"] not in GRADIENT_DTYPES:
+        raise ConfigError(
+            f"config.gradient_dtype = {config['gradient_dtype']!r} is unknown"
+            f"{suggest(config['gradient_dtype'], GRADIENT_DTYPES)}; known: "
+            f"{', '.join(GRADIENT_DTYPES)}"
+        )
     if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
         raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
     for name, parts in (("batch_size", config["microbatches"]), ("evaluate_batch_size", 1)):
         if config[name] % (jax.device_count() * parts):
-            raise ConfigError(
-                f"config.{name} = {config[name]} is not a multiple of {jax.device_count()} devices"
-                + (f" times config.microbatches = {parts}" if parts > 1 else "")
-            )
+            wrong = sharding.explain_division(config[name], jax.device_count(), parts)
+            raise ConfigError(f"config.{name} = {config[name]} {wrong}")
+    check_cache(config["compilation_cache"])
+    check_options(config["compiler_options"])
     _check_data(config)
     _check_init(config["init"])
     keeping = without(config["checkpoint"], "every")

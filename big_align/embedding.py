@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align import sharding
 from big_align.errors import UserError
-from big_align.types import ModelState, Objective, Params
+from big_align.types import Batch, ModelState, Objective, Params
 
 REMEDIES = {
     "image_features": "evaluate its embeddings in place of the features: what='embedding'",
@@ -60,13 +60,11 @@ class Embedder:
                     f"{REMEDIES.get(verb, 'another objective is needed')}"
                 )
             # The mask goes along, so that every process learns which rows of the others are real.
-            self._compiled[verb] = jax.jit(
-                lambda params, model_state, batch: (
-                    jnp.float32(apply(params, model_state, batch)),
-                    batch["mask"],
-                ),
-                out_shardings=sharding.replicated(self.mesh),
-            )
+            def run(params: Params, model_state: ModelState, batch: Batch) -> tuple:
+                with sharding.weights_on(self.mesh):
+                    return jnp.float32(apply(params, model_state, batch)), batch["mask"]
+
+            self._compiled[verb] = jax.jit(run, out_shardings=sharding.replicated(self.mesh))
         return self._compiled[verb]
 
     def _apply(
@@ -142,11 +140,11 @@ class Embedder:
         Returns:
           Unit-length embeddings, on every process.
         """
-        count, low, high = len(text), *self.rows
+        count = len(text)
         rows = []
         for start in range(0, count, self.batch_size):
             # Padding repeats the last text: a row of nothing but padding could be not finite.
-            picked = np.minimum(np.arange(start + low, start + high), count - 1)
+            picked = np.minimum(start + self.rows, count - 1)
             mask = np.ones(len(picked), bool)
             batch = {"text": text[picked], "text_mask": text_mask[picked], "mask": mask}
             rows.append(self._apply("embed_text", batch)[0])

@@ -1,4 +1,7 @@
-"""Errors that a user can mend; main.py prints them as one line, without a traceback."""
+"""Errors that a user can mend; main.py prints them as one line, without a traceback.
+
+`Stopped` is none, but it ends a run early as they do.
+"""
 
 
 class UserError(ValueError):
@@ -31,3 +34,10 @@ class WeightsMismatch(UserError):
 
 class WeightFileError(UserError):
     """A file of weights is missing, damaged, not what its name says, or cannot be written."""
+
+
+class Stopped(Exception):
+    """The run was told to stop and has saved; the same command continues it."""
+
+    STATUS = 75
+    """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""

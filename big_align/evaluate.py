@@ -8,6 +8,7 @@ import optax
 from jax.sharding import Mesh
 
 from big_align import build, config_check
+from big_align.compilation import use_cache
 from big_align.embedding import Embedder
 from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch
 from big_align.evaluators.retrieval import Retrieval
@@ -117,6 +118,7 @@ def run(config: Any, workdir: str) -> dict[str, float]:
       MissingCheckpoint: there is no checkpoint, and `config.init` names nothing.
     """
     config_check.check_config(config)
+    use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)
     embedder, step = load_embedder(config, workdir, tokenizer)
     results = evaluate_all(build.build_evaluators(config, tokenizer), embedder)

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import pathlib
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,24 +11,8 @@ import jax
 import tensorboardX
 from tqdm import tqdm
 
-PEAK_FLOPS = {
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-}
-"""Published dense bf16 FLOP/s of one JAX device (a core of v2 and v3), by prefix of its kind."""
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Returns the published bf16 FLOP/s of a kind of device, None if it is not in the table."""
-    kinds = [kind for kind in PEAK_FLOPS if device_kind.startswith(kind)]
-    return PEAK_FLOPS[max(kinds, key=len)] if kinds else None
+from big_align.chips import find_chip
+from big_align.goodput import Clock
 
 
 def drop_after(path: pathlib.Path, step: int) -> None:
@@ -109,14 +92,18 @@ class Progress:
       step: the step that the run continues from.
       total_steps: the last step.
       batch_size: examples a step, over all processes.
-      step_flops: FLOPs of one step on one device; None if unknown.
+      step_flops: model FLOPs of one step on one device.
+      clock: divides the time; steps and waiting for data are the time of a step.
     """
 
-    def __init__(self, step: int, total_steps: int, batch_size: int, step_flops: float | None):
+    def __init__(
+        self, step: int, total_steps: int, batch_size: int, step_flops: float, clock: Clock
+    ):
         self._batch_size = batch_size
-        peak = peak_flops(jax.local_devices()[0].device_kind)
-        self._flops = (step_flops, peak)
-        self._start, self._waited, self._steps = time.monotonic(), 0.0, 0
+        self._clock = clock
+        self._step_flops = step_flops
+        self._chip = find_chip(jax.local_devices()[0].device_kind)
+        self._since, self._steps = clock.seconds(), 0
         self._rates: dict[str, float] = {}
         self._bar = tqdm(
             total=total_steps,
@@ -128,10 +115,8 @@ class Progress:
 
     def wait_for(self, batches: Iterator[Any]) -> Any:
         """Takes the next batch and counts the time as waiting for data."""
-        start = time.monotonic()
-        batch = next(batches)
-        self._waited += time.monotonic() - start
-        return batch
+        with self._clock.phase("data"):
+            return next(batches)
 
     def advance(self) -> None:
         """Counts one step."""
@@ -143,21 +128,20 @@ class Progress:
 
         Steps that leave the queue together share their rates: without a new step they stay.
         """
-        seconds = max(time.monotonic() - self._start, 1e-9)
         if self._steps:
+            now = self._clock.seconds()
+            spent = {k: now[k] - self._since[k] for k in ("steps", "repeated_steps", "data")}
+            seconds = max(sum(spent.values()), 1e-9)
             self._rates = {
                 "images_per_second": self._steps * self._batch_size / seconds,
                 "step_seconds": seconds / self._steps,
-                "data_wait_seconds": self._waited / self._steps,
+                "data_wait_seconds": spent["data"] / self._steps,
             }
-            flops, peak = self._flops
-            if flops:
-                self._rates["device_flops_per_second"] = flops * self._steps / seconds
-                if peak:
-                    self._rates["model_flop_utilisation"] = (
-                        self._rates["device_flops_per_second"] / peak
-                    )
-        self._start, self._waited, self._steps = time.monotonic(), 0.0, 0
+            flops = self._step_flops * self._steps / seconds
+            self._rates["device_flops_per_second"] = flops
+            if self._chip:
+                self._rates["model_flop_utilization"] = flops / self._chip.device_flops
+            self._since, self._steps = now, 0
         return dict(self._rates)
 
     def show(self, scalars: Mapping[str, float]) -> None:

@@ -146,13 +146,15 @@ def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "c
       chunk: a multiple of the number of devices; what lies behind the last row is zero.
       mesh: the devices.
     """
-    low, high = sharding.process_rows(mesh, chunk)
-    start, end = (min(first + place, rows.count) for place in (low, high))
-    found = rows.read(start, end)
-    missing = high - low - len(found)
-    if missing:
-        found = np.concatenate([found, np.zeros((missing, rows.dim), found.dtype)])
-    return sharding.place_batch({"rows": found}, mesh)["rows"]
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        low, high, _ = index[0].indices(chunk)
+        found = rows.read(*(min(first + place, rows.count) for place in (low, high)))
+        missing = high - low - len(found)
+        return np.concatenate([found, np.zeros((missing, rows.dim), found.dtype)])
+
+    placement = sharding.batch_sharding(mesh)
+    return jax.make_array_from_callback((chunk, rows.dim), placement, read)
 
 
 def round_chunk(chunk: int, count: int, mesh: Mesh) -> int:

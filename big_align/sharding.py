@@ -1,20 +1,26 @@
 """Placement: the mesh, the table from logical axes to mesh axes, and where every array lies.
 
-This is the only module that knows the mesh. The mesh has two axes: `data` and `fsdp`. The batch is
-split over both. Parameters whose logical axes stand in `RULES` are stored in pieces over `fsdp`
-together with their optimizer moments; `gather` collects them for a computation, and its transpose
-scatters their gradients back.
+This is the only module that knows the mesh. The mesh has two axes: `data` and `fsdp`. The order of
+its devices follows the wires of the machine: `fsdp`, over which most bytes move, lies within a TPU
+slice or a GPU node, and `data` goes over slices and nodes. The batch is split over both. Parameters
+whose logical axes stand in `RULES` are stored in pieces over `fsdp` together with their optimizer
+moments; `layer_weights` collects them where a layer needs them and sums their gradients.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
+from big_align.device_order import arrange_devices
 from big_align.types import Batch
 
 BATCH_AXES = ("data", "fsdp")
@@ -31,23 +37,32 @@ RULES = {
 """Logical axis of a parameter -> mesh axis, None for an axis that is never split."""
 
 
-def make_mesh(fsdp: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Makes the (data, fsdp) mesh over all devices.
+def make_mesh(
+    fsdp: int = 1,
+    devices: Sequence[Any] | None = None,
+    shape: tuple[int, int] | None = None,
+) -> Mesh:
+    """Makes the (data, fsdp) mesh over all devices, in an order that suits the machine.
 
     Args:
       fsdp: over how many devices each parameter is split; divides the number of devices.
-      devices: the devices to use; all of them by default.
+      devices: the devices to use, or descriptions of them; all of them by default.
+      shape: sizes of both axes, in place of `fsdp`.
 
     Raises:
-      ValueError: `fsdp` does not divide the number of devices.
+      ValueError: the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
-    if fsdp < 1 or len(devices) % fsdp:
+    count = len(devices)
+    if shape is not None and (len(shape) != 2 or min(shape) < 1 or math.prod(shape) != count):
         raise ValueError(
-            f"mesh.fsdp = {fsdp} does not divide the number of devices, {len(devices)}"
+            f"mesh.shape = {tuple(shape)} are not two sizes, of data and of fsdp, whose product "
+            f"is the number of devices, {count}"
         )
-    shape = (len(devices) // fsdp, fsdp)
-    return jax.make_mesh(shape, BATCH_AXES, axis_types=(AxisType.Auto,) * 2, devices=devices)
+    fsdp = fsdp if shape is None else shape[1]
+    if fsdp < 1 or count % fsdp:
+        raise ValueError(f"mesh.fsdp = {fsdp} does not divide the number of devices, {count}")
+    return Mesh(arrange_devices(devices, fsdp), BATCH_AXES, axis_types=(AxisType.Auto,) * 2)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -70,34 +85,89 @@ def microbatch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
 
 
-def process_rows(mesh: Mesh, batch_size: int) -> tuple[int, int]:
-    """Returns the rows [low, high) of the global batch that this process has to load.
+def process_rows(mesh: Mesh, batch_size: int, process: int | None = None) -> Int[np.ndarray, " r"]:
+    """Returns the rows of the global batch that a process has to load, in ascending order.
+
+    The mesh follows the machine, so the devices of a process may hold rows anywhere in the batch.
+
+    Args:
+      mesh: the devices.
+      batch_size: rows of the global batch.
+      process: its number; None for this one.
 
     Raises:
-      ValueError: the batch does not divide over the devices, or the rows of this process are not
-        contiguous (the mesh interleaves processes).
+      ValueError: the batch does not divide over the devices.
     """
     if batch_size % mesh.size:
-        raise ValueError(
-            f"batch_size = {batch_size} is not a multiple of the number of devices, {mesh.size}"
-        )
-    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    starts = {s[0].start or 0: batch_size if s[0].stop is None else s[0].stop for s in slices}
-    low, high = min(starts), max(starts.values())
-    if sum(stop - start for start, stop in starts.items()) != high - low:
-        raise ValueError(f"the rows of process {jax.process_index()} are not contiguous: {starts}")
-    return low, high
+        raise ValueError(f"batch_size = {batch_size} {explain_division(batch_size, mesh.size)}")
+    process = _this_process() if process is None else process
+    mine = np.flatnonzero([device.process_index == process for device in mesh.devices.flat])
+    rows = batch_size // mesh.size
+    return (mine[:, None] * rows + np.arange(rows)).reshape(-1)
+
+
+def _this_process() -> int:
+    return jax.local_devices()[0].process_index
+
+
+def explain_division(size: int, devices: int, microbatches: int = 1) -> str:
+    """Says, after "X = size", that it does not divide over the devices, and what would."""
+    parts = devices * microbatches
+    below, above = size - size % parts, size - size % parts + parts
+    nearest = f"{below} and {above} are the nearest that are" if below else f"{above} is the least"
+    times = f" times microbatches = {microbatches}" if microbatches > 1 else ""
+    plural = "s" if devices > 1 else ""
+    return f"is not a multiple of {devices} device{plural}{times}; {nearest}"
 
 
 def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> Batch:
-    """Makes global arrays from the rows that each process has loaded."""
-    sharding = batch_sharding(mesh)
-    return {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}
+    """Makes global arrays from the rows that each process has loaded, those of `process_rows`."""
+    local = sum(device.process_index == _this_process() for device in mesh.devices.flat)
+
+    def place(array: np.ndarray) -> jax.Array:
+        size = len(array) // local * mesh.size
+        rows = process_rows(mesh, size)
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            low, high, _ = index[0].indices(size)
+            first = np.searchsorted(rows, low)
+            return array[first : first + high - low]
+
+        return jax.make_array_from_callback((size, *array.shape[1:]), batch_sharding(mesh), read)
+
+    return {name: place(array) for name, array in batch.items()}
 
 
-def gather(tree: Any, mesh: Mesh) -> Any:
-    """Collects every leaf on every device inside a compiled function."""
-    return jax.lax.with_sharding_constraint(tree, replicated(mesh))
+class WeightPlace(NamedTuple):
+    """Where weights lie in pieces, and in which type their gradients are summed."""
+
+    mesh: Mesh
+    sum_dtype: str
+
+
+_PLACE: contextvars.ContextVar[WeightPlace | None] = contextvars.ContextVar("place", default=None)
+
+
+@contextlib.contextmanager
+def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
+    """Traces layers whose weights lie in pieces on a mesh.
+
+    Args:
+      mesh: the devices; None where a function is traced for one device of several, which has its
+        weights whole.
+      sum_dtype: in which gradients of weights are summed over devices. A tower that computes in
+        bfloat16 makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
+    """
+    token = _PLACE.set(None if mesh is None else WeightPlace(mesh, sum_dtype))
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
+def weight_place() -> WeightPlace | None:
+    """Returns where the weights of the layer that is traced lie; None where it has them whole."""
+    return _PLACE.get()
 
 
 def map_rows(
@@ -120,7 +190,8 @@ def map_rows(
     run = jax.shard_map(
         function, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False
     )
-    return run(whole, rows)
+    with weights_on(None):
+        return run(whole, rows)
 
 
 def map_shards(function: Callable[[Any, Any], Any], split: Any, whole: Any, mesh: Mesh) -> Any:
@@ -153,19 +224,20 @@ def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
       The rows of the first device from all arrays in turn, then those of the second, and so on.
     """
     parts = [x.reshape(mesh.size, -1, *x.shape[1:]) for x in arrays]
-    both = jax.numpy.concatenate(parts, axis=1)
+    both = jnp.concatenate(parts, axis=1)
     both = jax.lax.with_sharding_constraint(both, batch_sharding(mesh))
     return both.reshape(-1, *both.shape[2:])
 
 
-def _partition(names: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def partition(names: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Maps logical names to mesh axes; each mesh axis is used once, and only where it divides."""
     axes: list[str | None] = []
     for name, size in zip(tuple(names) + (None,) * (len(shape) - len(names)), shape, strict=True):
         if name is not None and name not in RULES:
             raise ValueError(f"logical axis {name!r} is not in the table; known: {sorted(RULES)}")
         axis = RULES.get(name)
-        axes.append(None if axis in axes or axis is None or size % mesh.shape[axis] else axis)
+        whole = axis is None or axis in axes or mesh.shape[axis] == 1 or size % mesh.shape[axis]
+        axes.append(None if whole else axis)
     return PartitionSpec(*axes)
 
 
@@ -193,7 +265,7 @@ def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
     for (path, array), names in zip(
         jax.tree_util.tree_leaves_with_path(arrays), specs, strict=True
     ):
-        table[_names(path)] = (array.shape, _partition(names, array.shape, mesh))
+        table[_names(path)] = (array.shape, partition(names, array.shape, mesh))
 
     def place(path: tuple, leaf: Any) -> NamedSharding:
         if path[0] == jax.tree_util.GetAttrKey("tables"):

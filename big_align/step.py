@@ -23,8 +23,9 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align import sharding
+from big_align import agreement, sharding
 from big_align.class_table import Drawn, RowOptimizer, join_rows, split_rows
+from big_align.compilation import compile_lowered
 from big_align.optim import update_average
 from big_align.state import TrainState
 from big_align.types import Batch, Metrics, ModelState, Objective, Outputs, Params
@@ -56,7 +57,6 @@ def full_gradients(
     prepare_rng, encode_rng = jax.random.split(rng)
 
     def forward(params: Params, rows: Rows) -> Any:
-        params = sharding.gather(params, mesh)
         prepared = objective.prepare(params, batch, prepare_rng)
         outputs, new_state = objective.encode(params, model_state, batch, encode_rng)
         loss, metrics = objective.loss(_show(params, drawn, rows), outputs, prepared, batch)
@@ -106,16 +106,15 @@ def accumulated_gradients(
       What `full_gradients` returns.
     """
     prepare_rng, encode_rng = jax.random.split(rng)
-    whole = sharding.gather(params, mesh)
     rows = _split(dict(batch), microbatches, mesh)
     rngs = jax.random.split(encode_rng, microbatches)
 
-    encoded = jax.lax.map(lambda x: objective.encode(whole, model_state, *x), (rows, rngs))
+    encoded = jax.lax.map(lambda x: objective.encode(params, model_state, *x), (rows, rngs))
     outputs, states = _merge(encoded[0], mesh), encoded[1]
     new_state = jax.tree.map(lambda x: jnp.mean(x, axis=0).astype(x.dtype), states)
 
     prepared, pull_prepared = jax.vjp(
-        lambda p: objective.prepare(p, batch, prepare_rng), whole
+        lambda p: objective.prepare(p, batch, prepare_rng), params
     )
 
     def compare(params: Params, rows: Rows, outputs: Outputs, prepared: Any) -> Any:
@@ -123,13 +122,13 @@ def accumulated_gradients(
 
     (loss, metrics), (grads, row_grads, output_grads, prepared_grads) = jax.value_and_grad(
         compare, argnums=(0, 1, 2, 3), has_aux=True
-    )(whole, split_rows(drawn), outputs, prepared)
+    )(params, split_rows(drawn), outputs, prepared)
     grads = jax.tree.map(jnp.add, grads, pull_prepared(prepared_grads)[0])
 
     def pull_back(grads: Params, x: Any) -> tuple[Params, None]:
         microbatch, key, cotangent = x
         _, pull = jax.vjp(
-            lambda p: objective.encode(p, model_state, microbatch, key)[0], whole
+            lambda p: objective.encode(p, model_state, microbatch, key)[0], params
         )
         return jax.tree.map(jnp.add, grads, pull(cotangent)[0]), None
 
@@ -147,6 +146,7 @@ def make_train_step(
     average_decay: float | None = None,
     row_optimizer: RowOptimizer | None = None,
     learning_rate: optax.Schedule | None = None,
+    gradient_dtype: str = "float32",
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Makes the pure function from a state and a batch to the next state and metrics.
 
@@ -158,6 +158,7 @@ def make_train_step(
       average_decay: decay of the moving averages of parameters and statistics; None keeps none.
       row_optimizer: updates the drawn rows of the objective's tables; only those need it.
       learning_rate: of the rows, step -> number.
+      gradient_dtype: in which gradients of weights are summed over devices.
 
     Returns:
       A function to compile; `metrics` holds the objective's, and `loss`, `gradient_norm`,
@@ -175,7 +176,8 @@ def make_train_step(
         return accumulated_gradients(*arguments, microbatches, drawn), drawn
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        (grads, model_state, loss, metrics, row_grads), drawn = gradients(state, batch)
+        with sharding.weights_on(mesh, gradient_dtype):
+            (grads, model_state, loss, metrics, row_grads), drawn = gradients(state, batch)
         tables = {
             name: row_optimizer.update(
                 state.tables[name], each, row_grads[name], learning_rate(state.step), mesh
@@ -206,21 +208,47 @@ def make_train_step(
     return train_step
 
 
+def trace_step(
+    step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]],
+    state: TrainState,
+    batch: Batch,
+    mesh: Mesh,
+) -> jax.stages.Traced:
+    """Traces a train step for the placement of a state; the state that goes in is used up.
+
+    Args:
+      step: from `make_train_step`.
+      state: arrays, or shapes with their placement.
+      batch: likewise.
+      mesh: where they lie.
+    """
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    jitted = jax.jit(
+        step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
+    )
+    return jitted.trace(state, batch)
+
+
 def compile_step(
     step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]],
     state: TrainState,
     batch: Batch,
     mesh: Mesh,
+    options: Mapping[str, Any] = _NOTHING,
 ) -> jax.stages.Compiled:
-    """Compiles a train step for the placement of a state; the state that goes in is used up."""
-    shardings = jax.tree.map(lambda x: x.sharding, state)
-    jitted = jax.jit(
-        step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
-    )
-    return jitted.lower(state, batch).compile()
+    """Compiles a train step; the arguments are those of `trace_step`.
 
+    Args:
+      step: what `make_train_step` returns.
+      state: its arrays, or their shapes, with their placement.
+      batch: the global batch, likewise.
+      mesh: the devices.
+      options: of the compiler (`compiler_flags.choose_options`).
 
-def count_flops(compiled: jax.stages.Compiled) -> float | None:
-    """Returns the FLOPs of one call on one device, as XLA counts them (a loop's body once)."""
-    analysis = compiled.cost_analysis()
-    return analysis.get("flops") if analysis else None
+    Raises:
+      UserError: another process is about to compile another step.
+      ConfigError: the compiler does not know an option.
+    """
+    lowered = trace_step(step, state, batch, mesh).lower()
+    agreement.check_step(lowered)
+    return compile_lowered(lowered, options)

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import pathlib
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,16 +11,23 @@ import jax
 import optax
 from clu import parameter_overview
 
-from big_align import build, config_check, sharding
+from big_align import agreement, build, config_check, processes, sharding
 from big_align.checkpoint import Checkpointer
+from big_align.compilation import use_cache
+from big_align.compiler_flags import choose_options
 from big_align.embedding import Embedder
-from big_align.errors import NotFiniteError
+from big_align.errors import NotFiniteError, Stopped
 from big_align.evaluate import evaluate_all
+from big_align.flops import model_flops
+from big_align.goodput import Clock, RunTime
 from big_align.interop.initialise import check_frozen, read_initial_weights
 from big_align.logs import MetricWriter, Progress, format_table
+from big_align.profiling import Profiler
 from big_align.state import TrainState, describe_state, replace_weights
-from big_align.step import compile_step, count_flops, make_train_step
+from big_align.step import compile_step, make_train_step
+from big_align.stopping import StopSignals
 from big_align.types import Batch, Metrics
+from big_align.watchdog import Watchdog
 
 
 class MetricQueue:
@@ -68,23 +74,6 @@ class MetricQueue:
             f"config.schedule.learning_rate or set config.optimizer.clip_norm, and run the same "
             f"command again."
         )
-
-
-@contextlib.contextmanager
-def noticing_sigterm() -> Iterator[Callable[[], bool]]:
-    """Turns SIGTERM into a question that the loop can ask.
-
-    With several processes JAX's own handler has to stay, which makes them agree on a step.
-    """
-    received = []
-    if jax.process_count() > 1:
-        yield lambda: False
-        return
-    previous = signal.signal(signal.SIGTERM, lambda *_: received.append(True))
-    try:
-        yield lambda: bool(received)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _start(
@@ -135,6 +124,10 @@ class Loop:
       learning_rate: step -> learning rate, logged.
       record: what a checkpoint is told about the run.
       epochs: step -> how often the data have been gone through, logged by name.
+      signals: tells whether this process has been asked to stop.
+      step_flops: model FLOPs of a step on one device.
+      time: where it goes.
+      profiler: traces some steps.
     """
 
     def __init__(
@@ -147,6 +140,10 @@ class Loop:
         learning_rate: optax.Schedule,
         record: dict[str, Any],
         epochs: Callable[[int], dict[str, float]],
+        signals: StopSignals,
+        step_flops: float,
+        time: RunTime,
+        profiler: Profiler,
     ):
         self.config = config
         self.workdir = workdir
@@ -155,43 +152,59 @@ class Loop:
         self.learning_rate = learning_rate
         self.record = record
         self.epochs = epochs
+        self.signals = signals
+        self.step_flops = step_flops
+        self.time = time
+        self.profiler = profiler
 
     def run(
         self, state: TrainState, batches: Iterator[Batch], train_step: jax.stages.Compiled
     ) -> dict[str, float]:
-        """Trains to the last step, or to the step at which it is told to stop.
+        """Trains to the last step.
 
         Returns:
           The numbers of the last evaluation.
+
+        Raises:
+          Stopped: it was told to stop, and what was trained is being saved.
         """
         config, results = self.config, {}
         start, total = int(state.step), config.total_steps
-        flops = count_flops(train_step)
+        clock = self.time.clock
+        progress = Progress(start, total, config.batch_size, self.step_flops, clock)
         with (
             contextlib.closing(MetricWriter(self.workdir, start)) as self.writer,
-            contextlib.closing(Progress(start, total, config.batch_size, flops)) as self.progress,
-            noticing_sigterm() as told_to_stop,
+            contextlib.closing(progress) as self.progress,
+            contextlib.closing(self._make_watchdog()) as watchdog,
         ):
             queue = MetricQueue(depth=2, last_good=lambda: self.checkpointer.latest_step)
             for step in range(start + 1, total + 1):
-                state, metrics = train_step(state, self.progress.wait_for(batches))
-                self._log(queue.push(step, metrics))
+                self.time.begin_step(step)
+                with watchdog.time_step(step):
+                    batch = self.progress.wait_for(batches)
+                    state, metrics = self.profiler.run_step(step, train_step, state, batch)
+                    self._log(queue.push(step, metrics))
                 self.progress.advance()
-                stopping = told_to_stop() or self.checkpointer.preempted(step)
+                stopping = self.signals.received or self.checkpointer.preempted(step)
                 evaluating = step == total or step % config.evaluate_every == 0
                 if evaluating or stopping or step % config.checkpoint.every == 0:
                     self._log(queue.flush())
                 if evaluating:
-                    results = self._evaluate(state)
+                    with clock.phase("evaluating"):
+                        results = self._evaluate(state)
                     self._report(step, results)
                 if stopping or step == total or step % config.checkpoint.every == 0:
-                    self.checkpointer.save(state, self.record)
+                    with clock.phase("saving"):
+                        self.checkpointer.save(state, self.record)
                 if stopping and step < total:
-                    self.progress.say(
+                    raise Stopped(
                         f"stopped on request after step {step}; the same command continues"
                     )
-                    break
         return results
+
+    def _make_watchdog(self) -> Watchdog:
+        first = jax.process_index() == 0
+        return Watchdog(self.progress.say, processes.activities if first else None)
 
     def _log(self, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:
@@ -199,8 +212,9 @@ class Loop:
                 continue
             scalars |= self.progress.rates()
             scalars["learning_rate"] = float(self.learning_rate(step - 1))
-            scalars |= self.epochs(step)
+            scalars |= self.epochs(step) | self.time.metrics()
             self.writer.write(step, scalars)
+            self.time.save()
             self.progress.show(scalars)
 
     def _evaluate(self, state: TrainState) -> dict[str, float]:
@@ -208,22 +222,25 @@ class Loop:
             return self.evaluate(state)
         except Exception:
             # What was trained up to here is worth keeping, whatever is wrong with measuring it.
-            self.checkpointer.save(state, self.record)
+            if jax.process_count() == 1:  # the others may be well, and would not save with this one
+                self.checkpointer.save(state, self.record)
             raise
 
     def _report(self, step: int, results: dict[str, float]) -> None:
         if results:
             self.writer.write(step, results)
             self.progress.say(f"step {step}\n{format_table(results)}")
-        self.progress.rates()  # Evaluation is not part of the time of a step.
 
 
-def run(config: Any, workdir: str) -> dict[str, float]:
+def run(
+    config: Any, workdir: str, profile: tuple[int, int] | None = None
+) -> dict[str, float]:
     """Trains as the config says, continuing where the workdir stands.
 
     Args:
       config: an `ml_collections.ConfigDict`; configs/common.py has every field.
       workdir: where metrics, events and checkpoints lie.
+      profile: the first and the last step to trace.
 
     Returns:
       The numbers of the last evaluation, empty if none was due.
@@ -233,8 +250,11 @@ def run(config: Any, workdir: str) -> dict[str, float]:
       CheckpointMismatch: the workdir belongs to another model, or another order of examples.
       BrokenDataError: too many examples are broken.
       NotFiniteError: the loss is NaN or infinite.
+      Stopped: it was told to stop, and has saved.
     """
+    clock = Clock()
     config_check.check_config(config)
+    use_cache(config.compilation_cache)
     mesh = build.build_mesh(config)
     tokenizer = build.build_tokenizer(config)
     objective = build.build_objective(config, mesh, tokenizer)
@@ -244,12 +264,17 @@ def run(config: Any, workdir: str) -> dict[str, float]:
     record = build.describe_run(config, tokenizer)
     rows = sharding.process_rows(mesh, config.batch_size)
     with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
         loader = stack.enter_context(build.build_train_loader(config, tokenizer, rows))
+        agreement.check_data(loader.shards)
         # What is wrong with the data is told before there is a workdir.
         first_batch = sharding.place_batch(loader.batch(0), mesh)
+        time = RunTime(workdir, clock)
+        stack.callback(time.report)
         checkpointer = stack.enter_context(
             contextlib.closing(build.build_checkpointer(config, workdir))
         )
+        stack.callback(clock.begin, "saving")  # Closing waits for what is being written.
         described, create = describe_state(
             objective,
             optimizer,
@@ -259,8 +284,12 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             averaged=config.average_decay is not None,
             row_optimizer=row_optimizer,
         )
-        state = checkpointer.restore(described, record) or _start(config, described, create)
+        with clock.phase("restoring"):
+            state = checkpointer.restore(described, record)
+        state = state or _start(config, described, create)
         _leave_description(workdir, config, state)
+        profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
+        stack.callback(profiler.close)
         batches = (
             sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))
         )
@@ -272,8 +301,14 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             average_decay=config.average_decay,
             row_optimizer=row_optimizer,
             learning_rate=learning_rate,
+            gradient_dtype=config.gradient_dtype,
         )
-        compiled = compile_step(train_step, state, first_batch, mesh)
+        with clock.phase("compiling"):
+            options = choose_options(mesh, config.compiler_options)
+            if options and jax.process_index() == 0:
+                print("compiler options:", ", ".join(f"{k}={v}" for k, v in options.items()))
+            compiled = compile_step(train_step, state, first_batch, mesh, options)
+            step_flops = model_flops(objective, state, first_batch, mesh) / mesh.size
         embedder = Embedder(objective, mesh, config.evaluate_batch_size)
         loop = Loop(
             config,
@@ -285,5 +320,9 @@ def run(config: Any, workdir: str) -> dict[str, float]:
             learning_rate=learning_rate,
             record=record,
             epochs=loader.epochs,
+            signals=signals,
+            step_flops=step_flops,
+            time=time,
+            profiler=profiler,
         )
         return loop.run(state, batches, compiled)

@@ -14,9 +14,12 @@ def get_base() -> ConfigDict:
             batch_size=256,
             total_steps=1000,
             microbatches=1,
+            gradient_dtype="float32",
             average_decay=config_dict.placeholder(float),
             log_every=10,
-            mesh=dict(fsdp=1),
+            compilation_cache=config_dict.placeholder(str),
+            compiler_options={},
+            mesh=dict(fsdp=1, shape=config_dict.placeholder(tuple)),
             data=dict(
                 source={},
                 mixture={},

@@ -1,45 +1,99 @@
 #!/usr/bin/env bash
-# Usage: launch/local.sh N -- python main.py --distributed --config=... --workdir=...
+# Usage: [RESTARTS=n] launch/local.sh N -- python main.py --distributed --config=... --workdir=...
 #
 # Starts N processes of one run on this machine, and sets for each of them:
 #   JAX_COORDINATOR_ADDRESS  127.0.0.1 and PORT (default: a random one below the ephemeral ones)
 #   JAX_NUM_PROCESSES        N
 #   JAX_PROCESS_ID           its number, from 0
-#   JAX_LOCAL_DEVICE_IDS     its number: each process takes one GPU
+#   JAX_LOCAL_DEVICE_IDS     the GPU that it takes, the same number
 # and, where DEVICES_PER_PROCESS is set, that many virtual CPU devices instead:
 #   JAX_PLATFORMS            cpu
 #   XLA_FLAGS                ... --xla_force_host_platform_device_count=DEVICES_PER_PROCESS
-# SIGTERM and Ctrl-C ask all processes to save and stop. When one fails the others are ended and
-# its exit status is returned.
+#
+# SIGTERM and Ctrl-C ask all processes to save and stop; the exit status is then theirs, 75. When
+# one fails, the others have GRACE seconds (default: 10) to say why and leave before they are
+# killed, and the status of the first one is returned.
+#
+# With RESTARTS=n the run starts again up to n times: without its device when a process was killed by
+# a signal, as it was when it stopped (75) without this launcher being asked. SIGHUP lets the run
+# save and starts it again on all N; that does not count.
 set -u
 
 if [[ $# -lt 3 || ! $1 =~ ^[1-9][0-9]*$ || $2 != -- ]]; then
   sed -n '2s/^# //p' "$0" >&2
   exit 2
 fi
-export JAX_NUM_PROCESSES=$1
-export JAX_COORDINATOR_ADDRESS=127.0.0.1:${PORT:-$((20000 + RANDOM % 12000))}
+number=$1
+shift 2
 if [[ ${DEVICES_PER_PROCESS:-} ]]; then
   export JAX_PLATFORMS=cpu
-  XLA_FLAGS+=" --xla_force_host_platform_device_count=$DEVICES_PER_PROCESS"
-  export XLA_FLAGS
+  export XLA_FLAGS="${XLA_FLAGS:-} --xla_force_host_platform_device_count=$DEVICES_PER_PROCESS"
 fi
-shift 2
 
-processes=()
-trap 'kill -TERM "${processes[@]}" 2>/dev/null' TERM INT
-for ((i = 0; i < JAX_NUM_PROCESSES; i++)); do
-  JAX_PROCESS_ID=$i JAX_LOCAL_DEVICE_IDS=$i "$@" &
-  processes+=($!)
-done
+say() { echo "local.sh: $*" >&2; }
+ask_to_stop() { kill -TERM "${!running[@]}" 2>/dev/null; }
 
-for ((left = JAX_NUM_PROCESSES; left > 0; )); do
-  wait -n -p ended
-  status=$?
-  [[ ${ended:-} ]] || continue # a signal, which the trap has passed on
-  left=$((left - 1))
-  if ((status)); then
-    kill -KILL "${processes[@]}" 2>/dev/null
+# Runs the command once, one process for each of `devices`. Sets `status` to 0 or to the exit status
+# of the first process that failed, and `failed` to its number.
+run_once() {
+  local code i pid timer=''
+  status=0 failed=''
+  export JAX_NUM_PROCESSES=${#devices[@]}
+  export JAX_COORDINATOR_ADDRESS=127.0.0.1:${PORT:-$((20000 + RANDOM % 12000))}
+  for ((i = 0; i < JAX_NUM_PROCESSES; i++)); do
+    JAX_PROCESS_ID=$i JAX_LOCAL_DEVICE_IDS=${devices[i]} "$@" &
+    running[$!]=$i
+  done
+  [[ -z $told$again ]] || ask_to_stop # asked while they were being started
+  while ((${#running[@]})); do
+    # Returns when a process ends or a signal comes. `wait -n` may forget one of two that are killed
+    # together; `wait` remembers.
+    wait -n "${!running[@]}" $timer 2>/dev/null
+    for pid in "${!running[@]}"; do
+      kill -0 "$pid" 2>/dev/null && continue
+      wait "$pid" 2>/dev/null
+      code=$?
+      if ((code && !status)); then
+        status=$code failed=${running[$pid]}
+        sleep "${GRACE:-10}" &
+        timer=$!
+      fi
+      unset "running[$pid]"
+    done
+    if [[ $timer ]] && ((${#running[@]})) && ! kill -0 "$timer" 2>/dev/null; then
+      say "processes ${running[*]} did not end within ${GRACE:-10} s and are killed"
+      kill -KILL "${!running[@]}" 2>/dev/null
+      timer=''
+    fi
+  done
+  [[ -z $timer ]] || kill "$timer" 2>/dev/null
+}
+
+declare -A running=()
+told='' again='' restarts=0
+trap 'told=1; ask_to_stop' TERM INT
+trap 'again=1; ask_to_stop' HUP
+mapfile -t devices < <(seq 0 $((number - 1)))
+
+while :; do
+  run_once "$@"
+  if [[ $told ]] || ((!status)); then
+    exit "$status"
+  elif [[ $again ]]; then
+    again=
+    mapfile -t devices < <(seq 0 $((number - 1)))
+    say "starts again on $number processes"
+    continue
+  elif ((restarts >= ${RESTARTS:-0} || (status != 75 && status <= 128))); then
     exit "$status"
   fi
+  reason="the run stopped without being asked here"
+  if ((status > 128)); then
+    reason="process $failed was killed by SIG$(kill -l "$status")"
+    unset "devices[failed]"
+    devices=("${devices[@]}")
+    ((${#devices[@]})) || exit "$status"
+  fi
+  restarts=$((restarts + 1))
+  say "$reason; starts again on ${#devices[@]} processes (restart $restarts of $RESTARTS)"
 done

@@ -2,6 +2,14 @@
 
 import os
 import pathlib
+import signal
+
+# A shell ignores Ctrl-C for what it starts in the background, nohup ignores SIGHUP, and so would
+# all that tests start. A handler of this process is not passed on.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

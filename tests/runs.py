@@ -54,6 +54,11 @@ class Run:
             command, cwd=ROOT, env=variables, stdout=self._out, stderr=self._err
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the process or, of several, of their launcher."""
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
@@ -86,6 +91,62 @@ class Run:
     @property
     def err(self) -> str:
         return _read(self._err)
+
+
+class Processes:
+    """The processes of one run, started without a launcher: nobody ends them but themselves.
+
+    Args:
+      workdir: of all of them.
+      flags: of all of them.
+      config: as in `--config`.
+      own_flags: more flags, by the number of the process.
+      own_folders: where main.py is started instead, by the number of the process.
+    """
+
+    def __init__(self, workdir, *flags, config=TINY, count=2, own_flags=None, own_folders=None):
+        self.workdir = pathlib.Path(workdir)
+        common = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{find_port()}",
+            "JAX_NUM_PROCESSES": str(count),
+        }
+        self._outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
+        self.processes = []
+        for number, output in enumerate(self._outputs):
+            variables = common | {"JAX_PROCESS_ID": str(number)}
+            command = [sys.executable, "main.py", f"--config={config}", f"--workdir={workdir}"]
+            command += ["--distributed", *flags, *(own_flags or {}).get(number, ())]
+            self.processes.append(
+                subprocess.Popen(
+                    command,
+                    cwd=(own_folders or {}).get(number, ROOT),
+                    env=environment(devices=1) | variables,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+
+    def wait_for_step(self, step: int, seconds: float = 300) -> None:
+        """Returns when the metrics of a step have been written."""
+        end = time.monotonic() + seconds
+        while (read_losses(self.workdir) or [(0, 0)])[-1][0] < step:
+            assert all(process.poll() is None for process in self.processes), self.outputs
+            assert time.monotonic() < end, f"no step {step} after {seconds} s"
+            time.sleep(0.01)
+
+    def wait(self, seconds: float = 300) -> list[int]:
+        """Returns the exit statuses; kills what has not ended by then."""
+        end = time.monotonic() + seconds
+        try:
+            return [process.wait(end - time.monotonic()) for process in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+
+    @property
+    def outputs(self) -> list[str]:
+        """What each process has printed."""
+        return [_read(file) for file in self._outputs]
 
 
 def _read(file) -> str:

@@ -135,7 +135,7 @@ def test_builds_under_eval_shape(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 12}, "config.batch_size = 12 is not a multiple of 8 devices"),
+        ({"batch_size": 12}, "config.batch_size = 12 is not a multiple of 8 devices; 8 and 16 are"),
         ({"total_steps": 0}, "config.total_steps = 0 must be at least 1"),
         ({"average_decay": 1.5}, "config.average_decay = 1.5 is not in"),
         ({"mesh": {"fsdp": 3}}, "mesh.fsdp = 3 does not divide the number of devices, 8"),

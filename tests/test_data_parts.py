@@ -83,7 +83,7 @@ def test_the_labels_of_a_batch_are_those_of_the_joined_list(files):
     }
     config = get_config("unicl", {"mixture": mixture, "templates": ("{}",)})
     tokenizer = build.build_tokenizer(config)
-    with build.build_train_loader(config, tokenizer, (0, 16)) as loader:
+    with build.build_train_loader(config, tokenizer) as loader:
         batch = loader.batch(0)
     classes = data_parts.all_classes(data_parts.read_parts(config))
     named = batch["label"] >= 0

@@ -9,6 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from big_align.errors import Stopped
 from tests.runs import Run, read_losses
 
 STEPS = 10
@@ -70,7 +71,7 @@ def test_sigterm_stops_all_processes_at_one_step_and_the_run_continues(finished,
     run = start(tmp_path, 2, "--config.evaluators={}")
     run.wait_for_step(2)
     run.signal(signal.SIGTERM)
-    assert run.wait() == 0, run.err  # launch/local.sh returns 0 only if all processes do
+    assert run.wait() == Stopped.STATUS, run.err
     last = run.steps[-1]
     assert last < STEPS
     assert f"stopped on request after step {last}; the same command continues" in run.out

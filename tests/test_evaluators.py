@@ -20,7 +20,7 @@ class OneHotEmbedder(Embedder):
     """Embeds an image by the colour of its first pixel and a text by its first token."""
 
     def __init__(self, batch_size=4, dim=16):
-        self.batch_size, self.rows, self.dim = batch_size, (0, batch_size), dim
+        self.batch_size, self.rows, self.dim = batch_size, np.arange(batch_size), dim
 
     def embed_images(self, batches, count):
         rows = [(np.eye(self.dim)[b["image"][:, 0, 0, 0]], b["mask"]) for b in batches]

@@ -1,77 +1,163 @@
-"""Launchers set the environment that JAX reads, and pass on signals and failures."""
+"""Launchers set the environment that JAX reads, pass on signals and failures, and start again."""
 
+import os
 import pathlib
+import shutil
 import signal
 import subprocess
+import sys
+import threading
 import time
 
 import pytest
-import yaml
 
 LAUNCH = pathlib.Path(__file__).resolve().parent.parent / "launch"
+SCRIPTS = sorted(path.name for path in LAUNCH.glob("*.sh"))
 
 
 def local(number: int, script: str, **variables: str) -> subprocess.Popen:
-    return subprocess.Popen(
+    """Starts a script on local processes; what is left after 30 s is killed."""
+    process = subprocess.Popen(
         [LAUNCH / "local.sh", str(number), "--", "bash", "-c", script],
         env={"PATH": "/usr/bin:/bin", **variables},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
+    timer = threading.Timer(30, os.killpg, (process.pid, signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
+    process.cancel = timer.cancel
+    return process
 
 
-def test_each_local_process_has_its_number_and_all_one_coordinator():
-    script = 'echo "$JAX_PROCESS_ID $JAX_NUM_PROCESSES $JAX_COORDINATOR_ADDRESS $XLA_FLAGS"'
-    process = local(3, script, DEVICES_PER_PROCESS="4", XLA_FLAGS="--a", PORT="1234")
-    out, _ = process.communicate(timeout=30)
-    flags = "--a --xla_force_host_platform_device_count=4"
-    assert sorted(out.splitlines()) == [f"{i} 3 127.0.0.1:1234 {flags}" for i in range(3)]
-    assert process.returncode == 0
+def finish(process: subprocess.Popen) -> tuple[str, list[str]]:
+    """Returns what it printed, and what the launcher itself said."""
+    out, err = process.communicate()
+    process.cancel()
+    return out, [line for line in err.splitlines() if line.startswith("local.sh:")]
 
 
-def test_when_one_local_process_fails_the_others_end_with_its_status():
-    start = time.monotonic()
-    process = local(3, "[[ $JAX_PROCESS_ID = 1 ]] && exit 7; exec sleep 60")
-    assert process.wait(30) == 7
-    assert time.monotonic() - start < 30
+def read_lines(process: subprocess.Popen, number: int) -> list[str]:
+    return [process.stdout.readline().strip() for _ in range(number)]
 
 
-def test_sigterm_reaches_every_local_process_and_waits_for_them():
-    script = "trap 'sleep 0.2; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    process = local(2, script)
-    assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
-    assert out.split() == ["saved"] * 2
-    assert process.returncode == 0
-
-
-@pytest.mark.parametrize("name", ["local.sh", "slurm.sh", "tpu_vm.sh"])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_launcher_without_arguments_says_how_it_is_used(name):
     done = subprocess.run([LAUNCH / name], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("Usage: ") and "python main.py --distributed" in done.stderr
+    assert done.stderr.startswith("Usage: ") and name in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-def test_the_tpu_launcher_quotes_the_command(tmp_path):
-    (tmp_path / "gcloud").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "gcloud").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TPU": "pod", "ZONE": "here"}
-    command = [LAUNCH / "tpu_vm.sh", "python", "main.py", "--config.model.image={'a': 1}"]
-    sent = subprocess.check_output(command, env=env, text=True).splitlines()[-1]
-    _, _, remote = sent.removeprefix("--command=").partition(" && ")
-    words = subprocess.check_output(["bash", "-c", f"printf '%s\\n' {remote}"], text=True)
-    assert words.splitlines() == ["python", "main.py", "--config.model.image={'a': 1}"]
+@pytest.mark.parametrize("name", ["local.sh", "slurm.sh", "tpu_vm.sh", "worker.sh"])
+def test_launchers_are_clean_to_shellcheck(name):
+    beside = str(pathlib.Path(sys.executable).parent)
+    program = shutil.which("shellcheck", path=f"{beside}:{os.environ['PATH']}")
+    if not program:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([program, LAUNCH / name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
-def test_the_kubernetes_job_counts_its_processes_once():
-    service, job = yaml.safe_load_all((LAUNCH / "kubernetes.yaml").read_text())
-    pod = job["spec"]["template"]["spec"]
-    env = {e["name"]: e.get("value") for e in pod["containers"][0]["env"]}
-    assert job["spec"]["completionMode"] == "Indexed"
-    assert int(env["JAX_NUM_PROCESSES"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
-    # Pod 0 of an Indexed Job is called JOB-0, and found under its subdomain, the Service.
-    host = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
-    assert env["JAX_COORDINATOR_ADDRESS"].split(":")[0] == host
-    assert pod["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+def test_each_local_process_has_its_number_and_all_one_coordinator():
+    script = 'echo "$JAX_PROCESS_ID $JAX_LOCAL_DEVICE_IDS $JAX_NUM_PROCESSES"'
+    script += ' "$JAX_COORDINATOR_ADDRESS $XLA_FLAGS"'
+    process = local(3, script, DEVICES_PER_PROCESS="4", XLA_FLAGS="--a", PORT="1234")
+    out, _ = finish(process)
+    rest = "127.0.0.1:1234 --a --xla_force_host_platform_device_count=4"
+    assert sorted(out.splitlines()) == [f"{i} {i} 3 {rest}" for i in range(3)]
+    assert process.returncode == 0
+
+
+def test_when_one_local_process_fails_the_others_may_say_why_and_leave():
+    script = "trap '' TERM; [[ $JAX_PROCESS_ID = 1 ]] && exit 7; sleep 0.5; echo lost it; exit 1"
+    process = local(3, script, GRACE="60")
+    start = time.monotonic()
+    out, _ = finish(process)
+    assert process.returncode == 7 and out.split() == ["lost", "it"] * 2
+    assert time.monotonic() - start < 20
+
+
+def test_a_local_process_that_does_not_leave_after_anothers_failure_is_killed():
+    process = local(3, "[[ $JAX_PROCESS_ID = 1 ]] && exit 7; exec sleep 60", GRACE="0.5")
+    start = time.monotonic()
+    _, err = finish(process)
+    assert process.returncode == 7
+    assert len(err) == 1 and err[0].endswith("did not end within 0.5 s and are killed")
+    assert set(err[0].split()) >= {"0", "2"}
+    assert time.monotonic() - start < 20
+
+
+STOPS = "trap 'echo saved; exit 75' TERM; echo up; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_every_local_process_and_their_status_is_passed_on(number):
+    process = local(2, STOPS, RESTARTS="5")  # asked for, a stop is no reason to start again
+    assert read_lines(process, 2) == ["up"] * 2
+    process.send_signal(number)
+    out, _ = finish(process)
+    assert out.split() == ["saved"] * 2
+    assert process.returncode == 75
+
+
+def test_a_killed_local_process_is_left_out_and_sighup_brings_it_back(tmp_path):
+    """Three runs: process 1 of three is killed; then two, until SIGHUP; then three again."""
+    script = f"""
+      runs=({tmp_path}/$JAX_PROCESS_ID.*); touch {tmp_path}/$JAX_PROCESS_ID.${{#runs[@]}}
+      echo $JAX_NUM_PROCESSES $JAX_PROCESS_ID $JAX_LOCAL_DEVICE_IDS
+      if [[ $JAX_NUM_PROCESSES = 2 ]]; then trap 'exit 75' TERM; while :; do sleep 0.05; done; fi
+      if [[ $JAX_PROCESS_ID = 1 && ! -e {tmp_path}/killed ]]; then
+        touch {tmp_path}/killed; kill -KILL $$
+      fi
+      [[ -e {tmp_path}/back ]] || exec sleep 60"""
+    process = local(3, script, RESTARTS="1", GRACE="0.5")
+    assert sorted(read_lines(process, 3)) == ["3 0 0", "3 1 1", "3 2 2"]
+    assert sorted(read_lines(process, 2)) == ["2 0 0", "2 1 2"]
+    (tmp_path / "back").touch()
+    process.send_signal(signal.SIGHUP)
+    out, err = finish(process)
+    assert sorted(out.splitlines()) == ["3 0 0", "3 1 1", "3 2 2"]
+    assert process.returncode == 0
+    assert err[-2:] == [
+        "local.sh: process 1 was killed by SIGKILL; "
+        "starts again on 2 processes (restart 1 of 1)",
+        "local.sh: starts again on 3 processes",
+    ]
+
+
+@pytest.mark.parametrize(
+    "ending, restarts, runs, status",
+    [
+        ("kill -KILL $$", "0", 1, 137),
+        ("kill -KILL $$", "1", 2, 137),
+        ("kill -KILL $$", "9", 3, 137),  # nobody is left
+        ("exit 75", "0", 1, 75),
+        ("exit 75", "2", 3, 75),
+        ("exit 1", "2", 1, 1),
+        ("exit 0", "2", 1, 0),
+    ],
+)
+def test_how_often_a_local_run_starts_again(ending, restarts, runs, status):
+    script = f"[[ $JAX_PROCESS_ID = 0 ]] || exit 0; echo run; {ending}"
+    process = local(3, script, RESTARTS=restarts, GRACE="5")
+    out, _ = finish(process)
+    assert (out.split(), process.returncode) == (["run"] * runs, status)
+
+
+@pytest.mark.parametrize("status, requeued", [(75, True), (0, False), (1, False), (137, False)])
+def test_a_slurm_job_goes_back_to_the_queue_if_its_run_stopped(tmp_path, status, requeued):
+    for name, end in {"srun": status, "scontrol": 0}.items():
+        (tmp_path / name).write_text(f'#!/bin/bash\necho "{name} $*"\nexit {end}\n')
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [LAUNCH / "slurm.sh", "python", "main.py"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12"},
+        capture_output=True,
+        text=True,
+    )
+    step = "srun --kill-on-bad-exit=1 python main.py"
+    assert done.stdout.splitlines() == [step] + ["scontrol requeue 12"] * requeued
+    assert done.returncode == status

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from big_align import logs
+from big_align.chips import CHIPS
+from tests.fake_clock import FakeClock
 
 
 def read(path):
@@ -40,21 +42,23 @@ def test_events_hold_the_same_numbers(tmp_path):
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(3, 1.5)]
 
 
-def test_rates_split_a_step_into_waiting_and_computing(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+def test_rates_split_a_step_into_waiting_and_computing():
+    clock = FakeClock()
 
     def batches():
         while True:
-            now[0] += 0.25
+            clock.pass_time(0.25)
             yield "batch"
 
-    progress = logs.Progress(0, 10, batch_size=8, step_flops=100.0)
+    clock.begin("steps")
+    progress = logs.Progress(0, 10, batch_size=8, step_flops=100.0, clock=clock)
     stream = batches()
     for _ in range(2):
         assert progress.wait_for(stream) == "batch"
-        now[0] += 0.75
+        clock.pass_time(0.75)
         progress.advance()
+    with clock.phase("evaluating"):
+        clock.pass_time(100)  # is no part of the time of a step
     rates = progress.rates()
     assert progress.rates() == rates  # no step since
     progress.close()
@@ -62,9 +66,17 @@ def test_rates_split_a_step_into_waiting_and_computing(monkeypatch):
     assert rates["step_seconds"] == pytest.approx(1)
     assert rates["data_wait_seconds"] == pytest.approx(0.25)
     assert rates["device_flops_per_second"] == pytest.approx(100)
+    assert "model_flop_utilization" not in rates  # nobody publishes the peak of a CPU
 
 
-def test_peak_flops_prefers_the_longest_match():
-    assert logs.peak_flops("TPU v5 lite") == logs.PEAK_FLOPS["TPU v5 lite"]
-    assert logs.peak_flops("TPU v5p") == logs.PEAK_FLOPS["TPU v5"]
-    assert logs.peak_flops("cpu") is None
+def test_utilization_is_a_share_of_the_published_peak(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(logs, "find_chip", lambda kind: CHIPS["v3"])
+    clock.begin("steps")
+    progress = logs.Progress(0, 10, batch_size=8, step_flops=12.3e12, clock=clock)
+    clock.pass_time(0.5)
+    progress.advance()
+    rates = progress.rates()
+    progress.close()
+    assert rates["device_flops_per_second"] == pytest.approx(24.6e12)
+    assert rates["model_flop_utilization"] == pytest.approx(0.4)  # a core of two

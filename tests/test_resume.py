@@ -1,14 +1,18 @@
 """A run that is killed, stopped or moved continues as if nothing had happened."""
 
+import json
 import random
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
 
 from big_align import train
 from big_align.command_line import load_config
+from big_align.errors import Stopped
+from big_align.goodput import PHASES
 from tests.runs import TINY, Run, read_losses
 
 STEPS = 60
@@ -34,7 +38,7 @@ def stopped(uninterrupted, tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("stopped"), *FLAGS)
     run.wait_for_step(STEPS // 3)
     run.signal(signal.SIGTERM)
-    assert run.wait() == 0, run.err
+    assert run.wait() == Stopped.STATUS == 75, run.err
     return run
 
 
@@ -48,6 +52,18 @@ def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
     assert read_losses(tmp_path) == uninterrupted
 
 
+def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
+    lines = (stopped.workdir / "metrics.jsonl").read_text().splitlines()
+    for record in map(json.loads, lines):
+        shares = {k: v for k, v in record.items() if k.startswith("time/")}
+        assert sum(shares.values()) == pytest.approx(1)
+        assert min(shares[f"time/{k}"] for k in ("starting", "compiling", "data", "steps")) > 0
+        assert record["goodput"] == shares["time/steps"]
+    seconds = json.loads((stopped.workdir / "goodput.json").read_text())["seconds"]
+    for phase in ("steps", "saving", "compiling"):
+        assert f"{PHASES[phase]:<32}  {seconds[phase]:>10,.1f} s" in stopped.out
+
+
 def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
     uninterrupted, stopped, tmp_path
 ):
@@ -56,8 +72,21 @@ def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
     assert f"stopped on request after step {last}; the same command continues" in stopped.out
     assert read_losses(stopped.workdir) == uninterrupted[:last]
     shutil.copytree(stopped.workdir, tmp_path, dirs_exist_ok=True)
-    assert Run(tmp_path, *FLAGS).wait() == 0
+    run = Run(tmp_path, *FLAGS)
+    assert run.wait() == 0
     assert read_losses(tmp_path) == uninterrupted
+    assert "the whole run" in run.out and PHASES["down"] in run.out
+
+
+def test_ctrl_c_before_the_first_step_is_honoured_after_it(uninterrupted, tmp_path):
+    run = Run(tmp_path, *FLAGS)
+    while not (tmp_path / "config.json").exists():  # written just before compiling
+        time.sleep(0.01)
+    run.signal(signal.SIGINT)
+    assert run.wait() == Stopped.STATUS, run.err
+    assert "Traceback" not in run.err
+    assert run.steps == [1] and (tmp_path / "checkpoints" / "1").is_dir()
+    assert read_losses(tmp_path) == uninterrupted[:1]
 
 
 def test_half_the_devices_continue_with_the_same_losses_to_rounding(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int, Int32
 
 from big_align.data import broken, image_ops, parallel, randomness, sources
 from big_align.data.parallel import HostBatch
@@ -19,7 +19,7 @@ class EvalLoader:
       source: the examples.
       transform: image operations that end in one size.
       batch_size: examples of the global batch.
-      rows: first and end of the rows that this process makes; None is all.
+      rows: the rows of a batch that this process makes, ascending; None is all.
       max_broken_share: the share of broken examples above which the run stops.
       num_threads: None is one a core.
       prefetch: batches that are filled ahead.
@@ -34,7 +34,7 @@ class EvalLoader:
         source: sources.Source,
         transform: str,
         batch_size: int,
-        rows: tuple[int, int] | None = None,
+        rows: Int[np.ndarray, " r"] | None = None,
         max_broken_share: float = 0.01,
         num_threads: int | None = None,
         prefetch: int = 2,
@@ -100,20 +100,21 @@ class EvalLoader:
         self.close()
 
     def _start(self, start: int) -> parallel.Filling:
-        first, end = self._rows
+        size = len(self._rows)
         batch = {
-            "image": np.zeros((end - first, *self._image_shape), np.uint8),
-            "mask": np.zeros(end - first, bool),
+            "image": np.zeros((size, *self._image_shape), np.uint8),
+            "mask": np.zeros(size, bool),
         }
 
         def job(batch: HostBatch, begin: int, end: int) -> None:
             for row in range(begin, end):
-                if start + first + row < self.num_examples:
-                    pixels = self._pixels(start + first + row)
+                number = start + int(self._rows[row])
+                if number < self.num_examples:
+                    pixels = self._pixels(number)
                     if pixels is not None:
                         batch["image"][row], batch["mask"][row] = pixels, True
 
-        return self._workers.fill(batch, end - first, job)
+        return self._workers.fill(batch, size, job)
 
     def _find_shape(self) -> tuple[int, ...]:
         for number in range(self.num_examples):

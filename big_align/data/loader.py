@@ -65,7 +65,7 @@ class TrainLoader:
         result has one size.
       tokenizer: turns captions into ids and which of them are real.
       batch_size: examples of the global batch.
-      rows: first and end of the rows of the global batch that this process makes; None is all.
+      rows: the rows of the global batch that this process makes, ascending; None is all.
       seed: chooses order, captions and augmentations.
       window: examples that are shuffled among each other, see `Order`.
       max_broken_share: the share of broken examples above which the run stops.
@@ -102,7 +102,7 @@ class TrainLoader:
         transform: str,
         tokenizer: tokenizers.Tokenizer,
         batch_size: int,
-        rows: tuple[int, int] | None = None,
+        rows: Int[np.ndarray, " r"] | None = None,
         seed: int = 0,
         window: int = 2**17,
         max_broken_share: float = 0.01,
@@ -187,6 +187,14 @@ class TrainLoader:
         """Global batches in one pass over the examples."""
         return self.num_examples / self.batch_size
 
+    @property
+    def shards(self) -> dict[str, str]:
+        """What each shard is called and holds, by its place in the order."""
+        return {
+            f"shard {number}": f"{self._source.shard_name(number)} ({size} examples)"
+            for number, size in enumerate(self._source.shard_sizes)
+        }
+
     def epochs(self, step: int) -> dict[str, float]:
         """Returns how often the examples have been gone through before a step."""
         return {"epoch": step / self.steps_per_epoch}
@@ -237,14 +245,11 @@ class TrainLoader:
         self._tally.see(len(rows))
 
     def _start(self, step: int) -> parallel.Filling:
-        first, end = self._rows
-
         def job(batch: HostBatch, begin: int, end: int) -> None:
-            rows = np.arange(begin, end)
-            self.fill(batch, step, first + rows, rows)
+            self.fill(batch, step, self._rows[begin:end], np.arange(begin, end))
 
-        batch = empty_batch(end - first, self.row)
-        return self._workers.fill(batch, end - first, job)
+        batch = empty_batch(len(self._rows), self.row)
+        return self._workers.fill(batch, len(self._rows), job)
 
     def _visit(
         self, positions: Int[np.ndarray, " n"], images: Sequence[memoryview | None]

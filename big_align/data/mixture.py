@@ -105,7 +105,7 @@ class MixtureLoader:
     Args:
       loaders: the parts by name; the global batch of each is its rows (`part_rows`). They are
         closed with the mixture. Their own `rows`, threads and prefetch are not used.
-      rows: first and end of the rows of the global batch that this process makes; None is all.
+      rows: the rows of the global batch that this process makes, ascending; None is all.
       num_threads: of all parts together; None is one a core, or two an image process.
       prefetch: batches that are filled ahead; each is held in memory.
 
@@ -117,7 +117,7 @@ class MixtureLoader:
     def __init__(
         self,
         loaders: Mapping[str, TrainLoader],
-        rows: tuple[int, int] | None = None,
+        rows: Int[np.ndarray, " r"] | None = None,
         num_threads: int | None = None,
         prefetch: int = 4,
     ):
@@ -150,6 +150,15 @@ class MixtureLoader:
         """Examples that this process knows to be broken."""
         return sum(loader.broken for loader in self.loaders.values())
 
+    @property
+    def shards(self) -> dict[str, str]:
+        """What each shard of each part is called and holds, by its place in the order."""
+        return {
+            f"{part}, {number}": shard
+            for part, loader in self.loaders.items()
+            for number, shard in loader.shards.items()
+        }
+
     def epochs(self, step: int) -> dict[str, float]:
         """Returns how often each part has been gone through before a step."""
         return {
@@ -180,19 +189,17 @@ class MixtureLoader:
         self.close()
 
     def _start(self, step: int) -> parallel.Filling:
-        first, last = self._rows
-
         def job(batch: HostBatch, begin: int, end: int) -> None:
             here = self._work[begin:end]
             for number, loader in enumerate(self.loaders.values()):
-                rows = here[self._parts[first + here] == number]
+                rows = here[self._parts[self._rows[here]] == number]
                 if len(rows):
-                    loader.fill(batch, step, self._places[first + rows], rows)
+                    loader.fill(batch, step, self._places[self._rows[rows]], rows)
                     if loader.classes is None:
                         batch["label"][rows] = sources.NO_LABEL
 
-        batch = empty_batch(last - first, self.row)
-        return self._workers.fill(batch, last - first, job)
+        batch = empty_batch(len(self._rows), self.row)
+        return self._workers.fill(batch, len(self._rows), job)
 
     def _group_rows(self) -> Int[np.ndarray, " r"]:
         """Orders this process's rows for the threads: jobs are mostly of one part, in turns.
@@ -200,9 +207,9 @@ class MixtureLoader:
         A job of one part costs what it costs its loader alone; turns keep the image processes of
         all parts busy.
         """
-        rows = np.arange(*self._rows)
+        rows = np.arange(len(self._rows))
         turns = rows // (parallel.CHUNK_MAX * len(self.loaders))
-        return np.lexsort((rows, self._parts[rows], turns))
+        return np.lexsort((rows, self._parts[self._rows], turns))
 
     def _check_shapes(self) -> None:
         (one, first), *others = self.loaders.items()

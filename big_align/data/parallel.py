@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from jaxtyping import Int
 
 HostBatch = dict[str, np.ndarray]
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay; a long one blocks threads
@@ -93,9 +94,13 @@ def check_at_least(least: int, **values: int) -> None:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
-def check_rows(rows: tuple[int, int] | None, batch_size: int) -> tuple[int, int]:
+def check_rows(
+    rows: Int[np.ndarray, " r"] | None, batch_size: int
+) -> Int[np.ndarray, " r"]:
     """Returns the rows of a batch that a process makes, all for None; or raises a ValueError."""
-    first, end = rows or (0, batch_size)
-    if not 0 <= first < end <= batch_size:
-        raise ValueError(f"rows {first}..{end} are not in a batch of batch_size={batch_size}")
-    return first, end
+    rows = np.arange(batch_size) if rows is None else rows
+    if not len(rows) or rows[0] < 0 or rows[-1] >= batch_size or (np.diff(rows) < 1).any():
+        raise ValueError(
+            f"rows {rows.tolist()} are not ascending rows of a batch of batch_size={batch_size}"
+        )
+    return rows

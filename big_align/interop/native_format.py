@@ -172,7 +172,7 @@ def _read_run(path: pathlib.Path) -> ConfigDict:
     """Reads the config of a workdir, for the devices that are here."""
     fields = tuple(sorted(config_check.FIELDS - config_check.ADDED))
     config = ConfigDict(read_config(path / "config.json", fields))
-    config.mesh.fsdp = 1  # whatever it was trained on
+    config.mesh = {"fsdp": 1}  # whatever it was trained on
     return config
 
 

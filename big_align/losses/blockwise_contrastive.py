@@ -36,6 +36,7 @@ from big_align.losses.targets import (
     rank_labels,
     weigh_labels,
 )
+from big_align.rematerialization import recompute
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
 _LOWEST = -1e30  # stands for the maximum of nothing; finite, so that differences are never NaN
@@ -279,7 +280,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, x_label, row_lse, row, positive, logits = block
         if logits is None:
-            logits = _compare(x, y, scale, x_label, y_label)
+            logits = recompute(_compare, x, y, scale, x_label, y_label)
         slope = row[:, None] * jnp.exp(logits - row_lse[:, None])
         slope += column * jnp.exp(logits - column_lse)
         slope -= jnp.where(x_label[:, None] == y_label, positive[:, None], 0)

@@ -20,6 +20,7 @@ from big_align.losses.supervised_contrastive import (
     contrast_rows,
     number_rows,
 )
+from big_align.rematerialization import remat_body
 
 
 def blockwise_supervised_contrastive_loss(
@@ -78,6 +79,5 @@ def _contrast_blocks(
     def contrast(block: Rows) -> tuple[Array, Array]:
         return contrast_rows(block, others, scale)
 
-    # A loop's body is never merged with its recomputation, so it needs no barriers against that.
-    each, takes_part = jax.lax.map(jax.checkpoint(contrast, prevent_cse=False), cut)
+    each, takes_part = jax.lax.map(remat_body(contrast), cut)
     return each.ravel(), takes_part.ravel()

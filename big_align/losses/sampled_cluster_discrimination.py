@@ -33,6 +33,7 @@ from big_align.losses.cluster_discrimination import (
     normalize_rows,
 )
 from big_align.losses.shards import Shards
+from big_align.rematerialization import recompute
 
 BLOCK = 1024
 
@@ -242,7 +243,8 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
         rows, real, first = block
         directions, inverse = normalize_rows(rows.astype(dtype))
         own = _place(columns, first, len(rows))
-        logits = jnp.where(real[:, None], _compare(plan, directions, zimg), -jnp.inf)
+        logits = recompute(functools.partial(_compare, plan), directions, zimg)
+        logits = jnp.where(real[:, None], logits, -jnp.inf)
         slope = plan.scale * log_sum_grad * jnp.exp(logits - log_sums)
         slope = slope.at[own].set(0, mode="drop").at[own].add(cosine_grad, mode="drop")
         zimg_grad += jnp.einsum("rb,rd->bd", slope, directions)

@@ -86,7 +86,7 @@ def project_heads(
     if width % heads:
         raise ValueError(f"width={width} is not a multiple of heads={heads}")
     made = (
-        layers.dense(width, ("embed", "heads"), dtype=dtype, name=name)(x)
+        layers.Dense(width, ("embed", "heads"), dtype=dtype, name=name)(x)
         for name in ("query", "key", "value")
     )
     return tuple(y.reshape(*x.shape[:-1], heads, -1) for y in made)
@@ -134,4 +134,4 @@ class SelfAttention(nn.Module):
             query, key = rotate(query, angles), rotate(key, angles)
         drop = nn.Dropout(self.dropout, deterministic=not train)
         y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
-        return layers.dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
+        return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.models import attention, layers, transformer
+from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -129,7 +130,7 @@ class Bert(nn.Module):
 
         block_class, sizes = Block, self.resolved
         if self.remat:
-            block_class = nn.remat(block_class, static_argnums=(3,))  # 3: train
+            block_class = remat_block(block_class, train=3)
         for i in range(sizes["depth"]):
             block = block_class(
                 heads=sizes["heads"],
@@ -149,12 +150,12 @@ class Bert(nn.Module):
     def _embed(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"]
     ) -> Float[Array, "b l c"]:
-        width, dtype = self.resolved["width"], layers.compute_dtype(self.dtype)
+        width = self.resolved["width"]
         transformer.check_length(text.shape[1], self.max_length)
         words = transformer.token_embedding(self.vocab_size, width, self.dtype)(text)
         positions = self._positions(text_mask)
         segment = self.param("token_type_embedding", layers.truncated_normal, (width,))
-        x = words + (positions + segment).astype(dtype)
+        x = layers.add_weight(words, positions + segment)
         return layers.layer_norm(self.layer_norm_eps, self.dtype, "embedding_norm")(x)
 
     def _positions(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.models import layers, transformer
+from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, mlp_dim, heads; named after the image towers they were published with
     "b": (512, 12, 2048, 8),
@@ -88,7 +89,7 @@ class ClipText(nn.Module):
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
         block_class, sizes = transformer.Block, self.resolved
         if self.remat:
-            block_class = nn.remat(block_class, static_argnums=(3,))  # 3: train
+            block_class = remat_block(block_class, train=3)
         for i in range(sizes["depth"]):
             block = block_class(
                 heads=sizes["heads"],
@@ -112,4 +113,4 @@ class ClipText(nn.Module):
         words = transformer.token_embedding(self.vocab_size, width, self.dtype)(text)
         shape = self.max_length, width
         positions = self.param("position_embedding", transformer.init_positions, shape)
-        return words + positions[:length].astype(words.dtype)
+        return layers.add_weight(words, positions[:length])

@@ -80,8 +80,8 @@ class DualEncoder(nn.Module):
                 f"{self.image.output_dim}: set image_projection=True, or embedding_dim=None"
             )
 
-        def linear() -> nn.Dense:
-            return layers.dense(
+        def linear() -> layers.Dense:
+            return layers.Dense(
                 dim,
                 ("embed", None),
                 kernel_init=nn.initializers.lecun_normal(),

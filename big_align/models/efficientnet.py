@@ -5,11 +5,13 @@ import math
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from big_align import layer_weights
 from big_align.models import layers
+from big_align.models.convolution import Convolution
 from big_align.models.depthwise import depthwise_conv
+from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, dropout before the classifier
     "b0": (1.0, 1.0, 0.2),
@@ -83,8 +85,9 @@ class Block(nn.Module):
         axes = (None, None, None, "channels_out")
         kernel_init = nn.with_logical_partitioning(_depthwise_init, axes)
         shape = (self.kernel, self.kernel, 1, width)
-        kernel = jnp.asarray(self.param("depthwise_kernel", kernel_init, shape), x.dtype)
-        x = depthwise_conv(x, kernel, self.stride)
+        kernel = self.param("depthwise_kernel", kernel_init, shape)
+        convolve = functools.partial(depthwise_conv, stride=self.stride)
+        x = layer_weights.apply_weight(convolve, x, kernel, axes, x.dtype)
         x = nn.swish(self.norm(name="depthwise_norm")(x, train))
 
         gate = x.mean((1, 2), keepdims=True)
@@ -97,13 +100,13 @@ class Block(nn.Module):
             return x
         return residual + layers.DropPath(self.drop_path)(x, train)
 
-    def _pointwise(self, channels: int, name: str, use_bias: bool = False) -> nn.Dense:
+    def _pointwise(self, channels: int, name: str, use_bias: bool = False) -> layers.Dense:
         return _pointwise_conv(channels, name, self.dtype, use_bias)
 
 
-def _pointwise_conv(channels: int, name: str, dtype: str, use_bias: bool = False) -> nn.Dense:
+def _pointwise_conv(channels: int, name: str, dtype: str, use_bias: bool = False) -> layers.Dense:
     """A 1x1 convolution, as the matrix product it is: up to five times faster on CPUs."""
-    return layers.dense(
+    return layers.Dense(
         channels,
         ("channels_in", "channels_out"),
         dtype=dtype,
@@ -191,20 +194,18 @@ class EfficientNet(nn.Module):
         """
         width, _, dropout = self.coefficients
         norm = functools.partial(layers.BatchNorm, self.momentum, group_size=self.group_size)
-        stem = nn.Conv(
+        stem = Convolution(
             scale_channels(STEM_CHANNELS, width),
-            (3, 3),
+            3,
             self.stem_stride,
-            use_bias=False,
-            dtype=layers.compute_dtype(self.dtype),
-            kernel_init=nn.with_logical_partitioning(
-                _conv_init, (None, None, "channels_in", "channels_out")
-            ),
+            _conv_init,
+            self.dtype,
+            same_padding=True,
             name="stem_conv",
         )
         x = nn.swish(norm(name="stem_norm")(stem(image), train))
 
-        block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
+        block_class = remat_block(Block, train=2) if self.remat else Block
         for i, settings in enumerate(self._block_settings()):
             block = block_class(**settings, norm=norm, dtype=self.dtype, name=f"block_{i:02d}")
             x = block(x, train)

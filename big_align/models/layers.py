@@ -5,7 +5,10 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+from big_align import layer_weights
 
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
@@ -54,47 +57,46 @@ def compute_dtype(name: str) -> jnp.dtype:
     return choose("dtype", name, {name: jnp.dtype(name) for name in names})
 
 
-def dense(
-    features: int,
-    axes: tuple[str | None, str | None],
-    *,
-    dtype: str = "float32",
-    name: str | None = None,
-    kernel_init: Callable = truncated_normal,
-    use_bias: bool = True,
-) -> nn.Dense:
-    """Makes a dense layer whose kernel carries the logical names of its axes.
+class Dense(nn.Module):
+    """A dense layer whose kernel carries the logical names of its axes, and may lie in pieces.
 
     Args:
       features: width of the output.
       axes: logical names of the kernel's input and output axes.
       dtype: name of the type of the computation.
-      name: name of the layer in the parameter tree.
       kernel_init: initialiser of the kernel.
+      bias_init: initialiser of the bias.
       use_bias: whether to add a bias.
-
-    Returns:
-      The layer.
     """
-    kernel_init = nn.with_logical_partitioning(kernel_init, axes)
-    return nn.Dense(
-        features,
-        use_bias,
-        dtype=compute_dtype(dtype),
-        kernel_init=kernel_init,
-        dot_general=_dot_rows,
-        name=name,
-    )
+
+    features: int
+    axes: tuple[str | None, str | None]
+    dtype: str = "float32"
+    kernel_init: Callable = truncated_normal
+    bias_init: Callable = nn.initializers.zeros
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b d"]:
+        """Transforms the last axis."""
+        dtype = compute_dtype(self.dtype)
+        init = nn.with_logical_partitioning(self.kernel_init, self.axes)
+        kernel = self.param("kernel", init, (x.shape[-1], self.features))
+        y = layer_weights.apply_weight(multiply_rows, x.astype(dtype), kernel, self.axes, dtype)
+        if not self.use_bias:
+            return y
+        return add_weight(y, self.param("bias", self.bias_init, (self.features,)))
 
 
-def _dot_rows(x, kernel, dimension_numbers, **options):
-    """`lax.dot_general` for a dense layer: contracts the last axis of `x`."""
-    return multiply_rows(x, kernel, **options)
+def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Array, "..."]:
+    """Adds a parameter to every row, in the type of the rows.
+
+    It is spread over the rows before it is cast, so that its gradient is summed in float32.
+    """
+    return x + jnp.broadcast_to(weight, x.shape).astype(x.dtype)
 
 
-def multiply_rows(
-    x: Float[Array, "*b c"], kernel: Float[Array, "c d"], **options
-) -> Float[Array, "*b d"]:
+def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float[Array, "*b d"]:
     """Multiplies every row with a kernel.
 
     All leading axes are merged first. Otherwise XLA's CPU backend transposes one operand of the
@@ -105,13 +107,12 @@ def multiply_rows(
     Args:
       x: rows.
       kernel: a matrix.
-      **options: of `jax.lax.dot_general`.
 
     Returns:
       The products.
     """
     rows = x.reshape(-1, x.shape[-1])
-    product = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **options)
+    product = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())))
     return product.reshape(*x.shape[:-1], -1)
 
 
@@ -255,6 +256,6 @@ class MlpBlock(nn.Module):
         Returns:
           Tokens of the same shape.
         """
-        y = dense(self.mlp_dim, ("embed", "mlp"), dtype=self.dtype, name="up")(x)
+        y = Dense(self.mlp_dim, ("embed", "mlp"), dtype=self.dtype, name="up")(x)
         y = choose("activation", self.activation, ACTIVATIONS)(y)
-        return dense(x.shape[-1], ("mlp", "embed"), dtype=self.dtype, name="down")(y)
+        return Dense(x.shape[-1], ("mlp", "embed"), dtype=self.dtype, name="down")(y)

@@ -1,10 +1,13 @@
 """ML-Decoder (Ridnik et al., 2021): logits of many labels from spatial tokens by few queries."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from big_align import layer_weights
 from big_align.models import attention, layers
 
 
@@ -27,12 +30,12 @@ class CrossAttention(nn.Module):
         width = queries.shape[-1]
 
         def project(name: str, x: Float[Array, "b l c"]):
-            y = layers.dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
+            y = layers.Dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
             return y.reshape(*x.shape[:-1], self.heads, -1)
 
         key, value = project("key", tokens), project("value", tokens)
         y = attention.attend(project("query", queries), key, value, None).reshape(queries.shape)
-        return layers.dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
+        return layers.Dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
 class MLDecoder(nn.Module):
@@ -95,7 +98,7 @@ class MLDecoder(nn.Module):
             return nn.Dropout(self.dropout, deterministic=not train)(x)
 
         axes = "channels_in", "embed"
-        tokens = nn.relu(layers.dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))
+        tokens = nn.relu(layers.Dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))
         queries = self._queries(len(tokens))
         # The authors keep the residual sum of the self-attention that they left out; as it is
         # normalised next, it matters to the dropout alone.
@@ -112,18 +115,22 @@ class MLDecoder(nn.Module):
         queries = self.param("queries", init, shape)
         if not self.learned_queries:
             queries = jax.lax.stop_gradient(queries)
-        queries = queries.astype(layers.compute_dtype(self.dtype))
-        return jnp.broadcast_to(queries, (batch, *shape))
+        queries = jnp.broadcast_to(queries, (batch, *shape))
+        return queries.astype(layers.compute_dtype(self.dtype))
 
     def _pool(self, x: Float[Array, "b g c"]) -> Float[Array, "b classes"]:
         """Turns the output of each query into the logits of its group, by weights of its own."""
         groups, width = x.shape[1:]
         shape = groups, width, -(-self.classes // groups)
         xavier = nn.initializers.xavier_normal(in_axis=1, out_axis=0)  # as the authors count fans
-        init = nn.with_logical_partitioning(xavier, (None, "embed", None))
-        kernel = self.param("group_kernel", init, shape).astype(x.dtype)
+        axes = (None, "embed", None)
+        init = nn.with_logical_partitioning(xavier, axes)
+        kernel = self.param("group_kernel", init, shape)
         init = nn.initializers.constant(self.initial_bias)
         bias = self.param("group_bias", init, (self.classes,))
-        logits = jnp.einsum("bgc,gcd->bgd", x, kernel, preferred_element_type=jnp.float32)
+        multiply = functools.partial(
+            jnp.einsum, "bgc,gcd->bgd", preferred_element_type=jnp.float32
+        )
+        logits = layer_weights.apply_weight(multiply, x, kernel, axes, x.dtype)
         # When the groups do not divide the classes, the last places stand for none.
         return logits.reshape(len(x), -1)[:, : self.classes] + bias

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from big_align.models import layers
+from big_align.models.convolution import Convolution
+from big_align.rematerialization import remat_block
 
 VARIANTS = {  # block, blocks of each stage
     "18": ("basic", (2, 2, 2, 2)),
@@ -22,43 +22,6 @@ STEMS = {"imagenet": (7, 2), "small": (3, 1), "patch": (3, 2), "patch4": (5, 4)}
 EXPANSION = {"basic": 1, "bottleneck": 4}
 
 _conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
-
-
-class Convolution(nn.Module):
-    """A convolution without bias, padded by half its kernel on every side.
-
-    One of 1x1 is computed as the matrix product it is: on CPUs XLA takes several times as long
-    for the gradient of its kernel otherwise.
-
-    Args:
-      channels: width of the output.
-      kernel: pixels of an edge of the filters.
-      stride: step between positions.
-      dtype: name of the type of the computation.
-    """
-
-    channels: int
-    kernel: int
-    stride: int
-    dtype: str
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
-        """Filters an image."""
-        axes = (None, None, "channels_in", "channels_out")
-        init = nn.with_logical_partitioning(_conv_init, axes)
-        shape = (self.kernel, self.kernel, x.shape[-1], self.channels)
-        dtype = layers.compute_dtype(self.dtype)
-        x, kernel = x.astype(dtype), jnp.asarray(self.param("kernel", init, shape), dtype)
-        if self.kernel == 1:
-            return layers.multiply_rows(x[:, :: self.stride, :: self.stride], kernel[0, 0])
-        return jax.lax.conv_general_dilated(
-            x,
-            kernel,
-            window_strides=(self.stride, self.stride),
-            padding=[(self.kernel // 2, self.kernel // 2)] * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
 
 
 class Block(nn.Module):
@@ -92,10 +55,10 @@ class Block(nn.Module):
         y = x
         for i, (channels, kernel, stride) in enumerate(kernels):
             y = nn.relu(y) if i else y
-            y = Convolution(channels, kernel, stride, self.dtype, name=f"conv_{i}")(y)
+            y = Convolution(channels, kernel, stride, _conv_init, self.dtype, name=f"conv_{i}")(y)
             y = self.norm(name=f"norm_{i}")(y, train)
         if x.shape[-1] != wide or self.stride != 1:
-            x = Convolution(wide, 1, self.stride, self.dtype, name="shortcut_conv")(x)
+            x = Convolution(wide, 1, self.stride, _conv_init, self.dtype, name="shortcut_conv")(x)
             x = self.norm(name="shortcut_norm")(x, train)
         return nn.relu(x + layers.DropPath(self.drop_path)(y, train))
 
@@ -170,13 +133,13 @@ class ResNet(nn.Module):
         )
         kernel, stride = layers.choose("stem", self.stem, STEMS)
         stem_width = self.stem_width or self.width
-        x = Convolution(stem_width, kernel, stride, self.dtype, name="stem_conv")(image)
+        x = Convolution(stem_width, kernel, stride, _conv_init, self.dtype, name="stem_conv")(image)
         x = nn.relu(norm(name="stem_norm")(x, train))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
 
         kind, depths = self.resolved["kind"], self.stage_depths
-        block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
+        block_class = remat_block(Block, train=2) if self.remat else Block
         last = max(sum(depths) - 1, 1)
         for stage, depth in enumerate(depths):
             for i in range(depth):

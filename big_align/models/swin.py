@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.models import attention, layers
+from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -118,7 +119,7 @@ class WindowAttention(nn.Module):
             logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)
         weights = jax.nn.softmax(logits).astype(value.dtype)
         y = jnp.einsum("bnhqk,bnkhc->bnqhc", weights, value).reshape(x.shape)
-        return layers.dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
+        return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
 class Block(nn.Module):
@@ -199,7 +200,7 @@ class Merge(nn.Module):
         x = einops.rearrange(x, "b (h p) (w q) c -> b h w (q p c)", p=2, q=2)
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "norm")(x)
         axes = "channels_in", "embed"
-        dense = layers.dense(2 * channels, axes, dtype=self.dtype, name="reduce", use_bias=False)
+        dense = layers.Dense(2 * channels, axes, dtype=self.dtype, name="reduce", use_bias=False)
         return dense(x)
 
 
@@ -273,7 +274,7 @@ class Swin(nn.Module):
         x = self._embed(image)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
 
-        block_class = nn.remat(Block, static_argnums=(2,)) if self.remat else Block  # 2: train
+        block_class = remat_block(Block, train=2) if self.remat else Block
         number, last = 0, max(sum(depths) - 1, 1)
         for stage, depth in enumerate(depths):
             if stage:
@@ -303,5 +304,5 @@ class Swin(nn.Module):
         x = jnp.pad(image, ((0, 0), (0, below), (0, right), (0, 0)))
         x = einops.rearrange(x, "b (h p) (w q) c -> b h w (p q c)", p=PATCH, q=PATCH)
         width, axes = self.resolved["width"], ("channels_in", "embed")
-        x = layers.dense(width, axes, dtype=self.dtype, name="patch_embedding")(x)
+        x = layers.Dense(width, axes, dtype=self.dtype, name="patch_embedding")(x)
         return layers.layer_norm(self.layer_norm_eps, self.dtype, "patch_norm")(x)

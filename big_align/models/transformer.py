@@ -1,8 +1,10 @@
 """What the transformers share: their sizes, the tables they look up, and the pre-norm block."""
 
 import flax.linen as nn
-from jaxtyping import Array, Bool, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
+from big_align import layer_weights
 from big_align.models import attention, layers
 
 SIZES = "width", "depth", "mlp_dim", "heads"
@@ -24,20 +26,36 @@ def resolve_sizes(tower: nn.Module, published: tuple[int, int, int, int]) -> dic
     return {name: variant[name] if size is None else size for name, size in given.items()}
 
 
-def token_embedding(vocab_size: int, width: int, dtype: str) -> nn.Embed:
-    """Makes the layer that looks up the vectors of token ids.
+class TokenEmbedding(nn.Module):
+    """Looks up the vectors of token ids.
 
     Args:
       vocab_size: number of ids.
       width: of the vectors.
       dtype: name of the type of the computation.
-
-    Returns:
-      The layer, called "token_embedding" in the parameter tree.
     """
-    init = nn.with_logical_partitioning(layers.truncated_normal, ("vocab", "embed"))
-    dtype = layers.compute_dtype(dtype)
-    return nn.Embed(vocab_size, width, dtype=dtype, embedding_init=init, name="token_embedding")
+
+    vocab_size: int
+    width: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, text: Int[Array, "b l"]) -> Float[Array, "b l c"]:
+        """Returns a vector for every id."""
+        axes = ("vocab", "embed")
+        init = nn.with_logical_partitioning(layers.truncated_normal, axes)
+        table = self.param("embedding", init, (self.vocab_size, self.width))
+        dtype = layers.compute_dtype(self.dtype)
+        return layer_weights.apply_weight(_look_up, text, table, axes, dtype)
+
+
+def token_embedding(vocab_size: int, width: int, dtype: str) -> TokenEmbedding:
+    """Makes the layer that looks up token ids, by the name that all towers give it."""
+    return TokenEmbedding(vocab_size, width, dtype, name="token_embedding")
+
+
+def _look_up(ids, table):
+    return jnp.take(table, ids, axis=0)
 
 
 def check_length(length: int, max_length: int) -> None:

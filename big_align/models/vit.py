@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from big_align.models import layers, transformer
+from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -148,7 +149,7 @@ class ViT(nn.Module):
 
         block_class, sizes = transformer.Block, self.resolved
         if self.remat:
-            block_class = nn.remat(block_class, static_argnums=(3,))  # 3: train
+            block_class = remat_block(block_class, train=3)
         for i in range(sizes["depth"]):
             block = block_class(
                 heads=sizes["heads"],
@@ -173,7 +174,7 @@ class ViT(nn.Module):
             )
         x = einops.rearrange(image, "b (h p) (w q) c -> b (h w) (p q c)", p=patch, q=patch)
         axes, name = ("channels_in", "embed"), "patch_embedding"
-        x = layers.dense(width, axes, dtype=self.dtype, name=name, use_bias=self.patch_bias)(x)
+        x = layers.Dense(width, axes, dtype=self.dtype, name=name, use_bias=self.patch_bias)(x)
         if self.pool == "cls":
             cls_token = self.param("cls_token", nn.initializers.zeros, (width,))
             x = jnp.concatenate([jnp.broadcast_to(cls_token, x[:, :1].shape).astype(x.dtype), x], 1)
@@ -188,7 +189,7 @@ class ViT(nn.Module):
                     f"{name} holds {held[0]} positions, an image of {image.shape[1]} x "
                     f"{image.shape[2]} has {shape[0]}: use the image size of training"
                 )
-        return x + self.param(name, transformer.init_positions, shape).astype(x.dtype)
+        return layers.add_weight(x, self.param(name, transformer.init_positions, shape))
 
     def _angles(self, image: Float[Array, "b h w 3"]) -> Float[Array, "l half"]:
         """Returns the angles of every token, the class token's first."""

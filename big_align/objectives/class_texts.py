@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 from big_align import sharding
 from big_align.data.prompts import fill_templates
 from big_align.data.tokenizers import Tokenizer
+from big_align.rematerialization import remat_body
 
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 
@@ -95,10 +96,7 @@ class ClassTexts:
         def encode_rows(params: Any, rows: Any) -> Float[Array, "m d"]:
             text, text_mask, keys = rows
             cut = lambda x: x.reshape(self.chunks, -1, x.shape[-1])  # noqa: E731
-            # In a loop nothing merges the two computations of a chunk.
-            encode_chunk = jax.checkpoint(
-                lambda chunk: encode_text(params, *chunk), prevent_cse=False
-            )
+            encode_chunk = remat_body(lambda chunk: encode_text(params, *chunk))
             ztxt = jax.lax.map(encode_chunk, (cut(text), cut(text_mask), keys))
             return ztxt.reshape(-1, ztxt.shape[-1])
 

@@ -22,7 +22,7 @@ from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 CLASSIFIERS = ("linear", "cosine")
 
 
-def make_classifier(num_classes: int, **options) -> nn.Dense:
+def make_classifier(num_classes: int, **options) -> layers.Dense:
     """Makes the layer from pooled features to classes; its classes are split like a vocabulary.
 
     Raises:
@@ -30,10 +30,10 @@ def make_classifier(num_classes: int, **options) -> nn.Dense:
     """
     if num_classes < 2:
         raise ValueError(f"num_classes = {num_classes} must be at least 2")
-    return layers.dense(num_classes, ("embed", "vocab"), **options)
+    return layers.Dense(num_classes, ("embed", "vocab"), **options)
 
 
-def init_classifier(classifier: nn.Dense, rng: PRNGKeyArray, model: DualEncoder) -> Params:
+def init_classifier(classifier: layers.Dense, rng: PRNGKeyArray, model: DualEncoder) -> Params:
     """Makes the parameters of a classifier for the features of a model's image tower."""
     return classifier.init(rng, jnp.zeros((1, model.image.output_dim)))["params"]
 

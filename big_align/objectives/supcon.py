@@ -133,8 +133,8 @@ class ProjectionHead(nn.Module):
         """Projects features; the result is not of unit length yet."""
         init = {"kernel_init": nn.initializers.lecun_normal()}
         width = features.shape[-1]
-        hidden = layers.dense(width, ("embed", "mlp"), name="hidden", **init)(features)
-        return layers.dense(self.dim, ("mlp", None), name="projection", **init)(nn.relu(hidden))
+        hidden = layers.Dense(width, ("embed", "mlp"), name="hidden", **init)(features)
+        return layers.Dense(self.dim, ("mlp", None), name="projection", **init)(nn.relu(hidden))
 
 
 def _views(batch: Mapping) -> Array:

@@ -60,11 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
+    from big_align import processes
     from big_align.errors import UserError
 
     try:
         cluster(options)
     except (UserError, OSError) as error:
+        processes.fail(error)
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

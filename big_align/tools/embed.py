@@ -68,12 +68,14 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from absl import logging
 
+    from big_align import processes
     from big_align.errors import UserError
 
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     try:
         embed(options)
     except (UserError, OSError) as error:
+        processes.fail(error)
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

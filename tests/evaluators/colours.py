@@ -11,7 +11,7 @@ class ColourEmbedder(Embedder):
 
     def __init__(self, table, batch_size=8):
         self.table = np.asarray(table, np.float32)
-        self.batch_size, self.rows = batch_size, (0, batch_size)
+        self.batch_size, self.rows = batch_size, np.arange(batch_size)
 
     def image_features(self, batches, count):
         rows = [(self.table[b["image"][:, 0, 0, 0]], b["mask"]) for b in batches]

@@ -38,7 +38,7 @@ class GivenLogits(Embedder):
 
     def __init__(self, logits, batch_size=4):
         self.logits = np.asarray(logits, np.float32)
-        self.batch_size, self.rows = batch_size, (0, batch_size)
+        self.batch_size, self.rows = batch_size, np.arange(batch_size)
 
     def recognise(self, batches, count):
         rows = [(self.logits[b["image"][:, 0, 0, 0]], b["mask"]) for b in batches]

@@ -18,7 +18,6 @@ from big_align.state import describe_state
 from big_align.step import (
     accumulated_gradients,
     compile_step,
-    count_flops,
     full_gradients,
     make_train_step,
 )
@@ -178,6 +177,11 @@ def test_eight_devices_equal_one():
         np.testing.assert_allclose(x, y, atol=2e-4)
 
 
+def count_flops(function, *arguments):
+    """What XLA counts of what it has not thrown away."""
+    return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
+
+
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_the_tower_costs_one_forward_pass_a_step(microbatches):
     """XLA counts a loop's body once: with micro-batches the first pass runs it, the second not."""
@@ -193,10 +197,10 @@ def test_the_tower_costs_one_forward_pass_a_step(microbatches):
             kind = functools.partial(accumulated_gradients, microbatches=microbatches)
         # Parameters are arguments: of constants XLA would compute the tower while compiling.
         step = lambda variables, batch: kind(objective, *variables, batch, KEY, objective.mesh)  # noqa: E731
-        return count_flops(jax.jit(step).lower(variables, batch).compile())
+        return count_flops(step, variables, batch)
 
     part = {"image": batch["image"][: rows // microbatches]}
-    once = count_flops(jax.jit(lit.image_features).lower(*variables, part).compile())
+    once = count_flops(lit.image_features, *variables, part)
     text = flops(lit, embedded)
     assert once > 0.2 * text
     np.testing.assert_allclose(flops(lit, batch) - text, once, rtol=0.05)

@@ -155,7 +155,7 @@ def config(arguments, tmp_path):
 def test_a_config_brings_tags_into_batches(config):
     tokenizer = build.build_tokenizer(config)
     names = read_tag_list(config.data.tags.path).names
-    with build.build_train_loader(config, tokenizer, (0, 16)) as loader:
+    with build.build_train_loader(config, tokenizer) as loader:
         batch = loader.batch(0)
     example = build.example_batch(config, tokenizer)
     for name in ("tags", "true_tags"):
@@ -168,7 +168,7 @@ def test_a_config_brings_tags_into_batches(config):
     assert (batch["tags"] >= 0).any()
     record = build.describe_run(config, tokenizer)
     config.data.tags.path = None
-    with build.build_train_loader(config, tokenizer, (0, 16)) as loader:
+    with build.build_train_loader(config, tokenizer) as loader:
         assert "tags" not in loader.batch(0)
     assert build.describe_run(config, tokenizer)["tags"] == "" != record["tags"]
 

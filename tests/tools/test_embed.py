@@ -170,7 +170,7 @@ def test_a_dual_encoder_and_a_folder_of_classes(reference_dir, tmp_path, capsys)
         ({"source_argument": "split"}, "does not read as NAME=VALUE"),
         ({"source_argument": "spilt=3"}, "--source.spilt is unknown"),
         ({"transform": "resize"}, "--transform: "),
-        ({"batch_size": 12}, "--batch_size = 12 is not a multiple of the number of devices, 8"),
+        ({"batch_size": 12}, "--batch_size = 12 is not a multiple of 8 devices; 8 and 16 are"),
     ],
 )
 def test_bad_input_is_one_line(model, source, tmp_path, capsys, changed, message):

@@ -1,0 +1,69 @@
+"""The least time of a step: what it computes, moves and sends, over a chip's published peaks."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from big_align.chips import Chip
+from big_align.planning.collectives import Collective
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Seconds that one device needs for each part of a step, at the peaks of its chip.
+
+    Attributes:
+      compute: FLOPs over the chip's bfloat16 peak, whatever their type: TPUs multiply float32 so
+        unless told otherwise.
+      memory: bytes over the bandwidth of main memory.
+      inside: bytes sent over all links of the slice or node.
+      between: bytes sent to other slices or nodes, over the device's share of its host's network;
+        None if some are sent and the network's speed is not published.
+    """
+
+    compute: float
+    memory: float
+    inside: float
+    between: float | None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by name, without what is not known."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    @property
+    def binds(self) -> str:
+        """Which part takes longest."""
+        return max(self.parts, key=self.parts.get)
+
+    @property
+    def seconds(self) -> float:
+        """The least time of a step, if everything else happens meanwhile."""
+        return max(self.parts.values())
+
+    @property
+    def in_turn(self) -> float:
+        """The time of a step at the peaks if nothing happens meanwhile."""
+        return sum(self.parts.values())
+
+
+def bound_step(
+    chip: Chip, flops: float | int, traffic: float | int, sent: Sequence[Collective]
+) -> Bound:
+    """Bounds the time of a step.
+
+    Args:
+      chip: its peaks.
+      flops: that one device executes.
+      traffic: bytes between one device and its main memory.
+      sent: the collectives of a step.
+    """
+    inside = sum(each.sent_inside for each in sent)
+    between: float | None = 0.0
+    if crossing := sum(each.sent_between for each in sent):
+        between = crossing * chip.devices_per_host / chip.network if chip.network else None
+    return Bound(
+        compute=flops / chip.device_flops,
+        memory=traffic / chip.device_memory_bandwidth,
+        inside=inside / chip.device_interconnect,
+        between=between,
+    )

@@ -1,0 +1,128 @@
+"""What a compiled program sends between devices: kinds, types, sizes, and over which network."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+from big_align.planning import replica_groups
+from big_align.planning.executed import Run, walk
+from big_align.planning.hlo import Program
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+CHAIN = re.compile(r'chain_id="(\d+)"')
+"""What the steps of one collective have in common."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Collectives of one kind, type and group of devices, in one step.
+
+    Attributes:
+      kind: one of `KINDS`.
+      dtype: element type.
+      devices: how many take part together.
+      places: over how many slices or nodes these lie.
+      count: how many run, loops counted; one with arrays of several types counts in each.
+      bytes: of the whole arrays: what an all-gather makes and a reduce-scatter takes, on one
+        device.
+      sent_inside: bytes that one device sends inside its slice or node.
+      sent_between: bytes that one device sends to others.
+    """
+
+    kind: str
+    dtype: str
+    devices: int
+    places: int
+    count: int
+    bytes: int
+    sent_inside: float
+    sent_between: float
+
+
+def list_collectives(program: Program, places: Sequence[int]) -> list[Collective]:
+    """Lists the collectives of a program, the largest first.
+
+    Args:
+      program: the compiled program.
+      places: the slice or node of each device, in the order of the mesh.
+
+    Raises:
+      ValueError: a notation of groups is not known.
+    """
+    found: dict[tuple, Collective] = {}
+    chains = set()
+    for run in walk(program):
+        kind = _kind(run)
+        if kind is None:
+            continue
+        # TPUs cut an asynchronous collective into steps, each inside of a fusion beside it.
+        if chain := CHAIN.search(run.instruction.attributes):
+            if (kind, chain[1]) in chains:
+                continue
+            chains.add((kind, chain[1]))
+        groups = _groups(run, kind, len(places))
+        devices = max(map(len, groups))
+        crossed = max(len({places[device] for device in group}) for group in groups)
+        for dtype, size in _sizes(run):
+            whole = size * devices if kind == "all-gather" else size
+            inside, between = _sent(kind, whole, devices, crossed)
+            key = kind, dtype, devices, crossed
+            old = found.get(key, Collective(*key, 0, 0, 0.0, 0.0))
+            found[key] = dataclasses.replace(
+                old,
+                count=old.count + run.times,
+                bytes=old.bytes + run.times * whole,
+                sent_inside=old.sent_inside + run.times * inside,
+                sent_between=old.sent_between + run.times * between,
+            )
+    return sorted(found.values(), key=lambda each: -each.bytes)
+
+
+def _kind(run: Run) -> str | None:
+    """Returns which collective an instruction is; the end of an asynchronous one is none."""
+    kind = run.instruction.opcode.removesuffix("-start")
+    if kind == "ragged-all-to-all":
+        return "all-to-all"
+    if kind not in KINDS:
+        return None
+    # TPUs scatter a sum by a fusion that sums and keeps a slice.
+    users = run.computation.users[run.instruction.name]
+    if kind == "all-reduce" and run.fused and users:
+        if all(user.opcode == "dynamic-slice" for user in users):
+            return "reduce-scatter"
+    return kind
+
+
+def _sizes(run: Run) -> Iterator[tuple[str, int]]:
+    """Yields type and bytes of what goes in, by type."""
+    sizes: dict[str, int] = {}
+    for arrays in run.computation.operand_arrays(run.instruction):
+        for array in arrays:
+            sizes[array.dtype] = sizes.get(array.dtype, 0) + array.bytes
+    yield from sizes.items()
+
+
+def _groups(run: Run, kind: str, num_devices: int) -> list[list[int]]:
+    if kind == "collective-permute":
+        text = run.instruction.attribute("source_target_pairs") or ""
+        pairs = replica_groups.parse_pairs(text)
+        return [list(pair) for pair in pairs if pair[0] != pair[1]] or [[0]]
+    text = run.instruction.attribute("replica_groups")
+    return replica_groups.parse_groups(text, num_devices)
+
+
+def _sent(kind: str, whole: int, devices: int, places: int) -> tuple[float, float]:
+    """Returns the bytes that one device has to send inside of its place, and to others.
+
+    Rings inside of each place, then rings over the places of what each device has of the result:
+    an all-gather of n devices sends (n - 1) / n of the whole from each, a sum twice that.
+    """
+    if kind == "collective-permute":
+        return (0.0, float(whole)) if places > 1 else (float(whole), 0.0)
+    rounds = 2 if kind == "all-reduce" else 1
+    here = devices / places
+    if kind == "all-to-all":
+        return whole * (here - 1) / devices, whole * (devices - here) / devices
+    inside = rounds * whole * (here - 1) / here
+    between = rounds * whole / here * (places - 1) / places
+    return inside, between

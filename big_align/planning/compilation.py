@@ -1,0 +1,174 @@
+"""Compiles the step of a config in a process of its own, and reads what the compiler found.
+
+XLA decides on placement, fusion, scheduling and memory first and writes machine code afterwards,
+which takes most of the time and changes none of it. So the process is stopped when the compiler has
+written down which buffer lies where, unless machine code is asked for: that alone shows failures of
+the last stage.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from big_align.errors import UserError
+from big_align.planning.machines import check_machine, virtual_devices
+
+LAST = "-buffer-assignment.txt"
+"""What XLA writes of a program after its text, and before it makes machine code of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to compile, for what, and how.
+
+    Attributes:
+      config: path of the config file.
+      overrides: as in `--config.batch_size=8`.
+      topology: the machine's name.
+      slices: TPU slices.
+      effort: of XLA in optimising time and memory, from -1 to 1; None leaves its default.
+      machine_code: whether the compiler goes on to the end.
+    """
+
+    config: str
+    overrides: tuple[str, ...]
+    topology: str
+    slices: int = 1
+    effort: float | None = -1.0
+    machine_code: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A step that was compiled, or that does not fit.
+
+    Attributes:
+      traced: what is known without a compiler, see `tracing.trace`.
+      text: the program; None if it does not fit.
+      memory: bytes of a device by what they are for, see `read_memory`; empty if it does not fit.
+      refused: why the compiler would not compile it, None if it did.
+      seconds: wall time of tracing and of all.
+      xla_bytes: XLA's own count of bytes accessed, where machine code was made.
+    """
+
+    traced: dict[str, Any]
+    text: str | None
+    memory: dict[str, int]
+    refused: str | None
+    seconds: dict[str, float]
+    xla_bytes: float | None = None
+
+
+def compile_step(request: Request) -> Program:
+    """Compiles a step.
+
+    Raises:
+      UserError: the config does not fit the machine, or one of them is not known.
+    """
+    check_machine(request.topology, request.slices)
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "request.json").write_text(json.dumps(dataclasses.asdict(request)))
+        status, output = _run(folder, request)
+        failed, traced = _read(folder / "failed.json"), _read(folder / "traced.json")
+        seconds = {"all": time.perf_counter() - start}
+        if failed and failed["kind"] == "user":
+            raise UserError(failed["message"])
+        if traced is None:
+            raise RuntimeError(f"the step could not be traced (status {status}):\n{output[-5000:]}")
+        seconds["trace"] = traced["seconds"]
+        if failed and failed["kind"] == "memory":
+            return Program(traced, None, {}, _shorten(failed["message"]), seconds)
+        dumped = sorted((folder / "dump").glob(f"*after_optimizations{LAST}"))
+        if failed or status or not dumped:
+            reason = failed["message"] if failed else _crash(output)
+            return Program(traced, None, {}, f"the compiler failed: {reason[:300]}", seconds)
+        stem = str(dumped[-1])[: -len(LAST)]
+        text = Path(f"{stem}.txt").read_text()
+        finished = _read(folder / "compiled.json") or {}
+        memory = finished.get("memory") or read_memory(dumped[-1])
+        return Program(traced, text, memory, None, seconds, finished.get("bytes"))
+
+
+def _run(folder: Path, request: Request) -> tuple[int, str]:
+    """Runs the process to its end, or to where it may stop; returns status and what it printed."""
+    flags = f"--xla_force_host_platform_device_count={virtual_devices(request.topology)}"
+    # libtpu must not look for chips, and libraries not greet.
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    root = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        path for path in (os.getcwd(), root, os.environ.get("PYTHONPATH", "")) if path
+    )
+    command = [sys.executable, "-m", "big_align.planning.tracing", str(folder)]
+    with open(folder / "output.txt", "w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    sizes = [0, 0, 0]
+    try:
+        while process.poll() is None:
+            time.sleep(0.5)
+            sizes = [*sizes[1:], _size_of_last(folder / "dump")]
+            if not request.machine_code and sizes[0] and len(set(sizes)) == 1:
+                return 0, ""
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, (folder / "output.txt").read_text(errors="replace")
+
+
+def _size_of_last(dump: Path) -> int:
+    """Returns the size of the last file that is needed, 0 before it is there; then it grows."""
+    found = dump.glob(f"*after_optimizations{LAST}")
+    return max((path.stat().st_size for path in found), default=0)
+
+
+def read_memory(path: Path) -> dict[str, int]:
+    """Reads which buffers a program has in a device's main memory, from XLA's buffer assignment.
+
+    Args:
+      path: of "...-buffer-assignment.txt".
+
+    Returns:
+      Bytes of `arguments` (the state, which the new state replaces in place, and the batch),
+      `outputs` that have buffers of their own, `temporaries`, `constants`, and `peak`: all of them.
+    """
+    memory = dict.fromkeys(("arguments", "outputs", "temporaries", "constants"), 0)
+    with open(path) as lines:
+        for line in lines:
+            match = re.match(r"allocation \d+: size (\d+)(?:, color (\d+))?(.*)", line)
+            if not match or match[2] not in (None, "0") or "thread-local" in match[3]:
+                continue
+            memory[_purpose(match[3])] += int(match[1])
+    return memory | {"peak": sum(memory.values())}
+
+
+def _purpose(description: str) -> str:
+    if ", parameter " in description:
+        return "arguments"
+    if "live-out" in description or "output shape" in description:
+        return "outputs"
+    return "constants" if ", constant" in description else "temporaries"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _shorten(message: str) -> str:
+    """Keeps the sentence that says how much memory is lacking."""
+    line = " ".join(message.split()).removeprefix("RESOURCE_EXHAUSTED: ")
+    return re.split(r"(?<=\.) (?=[A-Z])", line)[0][:300]
+
+
+def _crash(output: str) -> str:
+    """Returns what a compiler says that ends its process."""
+    fatal = re.search(r"^F\d{4} .*?\] (.*)$", output, re.MULTILINE)
+    return fatal[1] if fatal else (output.strip().splitlines() or ["no message"])[-1]

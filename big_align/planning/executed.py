@@ -1,0 +1,140 @@
+"""FLOPs that a compiled program executes on one device: matrix products and convolutions.
+
+XLA's own count takes the body of a loop once. Here it counts as often as the loop runs, and what
+fusions, calls and asynchronous operations run is followed.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from big_align.planning.hlo import Array, Computation, Instruction, Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """An instruction and how often a program runs it.
+
+    Attributes:
+      computation: where it stands.
+      instruction: what is run.
+      times: how often, loops counted.
+      fused: whether it is inside of a fusion, so that its operands and outputs are not in memory.
+    """
+
+    computation: Computation
+    instruction: Instruction
+    times: int
+    fused: bool
+
+
+_CALLS = {"fusion": "calls", "async-start": "calls", "call": "to_apply"}
+
+
+def walk(program: Program) -> Iterator[Run]:
+    """Yields every instruction that a program runs.
+
+    A loop whose trips the compiler does not know counts once. Of the branches of a conditional the
+    first counts.
+    """
+    yield from _walk(program, program.entry, 1, False)
+
+
+def _walk(program: Program, name: str, times: int, fused: bool) -> Iterator[Run]:
+    computation = program.computations[name]
+    for each in computation.instructions.values():
+        yield Run(computation, each, times, fused)
+        if each.opcode == "while":
+            trips = times * (1 if each.trip_count is None else each.trip_count)
+            for attribute in ("condition", "body"):
+                for called in each.called(attribute):
+                    yield from _walk(program, called, trips, fused)
+        elif each.opcode == "conditional":
+            branches = each.called("branch_computations") or each.called("true_computation")
+            yield from _walk(program, branches[0], times, fused)
+        elif each.opcode in _CALLS:
+            inside = fused or each.opcode == "fusion"
+            for called in each.called(_CALLS[each.opcode]):
+                yield from _walk(program, called, times, inside)
+
+
+def count_unknown_loops(program: Program) -> int:
+    """Counts the loops that run an unknown number of times; they are counted as one trip."""
+    loops = {
+        (run.computation.name, run.instruction.name)
+        for run in walk(program)
+        if run.instruction.opcode == "while" and run.instruction.trip_count is None
+    }
+    return len(loops)
+
+
+def count_executed_flops(program: Program) -> Counter[str]:
+    """Counts the FLOPs of products and convolutions by the element type of what is multiplied.
+
+    Of two types the wider counts: it is what the multiplication is done in. A convolution counts
+    the products with what is really there, none with padding or with the zeros of dilation, as
+    compilers write matrix products as convolutions with much of both.
+    """
+    flops: Counter[str] = Counter()
+    for run in walk(program):
+        instruction = run.instruction
+        if instruction.opcode not in ("dot", "convolution"):
+            continue
+        left, right = (arrays[0] for arrays in run.computation.operand_arrays(instruction))
+        count = _dot_flops if instruction.opcode == "dot" else _convolution_flops
+        dtype = max((left, right), key=lambda array: array.bytes / max(array.size, 1)).dtype
+        flops[dtype] += run.times * count(instruction, left, right)
+    return flops
+
+
+def _dot_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    contracted = math.prod(left.shape[d] for d in instruction.dimensions("lhs_contracting_dims"))
+    return 2 * instruction.outputs[0].size * contracted
+
+
+def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """2 x output features and batch x input features of a group x pairs of places that meet."""
+    names = re.split("_|->", instruction.attribute("dim_labels") or "")
+    image, kernel, out = names
+    output = instruction.outputs[0].shape
+    window = _parse_window(instruction.attribute("window"), len(image) - 2)
+    pairs = 1
+    for spatial in range(len(image) - 2):
+        label = str(spatial)
+        pairs *= _meeting_places(
+            left.shape[image.index(label)],
+            right.shape[kernel.index(label)],
+            output[out.index(label)],
+            *window[spatial],
+        )
+    # The kernel's input features are those of one group, and the output's batch is that of one.
+    features = output[out.index("f")] * right.shape[kernel.index("i")]
+    return 2 * output[out.index("b")] * features * pairs
+
+
+def _parse_window(text: str | None, rank: int) -> list[tuple[int, int, int, int]]:
+    """Returns stride, low padding, dilation of image and of kernel for each spatial axis."""
+    given = dict(re.findall(r"(\w+)=([\dx_\-]+)", text or ""))
+
+    def read(name: str, default: int) -> list[int]:
+        if name not in given:
+            return [default] * rank
+        return [int(part.split("_")[0]) for part in given[name].split("x")]
+
+    columns = read("stride", 1), read("pad", 0), read("lhs_dilate", 1), read("rhs_dilate", 1)
+    return list(zip(*columns, strict=True))
+
+
+@functools.cache
+def _meeting_places(
+    image: int, kernel: int, output: int, stride: int, low: int, image_step: int, kernel_step: int
+) -> int:
+    """Counts pairs of a place of the output and of the kernel that meet a place of the image."""
+    place = stride * np.arange(output)[:, None] + kernel_step * np.arange(kernel)[None] - low
+    inside = (place >= 0) & (place <= (image - 1) * image_step) & (place % image_step == 0)
+    return int(inside.sum())

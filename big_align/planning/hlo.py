@@ -1,0 +1,235 @@
+"""Reads the text of a compiled program: computations, their instructions, shapes and attributes.
+
+The grammar is that of XLA's HLO text (openxla.org/xla/hlo_dumps, hlo_to_text); only what costs are
+counted from is kept.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "s2": 2, "u2": 2, "c64": 64, "c128": 128}
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=? ]*)\](?:\{([^}]*)\})?")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_START = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_PAIRS = {"(": ")", "{": "}", "[": "]"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of a program.
+
+    Attributes:
+      dtype: element type, as HLO calls it: "bf16", "f32", "pred".
+      shape: sizes of its axes on one device.
+      space: where it lies: 0 is the device's main memory, others are on the chip.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    space: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes, without padding."""
+        return -(-self.size * element_bits(self.dtype) // 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+      name: unique in its computation.
+      opcode: as in "dot" or "all-gather-start".
+      outputs: what it makes; several arrays for a tuple, nested tuples laid flat.
+      operands: names of the instructions that it reads.
+      attributes: the text behind the operands.
+      is_root: whether it is what its computation returns.
+      literal: the text of the operands, for constants and the number of a parameter.
+    """
+
+    name: str
+    opcode: str
+    outputs: tuple[Array, ...]
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool = False
+    literal: str = ""
+
+    def attribute(self, name: str) -> str | None:
+        """Returns the text of an attribute, such as "{0,1}" of dimensions={0,1}, or None."""
+        match = re.search(rf"(?:^|[ ,]){re.escape(name)}=", self.attributes)
+        if not match:
+            return None
+        start = match.end()
+        end = _end_of_value(self.attributes, start)
+        # The only value with a comma outside of parentheses: mesh['a'=2], device_ids=(...) {'a'}.
+        if self.attributes.startswith(", device_ids=", end):
+            end = _end_of_value(self.attributes, end + 1)
+        return self.attributes[start:end]
+
+    def dimensions(self, name: str) -> tuple[int, ...]:
+        """Returns the numbers of an attribute, () where it is missing."""
+        return tuple(map(int, re.findall(r"\d+", self.attribute(name) or "")))
+
+    def called(self, name: str) -> tuple[str, ...]:
+        """Returns the computations that an attribute names."""
+        return tuple(_OPERAND.findall(self.attribute(name) or ""))
+
+    @property
+    def trip_count(self) -> int | None:
+        """How often a loop runs, None where the compiler does not know."""
+        match = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
+        return int(match[1]) if match else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """Instructions by name, in the order in which they stand."""
+
+    name: str
+    instructions: dict[str, Instruction]
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose value is returned."""
+        return next(each for each in self.instructions.values() if each.is_root)
+
+    def operand_arrays(self, instruction: Instruction) -> list[tuple[Array, ...]]:
+        """Returns the arrays of each operand of an instruction."""
+        return [self.instructions[name].outputs for name in instruction.operands]
+
+    @functools.cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """Which instructions read each instruction, by its name."""
+        found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
+        for each in self.instructions.values():
+            for name in each.operands:
+                found[name].append(each)
+        return found
+
+    @functools.cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """Its parameters by their numbers."""
+        found = (each for each in self.instructions.values() if each.opcode == "parameter")
+        return {int(each.literal): each for each in found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Computations by name, and the name of the one that is run."""
+
+    computations: dict[str, Computation]
+    entry: str
+
+
+def parse_program(text: str) -> Program:
+    """Reads the text of a compiled program, from `jax.stages.Compiled.as_text`.
+
+    Raises:
+      ValueError: the text has no entry computation, or a line cannot be read.
+    """
+    computations, entry = {}, None
+    name, instructions = None, {}
+    for line in text.splitlines():
+        if name is None:
+            if match := _HEADER.match(line):
+                name, instructions = match[2], {}
+                entry = name if match[1] else entry
+        elif line.startswith("}"):
+            computations[name] = Computation(name, instructions)
+            name = None
+        elif match := _START.match(line):
+            instruction = _parse_instruction(line, match)
+            instructions[instruction.name] = instruction
+    if entry is None:
+        raise ValueError("the text of the program has no ENTRY computation")
+    return Program(computations, entry)
+
+
+def _parse_instruction(line: str, start: re.Match) -> Instruction:
+    begin = start.end()
+    if line[begin] == "(":
+        end = _matching(line, begin) + 1
+    else:
+        end = line.index(" ", begin)
+    opcode = _OPCODE.match(line, end)
+    if not opcode:
+        raise ValueError(f"a line of the program cannot be read: {line[:200]!r}")
+    close = _matching(line, opcode.end() - 1)
+    inside = line[opcode.end() : close]
+    return Instruction(
+        name=start[2],
+        opcode=opcode[1],
+        outputs=_parse_arrays(line[begin:end]),
+        operands=tuple(_OPERAND.findall(inside)) if opcode[1] != "constant" else (),
+        attributes=line[close + 1 :].lstrip(", "),
+        is_root=bool(start[1]),
+        literal=inside if opcode[1] in ("constant", "parameter") else "",
+    )
+
+
+def _parse_arrays(text: str) -> tuple[Array, ...]:
+    """Reads all arrays of a type; an asynchronous start has those that it reads as well."""
+    return tuple(
+        Array(
+            dtype,
+            tuple(int(size.lstrip("<=")) for size in sizes.replace(" ", "").split(",") if size),
+            int(match[1]) if (match := re.search(r"S\((\d+)\)", layout or "")) else 0,
+        )
+        for dtype, sizes, layout in _ARRAY.findall(text)
+    )
+
+
+def element_bits(dtype: str) -> int:
+    """Returns the bits of an element; tokens and other things without a size have none."""
+    if dtype in _BITS:
+        return _BITS[dtype]
+    match = re.match(r"[a-z]+(\d+)", dtype)
+    return int(match[1]) if match else 0
+
+
+def _matching(text: str, start: int) -> int:
+    """Returns where the parenthesis that opens at `start` closes; quoted text does not count."""
+    opening, depth, position = text[start], 0, start
+    closing = _PAIRS[opening]
+    while position < len(text):
+        letter = text[position]
+        if letter == '"':
+            position = _end_of_quote(text, position)
+        elif letter == opening:
+            depth += 1
+        elif letter == closing:
+            depth -= 1
+            if not depth:
+                return position
+        position += 1
+    raise ValueError(f"a parenthesis is not closed: {text[start : start + 200]!r}")
+
+
+def _end_of_quote(text: str, start: int) -> int:
+    position = start + 1
+    while text[position] != '"':
+        position += 2 if text[position] == "\\" else 1
+    return position
+
+
+def _end_of_value(text: str, start: int) -> int:
+    """Returns the end of an attribute's value: the comma outside of all parentheses."""
+    position = start
+    while position < len(text) and text[position] not in ",":
+        if text[position] in _PAIRS:
+            position = _matching(text, position)
+        elif text[position] == '"':
+            position = _end_of_quote(text, position)
+        position += 1
+    return position

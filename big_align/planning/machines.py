@@ -1,0 +1,155 @@
+"""The machine that is planned for: TPU slices, or nodes of GPUs, with their published peaks."""
+
+import dataclasses
+
+import jax
+
+from big_align.chips import CHIPS, Chip
+from big_align.errors import UserError
+from big_align.planning import topologies
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Devices to compile for, and what they are.
+
+    Attributes:
+      name: as in "v5e:16x16" or "h100:8x8".
+      slices: how many of them are joined by the data centre's network.
+      chip: its published peaks.
+      devices: that programs can be compiled for; GPUs are stood in for by CPU devices.
+      hosts: how many processes there are.
+    """
+
+    name: str
+    slices: int
+    chip: Chip
+    devices: tuple[jax.Device, ...]
+    hosts: int
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the devices are CPUs in place of what is meant."""
+        return self.devices[0].platform == "cpu"
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all slices."""
+        return len(self.devices) // self.chip.devices_per_chip
+
+    def place(self, device: jax.Device) -> int:
+        """Returns the number of the slice or node of a device: inside, the network is fast."""
+        if self.stands_in:
+            return self.devices.index(device) // self.chip.devices_per_host
+        return getattr(device, "slice_index", None) or 0
+
+
+def find_machine(name: str, slices: int = 1) -> Machine:
+    """Describes a machine.
+
+    Args:
+      name: a TPU topology, "v5e:16x16", or NODES x GPUS of a GPU, "h100:8x8".
+      slices: TPU slices.
+
+    Raises:
+      UserError: the machine is not known, or there are not enough virtual devices for it.
+    """
+    check_machine(name, slices)
+    kind, count = name.partition(":")[0], count_devices(name, slices)
+    if kind in topologies.GENERATIONS:
+        devices = tuple(topologies.topology_devices(name, slices))
+        hosts = len({device.process_index for device in devices})
+        return Machine(name, slices, CHIPS[kind], devices, hosts)
+    nodes, gpus = gpu_shape(name)
+    devices = tuple(jax.devices("cpu")[:count])
+    if len(devices) < count:
+        raise UserError(
+            f"{name} needs {count} virtual devices and there are {len(devices)}: set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before jax starts"
+        )
+    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
+    return Machine(name, 1, chip, devices, nodes)
+
+
+def count_chips(name: str, slices: int = 1) -> int:
+    """Returns the chips of a machine.
+
+    Raises:
+      UserError: the machine is not known.
+    """
+    if name.partition(":")[0] not in CHIPS:
+        raise UserError(
+            f"topology {name!r} is not known; there are {', '.join(topologies.largest())}, and "
+            f"NODESxGPUS of {', '.join(_gpus())}, such as h100:8x8"
+        )
+    if name.partition(":")[0] in topologies.GENERATIONS:
+        return topologies.count_chips(name) * slices
+    nodes, gpus = gpu_shape(name)
+    return nodes * gpus
+
+
+def count_devices(name: str, slices: int = 1) -> int:
+    """Returns the devices of a machine, as jax counts them."""
+    return count_chips(name, slices) * CHIPS[name.partition(":")[0]].devices_per_chip
+
+
+def check_machine(name: str, slices: int = 1) -> None:
+    """Checks that a machine can be planned for.
+
+    Raises:
+      UserError: it is not known, or libtpu is not installed.
+    """
+    if slices < 1:
+        raise UserError(f"--slices={slices}: at least 1 is needed")
+    count_devices(name, slices)
+    if name.partition(":")[0] in topologies.GENERATIONS:
+        topologies.check_libtpu(name)
+    elif slices != 1:
+        kind = name.partition(":")[0]
+        raise UserError(f"--slices={slices} is for TPUs; more nodes of {kind} are {kind}:NODESx8")
+
+
+def gpu_shape(name: str) -> tuple[int, int]:
+    """Returns nodes and GPUs a node of "h100:8x8".
+
+    Raises:
+      UserError: the name has another form.
+    """
+    kind, _, shape = name.partition(":")
+    sizes = shape.split("x")
+    if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
+        raise UserError(f"topology {name!r}: write {kind}:NODESxGPUS, such as {kind}:8x8")
+    nodes, gpus = map(int, sizes)
+    return nodes, gpus
+
+
+def virtual_devices(name: str) -> int:
+    """Returns how many CPU devices have to stand in for those of a machine."""
+    return count_devices(name) if name.partition(":")[0] in _gpus() else 1
+
+
+def same_size(kind: str, num_chips: int) -> str:
+    """Returns the machine of a kind with a number of chips; GPUs in nodes of 8.
+
+    Raises:
+      UserError: the kind is not known, or none of its topologies has as many.
+    """
+    if kind in _gpus():
+        nodes, rest = divmod(num_chips, 8)
+        if num_chips < 8:
+            return f"{kind}:1x{num_chips}"
+        if rest:
+            raise UserError(f"{num_chips} {kind} are no whole nodes of 8; name one, {kind}:2x8")
+        return f"{kind}:{nodes}x8"
+    if kind not in topologies.GENERATIONS:
+        raise UserError(f"chip {kind!r} is not known; there are {', '.join(CHIPS)}")
+    shapes = topologies.GENERATIONS[kind].shapes
+    sizes = {topologies.count_chips(f"{kind}:{shape}"): f"{kind}:{shape}" for shape in shapes}
+    if num_chips not in sizes:
+        near = min(sizes, key=lambda size: abs(size - num_chips))
+        raise UserError(f"no topology of {kind} has {num_chips} chips; the nearest: {sizes[near]}")
+    return sizes[num_chips]
+
+
+def _gpus() -> list[str]:
+    return [name for name in CHIPS if name not in topologies.GENERATIONS]

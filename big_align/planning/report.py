@@ -1,0 +1,247 @@
+"""What a plan says: numbers as JSON holds them, and the same as a table."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from big_align.chips import CHIPS
+from big_align.planning.bounds import bound_step
+from big_align.planning.collectives import list_collectives
+from big_align.planning.compilation import Program, Request
+from big_align.planning.executed import count_executed_flops, count_unknown_loops
+from big_align.planning.hlo import parse_program
+from big_align.planning.topologies import GENERATIONS
+from big_align.planning.traffic import count_traffic
+
+GIB = 2**30
+STANDS_IN = (
+    "no compiler for GPUs is used: the program and its memory are those compiled for as many CPUs, "
+    "which compute bfloat16 in float32, so its temporaries, bytes and collectives count twice"
+)
+UNFINISHED = (
+    "machine code is not made: its scratch memory, a few percent more, and failures of that last "
+    "stage do not show; --machine_code makes it"
+)
+
+
+LESS_EFFORT = (
+    "XLA's effort is {effort:g}: at its default it fuses more and keeps more on the chip, so that "
+    "bytes and temporaries are fewer; --effort=default takes several times longer"
+)
+
+
+def make_report(
+    request: Request,
+    program: Program,
+    *,
+    price: float | None = None,
+    images_per_core: float | None = None,
+) -> dict[str, Any]:
+    """Gathers what is known of a step.
+
+    Args:
+      request: what was compiled.
+      program: what came of it.
+      price: dollars for an hour of one chip.
+      images_per_core: that a core of a host decodes and transforms in a second.
+    """
+    traced, chip = program.traced, CHIPS[request.topology.partition(":")[0]]
+    fits = program.text is not None and program.memory["peak"] <= chip.device_memory
+    report: dict[str, Any] = {
+        "config": request.config,
+        "overrides": list(request.overrides),
+        "topology": request.topology,
+        "slices": request.slices,
+        **{name: traced[name] for name in ("chips", "devices", "hosts", "mesh", "parameters")},
+        **{name: traced[name] for name in ("batch_size", "total_steps")},
+        "fits": fits,
+        "refused": program.refused,
+        "memory": {**program.memory, "capacity": chip.device_memory},
+        "compilation": {
+            "effort": request.effort,
+            "machine_code": request.machine_code,
+            "seconds": program.seconds,
+        },
+        "notes": _list_notes(request, program),
+    }
+    if program.text is None:
+        return report
+    hlo = parse_program(program.text)
+    executed = count_executed_flops(hlo)
+    devices, useful = traced["devices"], traced["useful_flops"]
+    traffic = count_traffic(hlo)
+    sent = [each for each in list_collectives(hlo, traced["places"]) if each.devices > 1]
+    bound = bound_step(chip, executed.total(), traffic, sent)
+    if loops := count_unknown_loops(hlo):
+        report["notes"].append(f"{loops} loops run an unknown number of times and count once")
+    if bound.between is None:
+        report["notes"].append(f"the network between slices of {chip.name} is not published")
+    replicated = executed.total() * devices - traced["traced_flops"]
+    report["flops"] = {
+        "useful": useful,
+        "recomputed": traced["traced_flops"] - useful,
+        "replicated": max(0.0, replicated),
+        "executed_per_device": executed.total(),
+        "by_type": dict(executed),
+    }
+    report["bytes"] = {"per_device": traffic, "xla": program.xla_bytes}
+    report["collectives"] = [vars(each) for each in sent]
+    report["time"] = {
+        **bound.parts,
+        "bound": bound.seconds,
+        "binds": bound.binds,
+        "in_turn": bound.in_turn,
+    }
+    rate = traced["batch_size"] / bound.seconds
+    hours = traced["total_steps"] * bound.seconds / 3600
+    report["rate"] = {
+        "images_per_second": rate,
+        "utilization": useful / (bound.seconds * devices * chip.device_flops),
+    }
+    report["run"] = {
+        "hours": hours,
+        "chip_hours": hours * traced["chips"],
+        "price": price,
+        "cost": None if price is None else price * hours * traced["chips"],
+    }
+    per_host = rate / traced["hosts"]
+    report["host"] = {
+        "images_per_second": per_host,
+        "images_per_core": images_per_core,
+        "cores": math.ceil(per_host / images_per_core) if images_per_core else None,
+    }
+    return report
+
+
+def _list_notes(request: Request, program: Program) -> list[str]:
+    notes = list(program.traced["assumed"])
+    if request.topology.partition(":")[0] not in GENERATIONS:
+        notes.append(STANDS_IN)
+        return notes
+    if request.effort is not None and request.effort < 0:
+        notes.append(LESS_EFFORT.format(effort=request.effort))
+    if not request.machine_code:
+        notes.append(UNFINISHED)
+    return notes
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """Formats a report as lines of text."""
+    slices = f", {report['slices']} slices" if report["slices"] > 1 else ""
+    lines = [
+        f"{report['config']} on {report['topology']}{slices}: {report['chips']:,} chips, "
+        f"{report['devices']:,} devices, {report['hosts']:,} hosts",
+        _row("overrides", " ".join(report["overrides"])) if report["overrides"] else "",
+        _row("mesh", ", ".join(f"{name} {size}" for name, size in report["mesh"].items())),
+        _row("parameters", f"{report['parameters']:,}"),
+        _row("batch", f"{report['batch_size']:,}, {report['total_steps']:,} steps"),
+        *_format_memory(report),
+    ]
+    if "flops" in report:
+        lines += [*_format_work(report), *_format_time(report), *_format_collectives(report)]
+    lines += [f"note: {note}" for note in report["notes"]]
+    return "\n".join(line for line in lines if line)
+
+
+def _row(name: str, value: str) -> str:
+    return f"  {name:<24} {value}"
+
+
+def _format_memory(report: dict[str, Any]) -> list[str]:
+    memory = report["memory"]
+    capacity = f"{memory['capacity'] / GIB:.1f} GiB"
+    if report["refused"]:
+        return [_row("fits", f"no: {report['refused']}")]
+    answer = "yes" if report["fits"] else "no"
+    used = f"{memory['peak'] / GIB:.2f} of {capacity} a device"
+    parts = ", ".join(
+        f"{name} {memory[name] / GIB:.2f}" for name in ("arguments", "outputs", "temporaries")
+    )
+    return [_row("fits", f"{answer}: {used}"), _row("", f"({parts})")]
+
+
+def _format_work(report: dict[str, Any]) -> list[str]:
+    flops, devices = report["flops"], report["devices"]
+    parts = ", ".join(
+        f"{_scale(flops[name] / devices)} {name}" for name in ("useful", "recomputed", "replicated")
+    )
+    lines = [
+        _row("FLOPs of a device", f"{_scale(flops['executed_per_device'])} executed"),
+        _row("", f"({parts})"),
+        _row("bytes of a device", f"{_scale(report['bytes']['per_device'])} read and written"),
+    ]
+    if xla := report["bytes"]["xla"]:
+        lines.append(_row("", f"({_scale(xla)} by XLA, which counts inside of fusions too)"))
+    return lines
+
+
+def _scale(count: float | int) -> str:
+    """Writes a count with a prefix: "1.23 T"."""
+    for prefix, unit in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if count >= unit:
+            return f"{count / unit:.2f} {prefix}"
+    return f"{count:,.0f}"
+
+
+def _format_time(report: dict[str, Any]) -> list[str]:
+    time, rate, run, host = (report[name] for name in ("time", "rate", "run", "host"))
+    named = {"compute": "FLOPs", "memory": "memory", "inside": "links", "between": "network"}
+    parts = ", ".join(
+        f"{label} {time[name] * 1e3:.1f}" for name, label in named.items() if name in time
+    )
+    cost = "" if run["cost"] is None else f", ${run['cost']:,.0f} at ${run['price']:g} a chip-hour"
+    speed = f"{rate['images_per_second']:,.0f} images/s"
+    whole = f"{run['hours']:,.1f} h, {run['chip_hours']:,.1f} chip-hours"
+    lines = [
+        _row("step, at least", f"{time['bound'] * 1e3:.1f} ms, bound by {named[time['binds']]}"),
+        _row("", f"(ms: {parts}; in turn {time['in_turn'] * 1e3:.1f})"),
+        _row("at most", f"{speed}, {rate['utilization']:.0%} of the chips' FLOP/s useful"),
+        _row("whole run, at least", whole + cost),
+    ]
+    needs = f"{host['images_per_second']:,.0f} images/s"
+    if host["cores"]:
+        needs += f": {host['cores']:,} cores at {host['images_per_core']:,.0f} images/s each"
+    return [*lines, _row("each host has to load", needs)]
+
+
+def _format_collectives(report: dict[str, Any]) -> list[str]:
+    if not report["collectives"]:
+        return []
+    head = f"  {'collective':<20}{'type':>6}{'of devices':>12}{'over':>6}{'count':>8}{'MiB':>12}"
+    head += f"{'MiB sent inside':>18}{'between':>12}"
+    rows = [
+        f"  {each['kind']:<20}{each['dtype']:>6}{each['devices']:>12}{each['places']:>6}"
+        f"{each['count']:>8}{each['bytes'] / 2**20:>12.2f}{each['sent_inside'] / 2**20:>18.2f}"
+        f"{each['sent_between'] / 2**20:>12.2f}"
+        for each in report["collectives"]
+    ]
+    return [head, *rows]
+
+
+COLUMNS = ("fits", "GiB", "ms", "bound by", "images/s", "useful", "chip-hours", "cost")
+
+
+def format_comparison(names: Sequence[str], reports: Sequence[dict[str, Any]]) -> str:
+    """Formats several reports, a line each.
+
+    Args:
+      names: what tells each one from the others.
+      reports: the reports.
+    """
+    width = max(map(len, names)) + 2
+    lines = ["".join([" " * width, *(f"{column:>12}" for column in COLUMNS)])]
+    for name, report in zip(names, reports, strict=True):
+        cells = ["yes" if report["fits"] else "no"]
+        cells.append(f"{report['memory']['peak'] / GIB:.2f}" if "peak" in report["memory"] else "-")
+        if "time" in report:
+            cost = report["run"]["cost"]
+            cells += [
+                f"{report['time']['bound'] * 1e3:.1f}",
+                report["time"]["binds"],
+                f"{report['rate']['images_per_second']:,.0f}",
+                f"{report['rate']['utilization']:.0%}",
+                f"{report['run']['chip_hours']:,.0f}",
+                "-" if cost is None else f"${cost:,.0f}",
+            ]
+        lines.append(f"{name:<{width}}" + "".join(f"{cell:>12}" for cell in cells))
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""What to change in a config so that it fits, at the least cost."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from big_align.errors import UserError
+
+DTYPES = ("bfloat16", "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One way to run a config.
+
+    Attributes:
+      dtype: in which towers compute; None where they have no choice.
+      remat: whether towers compute blocks again instead of storing them; None likewise.
+      microbatches: parts of the batch of a device.
+      fsdp: over how many devices parameters are split.
+    """
+
+    dtype: str | None
+    remat: bool | None
+    microbatches: int
+    fsdp: int
+
+    def overrides(self, towers: Iterable[str]) -> tuple[str, ...]:
+        """Returns the choice as flags of a command line.
+
+        Args:
+          towers: the parts of config.model that have the fields.
+        """
+        given = [("microbatches", self.microbatches), ("mesh.fsdp", self.fsdp)]
+        for tower in towers:
+            given += [(f"model.{tower}.dtype", self.dtype), (f"model.{tower}.remat", self.remat)]
+        return tuple(f"--config.{name}={value}" for name, value in given if value is not None)
+
+    def costs_no_less(self, other: "Choice") -> bool:
+        """Whether it computes and sends at least as much as another choice."""
+        return (
+            self.dtype == other.dtype
+            and bool(self.remat) >= bool(other.remat)
+            and self.microbatches >= other.microbatches
+            and self.fsdp >= other.fsdp
+        )
+
+
+def list_towers(config: ConfigDict) -> list[str]:
+    """Returns the towers that can compute blocks again and choose a type."""
+    return [name for name in ("image", "text") if {"dtype", "remat"} <= set(config.model[name])]
+
+
+def list_choices(
+    config: ConfigDict, num_devices: int, fsdp: Iterable[int], microbatches: Iterable[int]
+) -> list[Choice]:
+    """Lists what can be tried, the cheapest computation first.
+
+    What does not divide the devices or the batch is left out.
+
+    Args:
+      config: the config.
+      num_devices: how many devices there are.
+      fsdp: values of `config.mesh.fsdp`.
+      microbatches: values of `config.microbatches`.
+
+    Raises:
+      UserError: nothing divides.
+    """
+    towers = list_towers(config)
+    dtypes = [config.model[tower].dtype for tower in towers][:1] or [None]
+    dtypes += [each for each in DTYPES if towers and each not in dtypes]
+    remats = [False, True] if towers else [None]
+    choices = [
+        Choice(dtype, remat, parts, split)
+        for dtype, remat, parts, split in itertools.product(
+            dtypes, remats, sorted(microbatches), sorted(fsdp)
+        )
+        if num_devices % split == 0 and config.batch_size % (num_devices * parts) == 0
+    ]
+    if not choices:
+        raise UserError(
+            f"config.batch_size = {config.batch_size} divides over {num_devices} devices with none "
+            "of the numbers of micro-batches"
+        )
+    return choices
+
+
+def search(
+    choices: Iterable[Choice], compile_choice: Callable[[Choice], dict[str, Any]]
+) -> Iterator[tuple[Choice, dict[str, Any]]]:
+    """Compiles choices in turn; yields each with its report.
+
+    A choice is skipped when one that computes and sends no more fits already.
+    """
+    fitting: list[Choice] = []
+    for choice in choices:
+        if any(choice.costs_no_less(other) for other in fitting):
+            continue
+        report = compile_choice(choice)
+        if report["fits"]:
+            fitting.append(choice)
+        yield choice, report
+
+
+def find_cheapest(reports: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the report with the fewest chip-hours among those that fit, None if none does."""
+    fitting = [report for report in reports if report["fits"]]
+    return min(fitting, key=lambda report: report["run"]["chip_hours"], default=None)

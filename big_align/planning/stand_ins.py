@@ -1,0 +1,76 @@
+"""Files of the right size for those that a config names and that are not there yet.
+
+A plan needs the number of classes and tags, not what they are called.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from big_align.config_check import BlankTokenizer
+from big_align.data.classes import ClassList, built_in_names, write_classes
+from big_align.data.tag_list import make_tag_list, write_tag_list
+from big_align.data_parts import OWN_NAMES
+
+CLASSES = {"imagenet21k": 21_841, "imagenet22k": 21_841, "imagenet": 1000}
+"""Length of a class list that is not there, by a word in its path."""
+TAGS = {"cc3m": 2500}
+"""Length of a tag list, likewise (IDEA §4.1)."""
+OTHERWISE = 1000
+
+
+def fill_in(config: ConfigDict, folder: Path) -> list[str]:
+    """Writes what is not there, and names it in the config instead.
+
+    Args:
+      config: changed in place.
+      folder: where the files go.
+
+    Returns:
+      What was assumed, a line for each.
+    """
+    said = []
+    data = config.data
+    for node in (data, *(data.get("mixture") or {}).values()):
+        listed = node.get("classes")
+        if listed and not _is_there(listed):
+            named = json.dumps(node.get("source", {}).to_dict()) if listed == OWN_NAMES else listed
+            count = _count(named, CLASSES)
+            node.classes = str(folder / f"classes_{count}.json")
+            classes = ClassList.from_names([f"class {number}" for number in range(count)])
+            write_classes(classes, node.classes, "made for a plan")
+            said.append(f"the class list {listed!r} is not there: {count:,} classes are assumed")
+    tags = data.get("tags") or {}
+    if tags.get("path") and not os.path.exists(tags["path"]):
+        count = _count(tags["path"], TAGS)
+        said.append(f"the tag list {tags['path']} is not there: {count:,} tags are assumed")
+        tags["path"] = _write_tags(config, count, folder)
+    return said
+
+
+def _is_there(listed: str) -> bool:
+    return listed in built_in_names() or os.path.isfile(listed)
+
+
+def _count(path: str, known: dict[str, int]) -> int:
+    return next((count for word, count in known.items() if word in path), OTHERWISE)
+
+
+class _TwoTokens(BlankTokenizer):
+    """Gives every name two tokens."""
+
+    def __call__(self, texts):
+        ids, mask = super().__call__(texts)
+        mask = mask.copy()
+        mask[:, 2:] = False
+        return ids + 1, mask
+
+
+def _write_tags(config: ConfigDict, count: int, folder: Path) -> str:
+    path = str(folder / "tags.json")
+    names = [f"tag {number}" for number in range(count)]
+    tags = make_tag_list(names, range(count, 0, -1), _TwoTokens(config.tokenizer), path=path)
+    write_tag_list(tags, path, {"what": "made for a plan"})
+    return path

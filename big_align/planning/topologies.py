@@ -1,0 +1,130 @@
+"""TPU topologies, described on a machine that has none of them.
+
+libtpu compiles for a topology by its name. The devices that it describes have coordinates, process
+and slice indices as on the real machine, and can be compiled for, but not run on.
+"""
+
+import importlib.util
+import math
+import os
+from dataclasses import dataclass
+
+import jax
+from jax.experimental import topologies
+
+from big_align.errors import UserError
+
+_ENVIRONMENT = {
+    # Without these libtpu looks for the metadata server of a TPU VM, and for its neighbours.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Planning runs beside other processes that have loaded libtpu.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation of TPUs.
+
+    Attributes:
+      shapes: the slices that Cloud TPU offers, "4x4" or "2x2x4", in chips.
+      host: chips of a host along x, y and z, in a slice of several hosts.
+      single_host: shapes that one host holds whole, though they are larger or smaller than `host`.
+      arguments: what libtpu has to be told besides the name.
+    """
+
+    shapes: tuple[str, ...]
+    host: tuple[int, int, int] = (2, 2, 1)
+    single_host: tuple[str, ...] = ()
+    arguments: tuple[tuple[str, str], ...] = ()
+
+
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = (
+    *("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x4x12", "4x8x8", "4x4x16"),
+    *("4x8x12", "8x8x8", "8x8x12", "8x8x16", "8x16x16", "16x16x16"),
+)
+
+# Shapes and hosts: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and the page
+# of each generation there; https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
+GENERATIONS = {
+    "v2": Generation(("2x2", "4x4", "8x8", "8x16", "16x16")),
+    "v3": Generation(("2x2", "4x4", "8x8", "8x16", "16x16", "16x32", "32x32")),
+    # A v4 chip is one device ("megacore") on Cloud TPU; libtpu describes two unless told.
+    "v4": Generation(_CUBES, arguments=(("chip_config_name", "megacore"),)),
+    "v5e": Generation(_FLAT, single_host=("1x1", "2x4")),
+    "v5p": Generation((*_CUBES, "16x16x24")),
+    "v6e": Generation(_FLAT, single_host=("1x1", "2x4")),
+    "tpu7x": Generation((*_CUBES, "16x16x32", "16x16x36")),
+}
+
+
+def names() -> list[str]:
+    """Returns all known topologies, "v5e:4x4"."""
+    return [f"{name}:{shape}" for name, each in GENERATIONS.items() for shape in each.shapes]
+
+
+def largest() -> list[str]:
+    """Returns the largest topology of each generation."""
+    return [f"{name}:{each.shapes[-1]}" for name, each in GENERATIONS.items()]
+
+
+def parse_topology(name: str) -> tuple[Generation, tuple[int, ...]]:
+    """Returns the generation of a topology and its shape in chips.
+
+    Raises:
+      UserError: the topology is not known.
+    """
+    kind, _, shape = name.partition(":")
+    if kind not in GENERATIONS:
+        known = ", ".join(largest())
+        raise UserError(f"topology {name!r} is not known; generations, by their largest: {known}")
+    if shape not in GENERATIONS[kind].shapes:
+        known = ", ".join(GENERATIONS[kind].shapes)
+        raise UserError(f"topology {name!r} is not known; {kind} has {known}")
+    return GENERATIONS[kind], tuple(int(size) for size in shape.split("x"))
+
+
+def count_chips(name: str) -> int:
+    """Returns the chips of one slice of a topology."""
+    return math.prod(parse_topology(name)[1])
+
+
+def check_libtpu(name: str) -> None:
+    """Checks that TPUs can be described.
+
+    Raises:
+      UserError: libtpu is not installed.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(f"describing {name} needs libtpu: pip install '.[plan]'")
+
+
+def topology_devices(name: str, slices: int = 1) -> list[jax.Device]:
+    """Describes the devices of a TPU topology.
+
+    Args:
+      name: "GENERATION:SHAPE", such as "v5e:16x16".
+      slices: how many slices of that shape, joined by the data centre's network.
+
+    Returns:
+      Devices with `coords`, `process_index` and, of several slices, `slice_index`, that programs
+      can be compiled for. Processes are numbered within each slice first.
+
+    Raises:
+      UserError: the topology is not known, or libtpu is not installed.
+    """
+    generation, shape = parse_topology(name)
+    if slices < 1:
+        raise UserError(f"{slices} slices of {name}; at least 1 is needed")
+    check_libtpu(name)
+    for variable, value in _ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    whole = name.partition(":")[2] in generation.single_host
+    host = (*shape, 1)[:3] if whole else generation.host
+    arguments = {**dict(generation.arguments), "chips_per_host_bounds": host}
+    if slices > 1:
+        arguments["num_slices"] = slices
+    return topologies.get_topology_desc(name, platform="tpu", **arguments).devices

@@ -1,0 +1,203 @@
+"""Traces the real train step of a config for a machine, and hands it to the compiler.
+
+It runs as a process of its own (`compilation.compile_step`), since the number of virtual devices is
+fixed when jax starts, and since a compiler can only be stopped with its process:
+  python -m big_align.planning.tracing FOLDER
+FOLDER/request.json says what to do; what is found out goes to FOLDER/traced.json, the compiler's
+own account to FOLDER/dump, and to FOLDER/failed.json what went wrong.
+"""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.interpreters import partial_eval
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from big_align import build, flops, sharding
+from big_align.command_line import load_config
+from big_align.config_check import BlankTokenizer
+from big_align.errors import UserError
+from big_align.planning import stand_ins
+from big_align.planning.machines import Machine, find_machine
+from big_align.state import describe_state
+from big_align.step import make_train_step, trace_step
+from big_align.types import Objective
+
+
+def main(folder: Path) -> int:
+    """Runs one request; returns the exit status."""
+    request = json.loads((folder / "request.json").read_text())
+    try:
+        config = load_config(request["config"], *request["overrides"])
+        machine = find_machine(request["topology"], request["slices"])
+        traced, lowered = trace(config, machine, folder)
+        _write(folder / "traced.json", traced)
+        compiled = lowered.compile(compiler_options=_options(machine, request["effort"], folder))
+        _write(folder / "compiled.json", _describe(compiled))
+    except UserError as error:
+        _write(folder / "failed.json", {"kind": "user", "message": str(error)})
+        return 1
+    except jax.errors.JaxRuntimeError as error:
+        kind = "memory" if "RESOURCE_EXHAUSTED" in str(error) else "compiler"
+        _write(folder / "failed.json", {"kind": kind, "message": str(error)})
+        return 1
+    except ValueError as error:
+        _write(folder / "failed.json", {"kind": "user", "message": " ".join(str(error).split())})
+        raise
+    return 0
+
+
+def _write(path: Path, content: Any) -> None:
+    """Writes JSON so that whoever sees the file sees all of it."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content))
+    part.rename(path)
+
+
+def _describe(compiled: jax.stages.Compiled) -> dict[str, Any]:
+    """Returns XLA's own count of bytes, and the memory of the finished program."""
+    stats = compiled.memory_analysis()
+    memory = {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes - stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+        "code": stats.generated_code_size_in_bytes,
+    }
+    memory["peak"] = sum(memory.values())
+    return {"bytes": (compiled.cost_analysis() or {}).get("bytes accessed"), "memory": memory}
+
+
+def _options(machine: Machine, effort: float | None, folder: Path) -> dict[str, Any]:
+    options = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
+    if machine.stands_in:
+        # Nothing is run: what LLVM would make of the program is not looked at.
+        return options | {"xla_backend_optimization_level": 0}
+    if effort is None:
+        return options
+    return options | {"exec_time_optimization_effort": effort, "memory_fitting_effort": effort}
+
+
+def trace(
+    config: ConfigDict, machine: Machine, folder: Path
+) -> tuple[dict[str, Any], jax.stages.Lowered]:
+    """Traces the step of a config; nothing is made but shapes.
+
+    Args:
+      config: what it names need not be there.
+      machine: what to compile for.
+      folder: where stand-ins for missing files go.
+
+    Returns:
+      What is known without a compiler, as JSON holds it, and the traced step.
+
+    Raises:
+      UserError: the config does not fit the machine.
+    """
+    start = time.perf_counter()
+    check_batch(config, len(machine.devices))
+    assumed = stand_ins.fill_in(config, folder)
+    mesh_node = {name: value for name, value in config.mesh.items() if value is not None}
+    mesh = sharding.make_mesh(**mesh_node, devices=list(machine.devices))
+    tokenizer = BlankTokenizer(config.tokenizer)
+    objective = build.build_objective(config, mesh, tokenizer)
+    optimizer, learning_rate = build.build_optimizer(config)
+    row_optimizer = build.build_row_optimizer(config)
+    example = describe_example(config, tokenizer, objective)
+    state, _ = describe_state(
+        objective,
+        optimizer,
+        example,
+        mesh,
+        averaged=config.average_decay is not None,
+        row_optimizer=row_optimizer,
+    )
+    step = make_train_step(
+        objective,
+        optimizer,
+        mesh,
+        microbatches=config.microbatches,
+        average_decay=config.average_decay,
+        row_optimizer=row_optimizer,
+        learning_rate=learning_rate,
+        gradient_dtype=config.gradient_dtype,
+    )
+    batch = place_shapes(example, config.batch_size, mesh)
+    program = trace_step(step, state, batch, mesh)
+    leaves = jax.tree.leaves(state.params)
+    return {
+        "assumed": assumed,
+        "devices": len(machine.devices),
+        "chips": machine.num_chips,
+        "hosts": machine.hosts,
+        "mesh": dict(mesh.shape),
+        "places": [machine.place(device) for device in mesh.devices.flat],
+        "parameters": sum(math.prod(leaf.shape) for leaf in leaves),
+        "useful_flops": flops.model_flops(objective, state, batch, mesh),
+        "traced_flops": flops.count_program(_drop_unused(program.jaxpr.jaxpr)),
+        "batch_size": config.batch_size,
+        "total_steps": config.total_steps,
+        "transform": _transform(config),
+        "seconds": time.perf_counter() - start,
+    }, program.lower()
+
+
+def _drop_unused(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """Leaves out what no result depends on, as every compiler does."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+
+
+def check_batch(config: ConfigDict, num_devices: int) -> None:
+    """Checks that the batch divides over devices and micro-batches.
+
+    Raises:
+      UserError: it does not; the message names the nearest that do.
+    """
+    size, parts = config.batch_size, config.microbatches
+    if size % (num_devices * parts):
+        explained = sharding.explain_division(size, num_devices, parts)
+        raise UserError(f"config.batch_size = {size} {explained}")
+
+
+def describe_example(
+    config: ConfigDict, tokenizer: BlankTokenizer, objective: Objective
+) -> dict[str, np.ndarray]:
+    """Returns one row of a training batch, with what would be joined to it."""
+    example = build.example_batch(config, tokenizer)
+    if clusters := config.objective.get("num_clusters"):
+        labels = config.objective.get("labels_per_image") or 1
+        example["clusters"] = np.full((1, min(labels, clusters)), -1, np.int32)
+    if config.data.get("joined", {}).get("image_embedding"):
+        del example["image"]
+        width = objective.model.image.output_dim
+        example["image_embedding"] = np.zeros((1, width), np.float32)
+    return example
+
+
+def place_shapes(
+    example: dict[str, np.ndarray], batch_size: int, mesh: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and the placement of a batch."""
+    rows = sharding.batch_sharding(mesh)
+    return {
+        name: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype, sharding=rows)
+        for name, x in example.items()
+    }
+
+
+def _transform(config: ConfigDict) -> str:
+    parts = list((config.data.get("mixture") or {}).values())
+    return next((part["transform"] for part in parts if part.get("transform")), None) or (
+        config.data.transform
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

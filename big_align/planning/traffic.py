@@ -1,0 +1,88 @@
+"""Bytes that a compiled program moves between main memory and one device.
+
+XLA's "bytes accessed" counts what fusions read inside of themselves, and the body of a loop once.
+Here an instruction outside of fusions reads its operands and writes its outputs, as often as it
+runs; of an operand that is only sliced it reads the slices, and of a buffer that is updated in
+place it writes the update. What the compiler keeps in on-chip memory is not counted. A buffer that
+two instructions read counts twice.
+"""
+
+from big_align.planning.collectives import CHAIN
+from big_align.planning.executed import walk
+from big_align.planning.hlo import Array, Computation, Instruction, Program
+
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"),
+    *("call", "conditional", "partition-id", "replica-id", "iota", "optimization-barrier"),
+    *("async-start", "async-update", "async-done", "copy-done", "add-dependency", "domain"),
+    *("all-gather-done", "all-reduce-done", "collective-permute-done", "send-done", "recv-done"),
+}
+_SLICES = {"dynamic-slice", "slice", "gather"}
+
+
+def count_traffic(program: Program) -> int:
+    """Counts the bytes that one device reads from its main memory and writes to it."""
+    total = 0
+    for run in walk(program):
+        if not run.fused and run.instruction.opcode not in _FREE:
+            total += run.times * _instruction_bytes(program, run.computation, run.instruction)
+    return total
+
+
+def _instruction_bytes(program: Program, computation: Computation, each: Instruction) -> int:
+    operands = computation.operand_arrays(each)
+    if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
+        return _bytes(each.outputs)  # Most starts return what they read as well.
+    if each.opcode == "fusion":
+        inside = program.computations[each.called("calls")[0]]
+        read = sum(
+            min(_bytes(arrays), _read_of_parameter(inside, number, arrays))
+            for number, arrays in enumerate(operands)
+        )
+        return read + _written_by_fusion(inside, each)
+    if each.opcode in _SLICES:
+        return 2 * _bytes(each.outputs)
+    if each.opcode == "dynamic-update-slice":
+        return 2 * _bytes(operands[1])
+    return sum(map(_bytes, operands)) + _bytes(each.outputs)
+
+
+def _bytes(arrays: tuple[Array, ...]) -> int:
+    """Bytes of those that lie in main memory."""
+    return sum(array.bytes for array in arrays if array.space == 0)
+
+
+def _read_of_parameter(inside: Computation, number: int, arrays: tuple[Array, ...]) -> int:
+    """Bytes that a fusion reads of an operand: its slices, if nothing else looks at it."""
+    parameter = inside.parameters.get(number)
+    if parameter is None or _bytes(arrays) == 0:
+        return _bytes(arrays)
+    read = 0
+    for user in inside.users[parameter.name]:
+        if user.opcode in _SLICES and user.operands[0] == parameter.name:
+            read += sum(array.bytes for array in user.outputs)
+        elif user.opcode == "tuple" or CHAIN.search(user.attributes):
+            continue  # It is handed on.
+        elif user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name:
+            continue
+        else:
+            return _bytes(arrays)
+    return read
+
+
+def _written_by_fusion(inside: Computation, fusion: Instruction) -> int:
+    """Bytes that a fusion writes: of a buffer that is updated in place, the update."""
+    roots = [inside.root]
+    if inside.root.opcode == "tuple":
+        roots = [inside.instructions[name] for name in inside.root.operands]
+    if len(roots) != len(fusion.outputs):
+        return _bytes(fusion.outputs)
+    written = 0
+    for each, output in zip(roots, fusion.outputs, strict=True):
+        if output.space or each.opcode == "parameter" or CHAIN.search(each.attributes):
+            continue
+        if each.opcode == "dynamic-update-slice":
+            written += inside.instructions[each.operands[1]].outputs[0].bytes
+        else:
+            written += output.bytes
+    return written

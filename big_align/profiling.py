@@ -1,0 +1,69 @@
+"""Traces of a few steps, to be looked at in TensorBoard or XProf."""
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from big_align.errors import UserError
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Reads which steps to trace.
+
+    Args:
+      text: "FIRST:LAST", both included.
+
+    Raises:
+      UserError: it is not two steps in their order.
+    """
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise UserError(
+            f"--profile={text} is not FIRST:LAST, two steps in their order, as in --profile=10:12"
+        )
+    return int(match[1]), int(match[2])
+
+
+class Profiler:
+    """Writes a trace of some steps, of every process, to `WORKDIR/profile`.
+
+    Args:
+      workdir: of the run.
+      steps: the first and the last step to trace; None for none.
+      done: the step that the run continues from.
+      total: its last step.
+
+    Raises:
+      UserError: the run does not take these steps.
+    """
+
+    def __init__(self, workdir: str, steps: tuple[int, int] | None, done: int, total: int):
+        self.folder = os.path.join(workdir, "profile")
+        self._first, self._last = steps or (0, 0)
+        self._tracing = False
+        if steps and not done < self._first <= self._last <= total:
+            raise UserError(
+                f"--profile={self._first}:{self._last}: this run takes the steps {done + 1} to "
+                f"{total}"
+            )
+
+    def run_step(self, step: int, function: Callable, *arguments: Any) -> Any:
+        """Calls a step, traced if it is one of those wanted; the last of them is waited for."""
+        if step == self._first:
+            jax.profiler.start_trace(self.folder)
+            self._tracing = True
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
+            result = function(*arguments)
+        if step == self._last:
+            jax.block_until_ready(result)
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Ends the trace, if it is not over yet."""
+        if self._tracing:
+            self._tracing = False
+            jax.profiler.stop_trace()

@@ -1,0 +1,64 @@
+"""Being told to stop, by SIGTERM or Ctrl-C: once to save and leave, twice to leave at once."""
+
+import os
+import signal
+import threading
+import time
+
+import jax
+
+SAME_REQUEST_SECONDS = 1.0
+"""Signals this close together are one request: launchers and `timeout` send one twice."""
+
+
+class StopSignals:
+    """Counts the signals that ask this process to stop.
+
+    Python runs a signal's handler between two instructions of the main thread, so not while XLA
+    compiles. The number of a signal is written to a pipe at once, and a thread reads it.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self._asked = 0.0
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._several = jax.process_count() > 1
+        self._previous = {}
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+
+    def __enter__(self) -> "StopSignals":
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # With several processes SIGTERM belongs to JAX, which makes them agree on a step.
+            # A shell ignores SIGINT for what it starts in the background.
+            kept = self._several and number == signal.SIGTERM
+            if not kept and signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, lambda *_: None)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.write(self._write, b"\0")  # the end of the thread
+        self._thread.join()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _listen(self) -> None:
+        while number := os.read(self._read, 1)[0]:
+            if number in self._previous:
+                self._notice(number)
+
+    def _notice(self, number: int) -> None:
+        now = time.monotonic()
+        if not self._asked:
+            self._asked = now
+            if self._several:
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                self.received = True
+        elif now > self._asked + SAME_REQUEST_SECONDS:
+            os._exit(128 + number)

@@ -1,0 +1,197 @@
+"""Compiles the real train step for a machine that is not there, and says what a run would need.
+
+For example:
+  python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32
+  python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16 \\
+      --config.batch_size=32768 --price=1.2 --json=plan.json
+  python -m big_align.tools.plan --config=configs/align_b7.py --topology=v5p:8x8x8 --search
+  python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8 \\
+      --chips=v5e,v5p,v6e,h100 --price=v5e=1.2,v5p=4.2,v6e=2.7,h100=3
+
+Nothing is made but shapes, and neither data nor vocabulary need be there; what is assumed in their
+place is said. TPUs need libtpu, pip install '.[plan]', and no TPU. GPUs are NODESxGPUS, such as
+h100:8x8. Times are bounds at published peaks: what is left out costs more, nothing costs less.
+--config.FIELD=VALUE changes the config as in main.py.
+"""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+
+def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Reads the command line; returns what is left of it too, the overrides of the config."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", required=True, help="the config file")
+    add("--topology", required=True, help="such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)")
+    add("--slices", type=int, default=1, help="TPU slices, joined by the data centre's network (1)")
+    add("--json", metavar="FILE", help="where the numbers go as JSON; - prints them, and no table")
+    add("--price", type=_parse_price, default={}, help="dollars a chip-hour: 1.2 or v5e=1.2,h100=3")
+    add("--images_per_core", type=float, help="that a core loads in a second (measured here)")
+    add("--search", action="store_true", help="try fsdp, microbatches, remat and dtype")
+    add("--fsdp", type=_parse_numbers, default=[1, 8], help="what --search tries (1,8)")
+    add("--microbatches", type=_parse_numbers, default=[1, 2, 4], help="likewise (1,2,4)")
+    add("--chips", type=_parse_names, help="compare with these: v5e,h100, or topologies of them")
+    add(
+        "--effort", type=_parse_effort, default=-1.0,
+        help="of XLA to save time and memory of the program, from -1 to 1, or default. Less effort "
+        "compiles faster; fusion, copies ahead to on-chip memory and overlap are then simpler, so "
+        "that bytes and temporaries are higher, FLOPs and collectives the same (-1)",
+    )  # fmt: skip
+    add(
+        "--machine_code", action="store_true",
+        help="compile to the end: longer; shows failures of the last stage and all of the memory",
+    )  # fmt: skip
+    options, rest = parser.parse_known_args(arguments)
+    for argument in rest:
+        if not argument.startswith("--config."):
+            parser.error(f"unknown argument {argument}")
+    return options, rest
+
+
+def _parse_numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _parse_names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _parse_effort(text: str) -> float | None:
+    return None if text == "default" else float(text)
+
+
+def _parse_price(text: str) -> dict[str, float]:
+    if "=" not in text:
+        return {"": float(text)}
+    return {name: float(price) for name, _, price in (p.partition("=") for p in text.split(","))}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options, overrides = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from big_align.errors import UserError
+
+    try:
+        reports = plan(options, tuple(overrides))
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0 if any(report["fits"] for report in reports) else 3
+
+
+def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Compiles what is asked for, prints it, and returns the reports."""
+    from big_align.command_line import load_config
+    from big_align.errors import UserError
+    from big_align.planning import host_speed
+
+    try:
+        config = load_config(options.config, *overrides)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    speed = options.images_per_core
+    if speed is None and config.data.get("transform"):
+        speed = host_speed.measure_images_per_core(config.data.transform)
+    show = (lambda text: None) if options.json == "-" else print
+    if options.search:
+        reports = _search(options, overrides, config, speed, show)
+    elif options.chips:
+        reports = _compare(options, overrides, speed, show)
+    else:
+        reports = [_compile(options, overrides, options.topology, speed)]
+    if not (options.search or options.chips):
+        from big_align.planning.report import format_report
+
+        show(format_report(reports[0]))
+    _write(options.json, reports)
+    return reports
+
+
+def _compile(
+    options: argparse.Namespace, overrides: tuple[str, ...], topology: str, speed: float | None
+) -> dict[str, Any]:
+    from big_align.planning.compilation import Request, compile_step
+    from big_align.planning.report import make_report
+
+    kind = topology.partition(":")[0]
+    slices = options.slices if topology == options.topology else 1
+    request = Request(
+        options.config, overrides, topology, slices, options.effort, options.machine_code
+    )
+    price = options.price.get(kind, options.price.get(""))
+    return make_report(request, compile_step(request), price=price, images_per_core=speed)
+
+
+def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
+    """Tries choices, and shows each as it is done and the cheapest in the end."""
+    from big_align.planning import search
+    from big_align.planning.machines import count_devices
+    from big_align.planning.report import format_comparison, format_report
+
+    devices = count_devices(options.topology, options.slices)
+    choices = search.list_choices(config, devices, options.fsdp, options.microbatches)
+    towers, names, reports = search.list_towers(config), [], []
+
+    def compile_choice(choice: search.Choice) -> dict[str, Any]:
+        changed = (*overrides, *choice.overrides(towers))
+        return _compile(options, changed, options.topology, speed)
+
+    for choice, report in search.search(choices, compile_choice):
+        names.append(" ".join(choice.overrides(towers)).replace("--config.", ""))
+        reports.append(report)
+        show(format_comparison(names[-1:], reports[-1:]))
+    best = search.find_cheapest(reports)
+    show("\n" + (format_report(best) if best else "none of these fits"))
+    return reports
+
+
+def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
+    """Compiles for several machines, and shows each as it is done."""
+    from big_align.errors import UserError
+    from big_align.planning.machines import count_chips, same_size
+    from big_align.planning.report import format_comparison
+
+    chips = count_chips(options.topology, options.slices)
+    names, reports = [options.topology], []
+    names += [chip if ":" in chip else same_size(chip, chips) for chip in options.chips]
+    names = list(dict.fromkeys(names))
+    done = []
+    for name in names:
+        try:
+            reports.append(_compile(options, overrides, name, speed))
+        except UserError as error:
+            show(f"{name}: {error}")
+            continue
+        done.append(name)
+        show(format_comparison(done[-1:], reports[-1:]))
+    if reports:
+        show("\n" + format_comparison(done, reports))
+        for note in dict.fromkeys(note for report in reports for note in report["notes"]):
+            show(f"note: {note}")
+    return reports
+
+
+def _write(path: str | None, reports: list[dict[str, Any]]) -> None:
+    if path is None:
+        return
+    text = json.dumps(reports[0] if len(reports) == 1 else reports, indent=1)
+    if path == "-":
+        print(text)
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

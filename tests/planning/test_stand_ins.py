@@ -1,0 +1,30 @@
+"""Files that are not there yet are made up in the right size, and it is said."""
+
+from big_align.command_line import load_config
+from big_align.data.classes import read_classes
+from big_align.data.tag_list import read_tag_list
+from big_align.planning.stand_ins import fill_in
+
+
+def test_classes_that_are_not_there_are_counted_by_their_name(tmp_path):
+    config = load_config("configs/iclip.py:scale=imagenet22k_yfcc14m")
+    said = fill_in(config, tmp_path)
+    assert said == [
+        "the class list 'data/imagenet22k_described.json' is not there: 21,841 classes are assumed"
+    ]
+    assert len(read_classes(config.data.mixture.labels.classes)) == 21_841
+    assert fill_in(config, tmp_path) == []  # They are there now.
+
+
+def test_tags_that_are_not_there_have_tokens(tmp_path):
+    config = load_config("configs/idea_cc3m.py")
+    (said,) = fill_in(config, tmp_path)
+    assert said.startswith("the tag list data/cc3m_tags.json is not there: 2,500 tags")
+    tags = read_tag_list(config.data.tags.path)
+    assert len(tags) == 2500 and tags.token_mask.any(axis=1).all()
+
+
+def test_what_is_there_is_left_alone(tmp_path):
+    config = load_config("configs/unicl_imagenet.py")
+    assert fill_in(config, tmp_path) == []
+    assert config.data.classes == "imagenet"

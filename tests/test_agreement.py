@@ -1,0 +1,101 @@
+"""Processes that differ are told apart by the first thing that differs; one process never is."""
+
+import types
+
+import pytest
+from ml_collections import ConfigDict
+
+from big_align import agreement, processes
+from big_align.errors import UserError
+
+SHARDS = {f"shard {n}": f"train-{n:05}.tar (100 examples)" for n in range(2500)}
+
+
+class Store:
+    """A key-value store in one process, which counts what is asked of it."""
+
+    def __init__(self):
+        self.values, self.reads = {}, []
+
+    def key_value_set(self, key, value):
+        assert key not in self.values
+        self.values[key] = value
+
+    def blocking_key_value_get(self, key, _):
+        self.reads.append(key)
+        return self.values[key]
+
+    def key_value_dir_get(self, prefix):
+        self.reads.append(prefix)
+        return [(k, v) for k, v in sorted(self.values.items()) if k.startswith(prefix)]
+
+
+@pytest.fixture
+def become(monkeypatch):
+    """Makes this process one of two that share a store."""
+    store = Store()
+
+    def become(process):
+        state = types.SimpleNamespace(process_id=process, num_processes=2, client=store)
+        monkeypatch.setattr(processes, "coordination", lambda: state)
+        return store
+
+    return become
+
+
+def test_equal_processes_read_one_digest_each(become):
+    become(0)
+    agreement.check_data(SHARDS)
+    store = become(1)
+    agreement.check_data(dict(SHARDS))
+    assert len(store.reads) == 1
+    assert max(map(len, store.values.values())) < 2**17
+
+
+def test_the_first_shard_that_differs_is_named(become):
+    become(0)
+    agreement.check_data(SHARDS)
+    become(1)
+    names = [name for name in SHARDS.values() if "01700" not in name]
+    missing = {f"shard {number}": name for number, name in enumerate(names)}
+    with pytest.raises(UserError) as raised:
+        agreement.check_data(missing)
+    assert str(raised.value) == (
+        "process 1 has shard 1700 = train-01701.tar (100 examples), "
+        "process 0 has train-01700.tar (100 examples)"
+    )
+    with pytest.raises(UserError, match="has shard 2499 = nothing, process 0 has train-02499"):
+        agreement.check_data({k: v for k, v in SHARDS.items() if k != "shard 2499"})
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seed": 1}, "process 1 has config.seed = 1, process 0 has 0"),
+        ({"seed": None}, "process 1 has config.seed = null, process 0 has 0"),
+        ({"model": {"name": "vit"}}, 'has config.model.name = "vit", process 0 has "resnet"'),
+        ({"model": {}}, 'has config.model.name = nothing, process 0 has "resnet"'),
+        ({"more": ()}, r"has config.more = \[\], process 0 has nothing"),
+    ],
+)
+def test_a_field_of_the_config_that_differs_is_named(become, other, message):
+    config = {"seed": 0, "model": {"name": "resnet"}}
+    become(0)
+    agreement.check_start(ConfigDict(config))
+    become(1)
+    agreement.check_start(ConfigDict(config))
+    with pytest.raises(UserError, match=message):
+        agreement.check_start(ConfigDict(config | other))
+
+
+def test_a_file_or_library_that_differs_is_named(become, monkeypatch):
+    become(0)
+    agreement.check_start(ConfigDict())
+    become(1)
+    monkeypatch.setattr(agreement.importlib.metadata, "version", lambda name: f"0 of {name}")
+    with pytest.raises(UserError, match="process 1 has version of jax = 0 of jax, process 0 has "):
+        agreement.check_start(ConfigDict())
+
+
+def test_one_process_compares_nothing():
+    agreement.check_start(ConfigDict())  # there is no store that could be asked

@@ -1,0 +1,119 @@
+"""Options that the compilers accept, and programs that a second process need not compile."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from big_align.compilation import check_cache, check_options, compile_lowered, use_cache
+from big_align.compiler_flags import GPU_FLAGS, SLICE_FLAGS, TPU_FLAGS, choose_options
+from big_align.errors import ConfigError
+from big_align.planning.topologies import topology_devices
+from tests.test_chips import TOPOLOGIES
+
+
+def make_mesh(topology, slices=1):
+    pytest.importorskip("libtpu")
+    return Mesh(np.array(topology_devices(topology, slices)), "data")
+
+
+def lower(mesh=None):
+    """A gradient whose parameters are collected, and which is summed over devices."""
+    whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    split = None if mesh is None else NamedSharding(mesh, PartitionSpec("data"))
+
+    def loss(kernel, x):
+        return jnp.tanh(x @ jax.lax.with_sharding_constraint(kernel, whole)).sum()
+
+    gradient = jax.grad(loss if mesh else lambda kernel, x: jnp.tanh(x @ kernel).sum())
+    shapes = [jax.ShapeDtypeStruct((128, 128), jnp.float32, sharding=split) for _ in range(2)]
+    return jax.jit(gradient, out_shardings=split).lower(*shapes)
+
+
+@pytest.mark.parametrize("name", TPU_FLAGS)
+def test_the_compiler_for_every_generation_accepts_its_flags(name):
+    mesh = make_mesh(TOPOLOGIES[name])
+    options = choose_options(mesh, {})
+    assert options == TPU_FLAGS[name]
+    assert compile_lowered(lower(mesh), options)
+
+
+def test_the_compiler_for_several_slices_accepts_their_flags():
+    mesh = make_mesh("v5e:4x4", slices=2)
+    options = choose_options(mesh, {})
+    assert options == TPU_FLAGS["v5e"] | SLICE_FLAGS
+    assert compile_lowered(lower(mesh), options)
+
+
+def test_xla_knows_the_flags_for_gpus():
+    assert compile_lowered(lower(), GPU_FLAGS)  # Its CPU compiler parses those of all platforms.
+
+
+def test_a_cpu_has_no_options_but_those_given():
+    mesh = Mesh(np.array(jax.devices("cpu")), "data")
+    assert choose_options(mesh, {}) == {}
+    assert choose_options(mesh, {"xla_cpu_enable_fast_math": True, "other": None}) == {
+        "xla_cpu_enable_fast_math": True
+    }
+
+
+def test_given_options_replace_join_and_take_away():
+    scheduler, gather = "xla_tpu_enable_latency_hiding_scheduler", "xla_enable_async_all_gather"
+    given = {scheduler: False, gather: None, "xla_tpu_scoped_vmem_limit_kib": "65536"}
+    options = choose_options(make_mesh("v5e:4x4"), given)
+    assert options[scheduler] is False and gather not in options
+    assert options.keys() - TPU_FLAGS["v5e"].keys() == {"xla_tpu_scoped_vmem_limit_kib"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"xla_cpu_enable_fast_meth": True}, "config.compiler_options: .*xla_cpu_enable_fast_meth"),
+        ({"xla_cpu_enable_fast_math": "perhaps"}, "config.compiler_options: .*perhaps"),
+    ],
+)
+def test_an_option_that_the_compiler_does_not_know_is_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        compile_lowered(lower(), options)
+
+
+def test_values_that_no_compiler_takes_are_told_before():
+    check_options({"a": True, "b": 1, "c": 0.5, "d": "ENABLED", "e": None})
+    with pytest.raises(ConfigError, match=r"config.compiler_options.a = \[1\] is not True"):
+        check_options({"a": [1]})
+
+
+@pytest.fixture
+def counted_hits(monkeypatch):
+    """Counts programs found in the cache; afterwards JAX is as it was."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    former, hits = {name: getattr(jax.config, name) for name in names}, []
+    jax.config.update(names[1], 0.0)
+    listen = lambda event, **_: hits.append(event) if "cache_hits" in event else None  # noqa: E731
+    jax.monitoring.register_event_listener(listen)
+    yield hits
+    jax.monitoring.unregister_event_listener(listen)
+    for name, value in former.items():
+        jax.config.update(name, value)
+    jax.experimental.compilation_cache.compilation_cache.reset_cache()
+
+
+def test_what_was_compiled_once_is_found_again(counted_hits, tmp_path):
+    jax.jit(lambda x: x + 1)(1)  # JAX has decided about its cache.
+    use_cache(str(tmp_path / "cache"))
+    lower().compile()
+    assert not counted_hits and any((tmp_path / "cache").iterdir())
+    jax.clear_caches()
+    lower().compile()
+    assert counted_hits
+
+
+def test_a_cache_needs_a_folder(tmp_path):
+    check_cache(None)
+    check_cache("gs://bucket/cache")
+    check_cache(str(tmp_path / "new" / "folder"))
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="config.compilation_cache = .*file is no folder"):
+        check_cache(str(tmp_path / "file" / "cache"))

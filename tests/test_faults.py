@@ -1,0 +1,205 @@
+"""What two processes do when one of them differs, fails, is killed or hangs.
+
+They are started without a launcher, so that they have to leave by themselves. As a script,
+`python -m tests.test_faults`, it prints the table of docs/scale.md.
+"""
+
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import pytest
+
+from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
+from tests.data.samples import write_tar
+from tests.labelled_digits import draw_digits
+from tests.runs import ROOT, Processes
+
+FLAGS = ("--config.evaluators={}", "--config.total_steps=100000")
+LEAVING_SECONDS = 15
+"""For what is told at once; interpreters and XLA share two cores here."""
+
+
+class Fault:
+    """A fault and what should follow; `start` and `strike` bring it about.
+
+    Attributes:
+      title: what it is called in the table.
+      statuses: the exit statuses of the processes.
+      messages: a pattern for the last line of each process's output.
+      report: a pattern for what process 0 says before.
+      seconds: the longest time from the fault, or from the start, to the last end.
+    """
+
+    title: str
+    statuses: tuple[int, int] = (1, 1)
+    messages: tuple[str, str]
+    report: str = ""
+    seconds: float = LEAVING_SECONDS
+
+    def start(self, folder: pathlib.Path) -> Processes:
+        return Processes(folder / "run", *FLAGS)
+
+    def strike(self, processes: Processes) -> None:
+        """Lets the fault happen and returns as it does; by default it is there from the start."""
+
+
+class DifferingSeed(Fault):
+    title = "another seed in process 1"
+    seconds = 60
+    messages = (r"error: process 1 has config\.seed = 1, process 0 has 0",) * 2
+
+    def start(self, folder):
+        return Processes(folder / "run", *FLAGS, own_flags={1: ["--config.seed=1"]})
+
+
+class DifferingCode(Fault):
+    title = "another file in process 1"
+    seconds = 60
+    messages = (
+        r"error: process 1 has big_align/losses/contrastive\.py = a file of SHA-256 \w+, "
+        r"process 0 has a file of SHA-256 \w+",
+    ) * 2
+
+    def start(self, folder):
+        other = folder / "checkout"
+        for name in ("big_align", "configs", "tests"):
+            shutil.copytree(ROOT / name, other / name)
+        shutil.copy(ROOT / "main.py", other)
+        with (other / "big_align/losses/contrastive.py").open("a") as file:
+            file.write("\n# changed\n")
+        return Processes(folder / "run", *FLAGS, own_folders={1: other})
+
+
+class MissingShard(Fault):
+    title = "a shard that process 1 does not find"
+    seconds = 90
+    messages = (
+        r"error: process 1 failed: config\.data\.source: .*train-1\.tar.*",
+        r"error: config\.data\.source: .*train-1\.tar.*",
+    )
+
+    def start(self, folder):
+        members = [
+            (f"{number:04}.{kind}", data)
+            for number, (label, image) in enumerate(draw_digits(64))
+            for kind, data in (
+                ("png", image),
+                ("txt", DIGIT_TEMPLATES[0].format(DIGIT_CLASSES[label]).encode()),
+            )
+        ]
+        hosts = [folder / "host 0", folder / "host 1"]
+        for number, host in enumerate(hosts):
+            host.mkdir()
+            for name in ("main.py", "tests"):
+                (host / name).symlink_to(ROOT / name)
+            for shard in range(2 - number):
+                write_tar(host / f"train-{shard}.tar", members)
+        source = "--config.data.source={'name': 'tar', 'path': 'train-{0..1}.tar'}"
+        return Processes(folder / "run", *FLAGS, source, own_folders=dict(enumerate(hosts)))
+
+
+class InjectedError(Fault):
+    title = "an exception in process 1"
+    messages = ("error: process 1 failed: RuntimeError: injected", "RuntimeError: injected")
+    fault = "fail"
+
+    def start(self, folder):
+        config = f"tests/faulty_config.py:{self.fault}"
+        self.struck = folder / "run" / "fault"
+        return Processes(folder / "run", *FLAGS, config=config)
+
+    def strike(self, processes):
+        while not self.struck.exists():
+            time.sleep(0.05)
+
+
+class Hanging(InjectedError):
+    title = "SIGSTOP to process 1"
+    fault = "SIGSTOP"
+    seconds = 60
+    statuses = (1, -signal.SIGKILL)  # by the test: a stopped process cannot leave
+    report = r"step \d+ takes \d+ s so far(.*\n)+ +1 .* steps? for \d+ s; silent for \d+ s\n"
+    messages = ("error: process 1 failed: no sign of life for 30 s; .*", ".*")
+
+
+class Killed(Fault):
+    title = "SIGKILL of process 1"
+    process, number = 1, signal.SIGKILL
+    seconds = 60
+    statuses = (1, -signal.SIGKILL)
+    messages = ("error: process 1 failed: no sign of life for 30 s; .*", ".*")
+
+    def strike(self, processes):
+        processes.wait_for_step(8)
+        processes.processes[self.process].send_signal(self.number)
+
+
+class CoordinatorKilled(Killed):
+    title = "SIGKILL of process 0"
+    process = 0
+    statuses = (-signal.SIGKILL, 1)
+    messages = (".*", "error: process 0 failed: it was killed, or its host is gone")
+
+
+class ToldToStop(Killed):
+    title = "SIGTERM to process 1"
+    number = signal.SIGTERM
+    statuses = (75, 75)
+    messages = (r"stopped on request after step \d+; the same command continues", ".*")
+
+
+QUICK = (DifferingSeed, InjectedError)
+SLOW = (DifferingCode, MissingShard, ToldToStop, Killed, CoordinatorKilled, Hanging)
+
+
+def suffer(fault: Fault, folder: pathlib.Path) -> tuple[list[int], list[float], list[str]]:
+    """Lets a fault happen; returns each process's status, seconds to its end, and output."""
+    processes = fault.start(folder)
+    fault.strike(processes)
+    start, seconds = time.monotonic(), [float("nan")] * 2
+    running = dict(enumerate(processes.processes))
+    while running and time.monotonic() < start + fault.seconds:
+        for number, process in list(running.items()):
+            if process.poll() is not None:
+                seconds[number] = time.monotonic() - start
+                del running[number]
+        time.sleep(0.05)
+    for process in running.values():
+        process.kill()
+    return processes.wait(), seconds, processes.outputs
+
+
+def last_line(output: str) -> str:
+    return next((line for line in reversed(output.splitlines()) if line.strip()), "")
+
+
+@pytest.mark.parametrize(
+    "fault", [*QUICK, *(pytest.param(fault, marks=pytest.mark.slow) for fault in SLOW)]
+)
+def test_all_processes_leave_with_the_reason(fault, tmp_path):
+    statuses, _, outputs = suffer(fault(), tmp_path)
+    assert tuple(statuses) == fault.statuses
+    for pattern, output in zip(fault.messages, outputs, strict=True):
+        assert re.fullmatch(pattern, last_line(output)), output
+    assert re.search(fault.report, outputs[0]), outputs[0]
+
+
+def main() -> None:
+    """Prints the table."""
+    print("| fault | process 0 | process 1 |\n|---|---|---|")
+    for fault in (*QUICK, *SLOW):
+        if sys.argv[1:] and fault.__name__ not in sys.argv[1:]:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            rows = zip(*suffer(fault(), pathlib.Path(folder)), strict=True)
+        cells = [f"{last_line(text)} ({status}, {seconds:.1f} s)" for status, seconds, text in rows]
+        print(f"| {fault.title} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

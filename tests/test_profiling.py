@@ -1,0 +1,61 @@
+"""Traces hold the steps that were asked for, and no others."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from big_align.errors import UserError
+from big_align.profiling import Profiler, parse_steps
+
+
+def traced_steps(folder):
+    """The numbers of the steps in the only trace of a folder."""
+    (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    events = (
+        event
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+        for line in plane.lines
+        for event in line.events
+        if event.name == "train"
+    )
+    return sorted(dict(event.stats)["step_num"] for event in events)
+
+
+def run(profiler, steps):
+    step = jax.jit(lambda x: (x @ x).sum())
+    for number in steps:
+        profiler.run_step(number, step, jnp.ones((64, 64)))
+
+
+def test_a_trace_names_its_steps(tmp_path):
+    profiler = Profiler(str(tmp_path), (4, 6), done=2, total=10)
+    run(profiler, range(3, 6))
+    assert not list((tmp_path / "profile").rglob("*.pb"))
+    run(profiler, range(6, 11))
+    assert traced_steps(tmp_path / "profile") == [4, 5, 6]
+
+
+def test_a_run_that_stops_in_between_leaves_what_it_has(tmp_path):
+    profiler = Profiler(str(tmp_path), (1, 6), done=0, total=10)
+    run(profiler, (1, 2))
+    profiler.close()
+    assert traced_steps(tmp_path / "profile") == [1, 2]
+
+
+def test_nothing_is_traced_unasked(tmp_path):
+    profiler = Profiler(str(tmp_path), None, done=0, total=10)
+    run(profiler, (1, 2))
+    profiler.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "5", "6:5", "0:3", "a:b", "1:2:3", "-1:4"])
+def test_steps_that_are_none_are_told(text):
+    with pytest.raises(UserError, match=f"--profile={text} is not FIRST:LAST"):
+        parse_steps(text)
+
+
+@pytest.mark.parametrize("steps", [(5, 7), (1, 3), (18, 21)])
+def test_steps_that_the_run_does_not_take_are_told(steps):
+    with pytest.raises(UserError, match="this run takes the steps 6 to 20"):
+        Profiler("workdir", steps, done=5, total=20)

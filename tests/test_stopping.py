@@ -1,0 +1,47 @@
+"""One signal asks to stop, two leave at once, even where Python's own handlers would not run."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from big_align import stopping
+from tests.runs import ROOT, environment
+
+BUSY = """
+import hashlib
+from big_align.stopping import StopSignals
+with StopSignals() as signals:
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes without an instruction of Python
+"""
+
+
+def test_a_signal_is_noticed_and_the_former_handlers_return():
+    former = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with stopping.StopSignals() as signals:
+            assert not signals.received
+            signal.raise_signal(number)
+            end = time.monotonic() + 10
+            while not signals.received and time.monotonic() < end:
+                time.sleep(0.01)
+            assert signals.received
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == former
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_leaves_at_once_and_a_repeated_one_does_not(number):
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY], cwd=ROOT, env=environment(1), stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"ready\n"
+    for _ in range(2):
+        process.send_signal(number)
+        time.sleep(0.1)
+    assert process.poll() is None
+    time.sleep(stopping.SAME_REQUEST_SECONDS)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 128 + signal.SIGINT

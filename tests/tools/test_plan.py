@@ -1,0 +1,153 @@
+"""The tool from the command line to the table: a small step for a TPU, and for GPUs."""
+
+import importlib.util
+import json
+
+import pytest
+
+from big_align.planning import compilation, machines, topologies
+from big_align.tools import plan
+
+CONFIG = "--config=tests/tiny_config.py"
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu: pip install '.[plan]'"
+)
+
+
+@needs_libtpu
+def test_a_step_is_planned_for_a_tpu(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    arguments = [CONFIG, "--topology=v5e:2x2", "--price=1.2", "--images_per_core=100"]
+    assert plan.main([*arguments, f"--json={path}"]) == 0
+    text, report = capsys.readouterr().out, json.loads(path.read_text())
+    assert "v5e:2x2: 4 chips, 4 devices, 1 hosts" in text
+    assert "fits                     yes" in text
+    assert report["mesh"] == {"data": 4, "fsdp": 1}
+    assert report["memory"]["capacity"] == 16 * 2**30
+    # The state goes in: parameters and two moments of float32, padded to tiles.
+    assert report["memory"]["arguments"] >= 3 * 4 * report["parameters"]
+    flops = report["flops"]
+    # A convolution's padding is useful by the papers' count, and not executed.
+    assert 0.7 < 4 * flops["executed_per_device"] / flops["useful"] <= 1
+    assert flops["recomputed"] == flops["replicated"] == 0
+    summed = sum(each["bytes"] for each in report["collectives"] if each["kind"] == "all-reduce")
+    assert summed >= 4 * report["parameters"]
+    assert {each["places"] for each in report["collectives"]} == {1}
+    hours = report["run"]["chip_hours"]
+    assert hours == pytest.approx(8 * report["time"]["bound"] * 4 / 3600)
+    assert report["run"]["cost"] == pytest.approx(1.2 * hours)
+
+
+def test_gpus_are_stood_in_for_and_it_is_said(capsys):
+    arguments = [CONFIG, "--topology=h100:2x2", "--images_per_core=100", "--json=-"]
+    assert plan.main([*arguments, "--config.microbatches=2", "--config.mesh.fsdp=2"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["mesh"] == {"data": 2, "fsdp": 2} and report["hosts"] == 2
+    assert any("no compiler for GPUs is used" in note for note in report["notes"])
+    # Encoding happens twice with micro-batches: once more forward.
+    assert 0.2 < report["flops"]["recomputed"] / report["flops"]["useful"] < 0.5
+    # Parameters are split inside of a node, and gradients summed between nodes.
+    over = {(each["devices"], each["places"]) for each in report["collectives"]}
+    assert (2, 1) in over and {(2, 2), (4, 2)} & over
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--topology=v9:4x4"], "topology 'v9:4x4' is not known; there are v2:16x16"),
+        (["--topology=v5e:3x3"], "topology 'v5e:3x3' is not known; v5e has 1x1, 2x2"),
+        (["--topology=h100:8"], "topology 'h100:8': write h100:NODESxGPUS"),
+        (["--topology=h100:1x8", "--slices=2"], "--slices=2 is for TPUs"),
+        (["--topology=h100:1x8", "--config.nonsense=1"], "the config has no field 'nonsense'"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, capsys):
+    assert plan.main([CONFIG, "--images_per_core=1", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+
+
+def test_a_batch_that_does_not_divide_names_those_that_do(capsys):
+    arguments = [CONFIG, "--images_per_core=1", "--topology=h100:1x6"]
+    assert plan.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert "config.batch_size = 16 is not a multiple of 6 devices; 12 and 18 are" in error
+
+
+def test_without_libtpu_the_extra_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
+    assert plan.main([CONFIG, "--images_per_core=1", "--topology=v5e:2x2"]) == 1
+    assert "needs libtpu: pip install '.[plan]'" in capsys.readouterr().err
+
+
+def test_an_unknown_argument_is_usage(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        plan.main([CONFIG, "--topology=v5e:2x2", "--batch=3"])
+    assert stopped.value.code == 2
+    assert "unknown argument --batch=3" in capsys.readouterr().err
+
+
+def test_prices_are_one_or_one_a_chip():
+    parse = lambda text: plan.parse_arguments([CONFIG, "--topology=a", f"--price={text}"])[0].price  # noqa: E731
+    assert parse("1.5") == {"": 1.5}
+    assert parse("v5e=1.2,h100=3") == {"v5e": 1.2, "h100": 3.0}
+
+
+@pytest.fixture
+def memory_of_choices(monkeypatch):
+    """Programs that need no compiler: a device holds 40 GiB over fsdp, a quarter of it by remat."""
+    text = """
+ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
+  %a = bf16[1000,1000] parameter(0)
+  ROOT %c = bf16[1000,1000] dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}"""
+
+    def compile_step(request):
+        given = dict(flag.removeprefix("--config.").split("=") for flag in request.overrides)
+        devices = machines.count_devices(request.topology, request.slices)
+        peak = 40 * 2**30 // int(given.get("mesh.fsdp", 1))
+        peak //= 4 if given.get("model.text.remat") == "True" else 1
+        memory = dict.fromkeys(("arguments", "outputs", "temporaries"), 0) | {"peak": peak}
+        numbers = {"devices": devices, "chips": devices, "hosts": 1, "parameters": 1}
+        numbers |= {"batch_size": 16, "total_steps": 8, "useful_flops": 1e9, "traced_flops": 1e9}
+        numbers["seconds"] = 1.0
+        traced = numbers | {"assumed": [], "mesh": {}, "places": [0] * devices}
+        return compilation.Program(traced, text, memory, None, {"all": 1.0})
+
+    monkeypatch.setattr(compilation, "compile_step", compile_step)
+
+
+def test_a_search_shows_what_it_tried_and_the_cheapest(memory_of_choices, capsys, tmp_path):
+    path = tmp_path / "plans.json"
+    flags = ["--topology=v5e:2x2", "--images_per_core=1", "--search", "--fsdp=1,2"]
+    config = "--config=configs/quickstart.py"
+    assert plan.main([config, *flags, "--microbatches=1", f"--json={path}"]) == 0
+    reports = json.loads(path.read_text())
+    short = [" ".join(report["overrides"][1:]).replace("--config.", "") for report in reports]
+    towers = "model.{0}.dtype=float32 model.{0}.remat={1}"
+    both = lambda remat: " ".join(towers.format(name, remat) for name in ("image", "text"))  # noqa: E731
+    assert short[:3] == [
+        f"mesh.fsdp=1 {both(False)}",  # 40 GiB
+        f"mesh.fsdp=2 {both(False)}",  # 20 GiB
+        f"mesh.fsdp=1 {both(True)}",  # 10 GiB: it fits, and fsdp=2 would only cost more
+    ]
+    assert [report["fits"] for report in reports[:3]] == [False, False, True]
+    assert f"mesh.fsdp=2 {both(True)}" not in short
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in short) and "yes: 10.00 of 16.0 GiB" in shown
+
+
+def test_machines_are_compared_by_cost(memory_of_choices, capsys):
+    flags = ["--topology=a100:1x8", "--chips=h100,v5e:2x4,b200:1x8", "--price=a100=2,h100=3"]
+    assert plan.main([CONFIG, *flags, "--images_per_core=1"]) == 0
+    table = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    cells = {line.split()[0]: line.split()[1:] for line in table if ":" in line.split()[0]}
+    assert list(cells)[:4] == ["a100:1x8", "h100:1x8", "v5e:2x4", "b200:1x8"]
+    # 40 GiB a device do not fit into the 16 of a v5e.
+    assert [cells[name][0] for name in list(cells)[:4]] == ["yes", "yes", "no", "yes"]
+    assert cells["a100:1x8"][-1].startswith("$") and cells["b200:1x8"][-1] == "-"
+
+
+def test_what_fits_nowhere_has_a_status_of_its_own(memory_of_choices, capsys):
+    assert plan.main([CONFIG, "--topology=v5e:2x2", "--images_per_core=1"]) == 3
+    assert "no: 40.00 of 16.0 GiB a device" in capsys.readouterr().out
