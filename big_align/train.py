@@ -14,17 +14,15 @@ from clu import parameter_overview
 from big_align import agreement, build, config_check, processes, sharding
 from big_align.checkpoint import Checkpointer
 from big_align.compilation import use_cache
-from big_align.compiler_flags import choose_options
 from big_align.embedding import Embedder
 from big_align.errors import NotFiniteError, Stopped
 from big_align.evaluate import evaluate_all
-from big_align.flops import model_flops
 from big_align.goodput import Clock, RunTime
 from big_align.interop.initialise import check_frozen, read_initial_weights
 from big_align.logs import MetricWriter, Progress, format_table
 from big_align.profiling import Profiler
-from big_align.state import TrainState, describe_state, replace_weights
-from big_align.step import compile_step, make_train_step
+from big_align.program import Program, build_program
+from big_align.state import TrainState, replace_weights
 from big_align.stopping import StopSignals
 from big_align.types import Batch, Metrics
 from big_align.watchdog import Watchdog
@@ -76,15 +74,14 @@ class MetricQueue:
         )
 
 
-def _start(
-    config: Any, described: TrainState, create: Callable[[], TrainState]
-) -> TrainState:
+def _start(config: Any, program: Program) -> TrainState:
     """Makes the state of step 0, from earlier weights where the config names some."""
-    weights, report = read_initial_weights(described.weight_shapes, config.init)
-    check_frozen(config.optimizer.get("frozen") or (), described.weight_shapes, weights)
+    shapes = program.state.weight_shapes
+    weights, report = read_initial_weights(shapes, config.init)
+    check_frozen(config.optimizer.get("frozen") or (), shapes, weights)
     if report and jax.process_index() == 0:
         print("\n".join(report))
-    state = replace_weights(create(), weights)
+    state = replace_weights(program.create(), weights)
     return state.replace(tables=build.start_tables(config, state.tables))
 
 
@@ -258,8 +255,6 @@ def run(
     mesh = build.build_mesh(config)
     tokenizer = build.build_tokenizer(config)
     objective = build.build_objective(config, mesh, tokenizer)
-    optimizer, learning_rate = build.build_optimizer(config)
-    row_optimizer = build.build_row_optimizer(config)
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(config, tokenizer)
     rows = sharding.process_rows(mesh, config.batch_size)
@@ -275,49 +270,23 @@ def run(
             contextlib.closing(build.build_checkpointer(config, workdir))
         )
         stack.callback(clock.begin, "saving")  # Closing waits for what is being written.
-        described, create = describe_state(
-            objective,
-            optimizer,
-            build.example_batch(config, tokenizer),
-            mesh,
-            seed=config.seed,
-            averaged=config.average_decay is not None,
-            row_optimizer=row_optimizer,
-        )
+        example = build.example_batch(config, tokenizer)
+        program = build_program(config, mesh, objective, example)
         with clock.phase("restoring"):
-            state = checkpointer.restore(described, record)
-        state = state or _start(config, described, create)
+            state = checkpointer.restore(program.state, record)
+        state = state or _start(config, program)
         _leave_description(workdir, config, state)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
-        batches = (
-            sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))
-        )
-        train_step = make_train_step(
-            objective,
-            optimizer,
-            mesh,
-            microbatches=config.microbatches,
-            average_decay=config.average_decay,
-            row_optimizer=row_optimizer,
-            learning_rate=learning_rate,
-            gradient_dtype=config.gradient_dtype,
-        )
         with clock.phase("compiling"):
-            options = choose_options(mesh, config.compiler_options)
-            if options and jax.process_index() == 0:
-                print("compiler options:", ", ".join(f"{k}={v}" for k, v in options.items()))
-            compiled = compile_step(train_step, state, first_batch, mesh, options)
-            step_flops = model_flops(objective, state, first_batch, mesh) / mesh.size
+            step, step_flops = _compile(program, first_batch)
         embedder = Embedder(objective, mesh, config.evaluate_batch_size)
         loop = Loop(
             config,
             workdir,
             checkpointer=checkpointer,
-            evaluate=lambda state: evaluate_all(
-                evaluators, embedder.use(*state.evaluated)
-            ),
-            learning_rate=learning_rate,
+            evaluate=lambda state: evaluate_all(evaluators, embedder.use(*state.evaluated)),
+            learning_rate=program.learning_rate,
             record=record,
             epochs=loader.epochs,
             signals=signals,
@@ -325,4 +294,15 @@ def run(
             time=time,
             profiler=profiler,
         )
-        return loop.run(state, batches, compiled)
+        batches = (
+            sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))
+        )
+        return loop.run(state, batches, step)
+
+
+def _compile(program: Program, batch: Batch) -> tuple[jax.stages.Compiled, float]:
+    """Compiles the step and tells with what; returns it and the model FLOPs of one device."""
+    if program.options and jax.process_index() == 0:
+        shown = ", ".join(f"{name}={value}" for name, value in program.options.items())
+        print(f"compiler options: {shown}")
+    return program.compile(batch), program.count_flops(batch) / program.mesh.size

@@ -9,6 +9,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from big_align.compilation import check_cache, check_options, compile_lowered, use_cache
 from big_align.compiler_flags import GPU_FLAGS, SLICE_FLAGS, TPU_FLAGS, choose_options
 from big_align.errors import ConfigError
+from big_align.planning.collectives import list_collectives
+from big_align.planning.hlo import parse_program
 from big_align.planning.topologies import topology_devices
 from tests.test_chips import TOPOLOGIES
 
@@ -37,6 +39,29 @@ def test_the_compiler_for_every_generation_accepts_its_flags(name):
     options = choose_options(mesh, {})
     assert options == TPU_FLAGS[name]
     assert compile_lowered(lower(mesh), options)
+
+
+def lower_layers(mesh, num_layers=4):
+    """A stack of layers whose weights are collected from all devices, one after the other."""
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def apply(kernels, x):
+        for kernel in kernels:
+            x = jnp.tanh(x @ jax.lax.with_sharding_constraint(kernel, whole))
+        return x
+
+    kernel = jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16, sharding=split)
+    x = jax.ShapeDtypeStruct((32768, 2048), jnp.bfloat16, sharding=split)
+    return jax.jit(apply, out_shardings=split).lower([kernel] * num_layers, x)
+
+
+def test_the_weights_of_a_layer_are_collected_while_the_one_below_computes():
+    mesh = make_mesh("v5e:2x4")
+    compiled = compile_lowered(lower_layers(mesh), choose_options(mesh, {}))
+    (gathers,) = list_collectives(parse_program(compiled.as_text()), [0] * mesh.size)
+    assert gathers.kind == "all-gather" and gathers.count == 4
+    assert gathers.overlapped >= 3  # Nothing computes before the first.
 
 
 def test_the_compiler_for_several_slices_accepts_their_flags():

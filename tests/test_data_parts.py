@@ -267,7 +267,7 @@ def test_bad_input_is_one_line_before_anything_is_compiled_or_written(
 ):
     make, message = REFUSED[case]
     objective, data, fields = make(files)
-    monkeypatch.setattr(train, "describe_state", lambda *_, **__: pytest.fail("it went on"))
+    monkeypatch.setattr(train, "build_program", lambda *_, **__: pytest.fail("it went on"))
     data = {name: value for name, value in data.items() if name != "weight"}
     config = get_config(objective, data, **fields)
     with pytest.raises(UserError, match=message) as error:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import build, evaluate, interop, sharding, train
+from big_align import build, evaluate, interop, program, sharding, train
 from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.data.loader import EvalLoader
 from big_align.errors import CheckpointMismatch
@@ -266,7 +266,7 @@ def test_mixing_is_one_program_for_all_its_draws(files, tmp_path, monkeypatch):
         step = make_train_step(*arguments, **options)
         return lambda state, batch: traced.append(1) or step(state, batch)
 
-    monkeypatch.setattr(train, "make_train_step", make_counted)
+    monkeypatch.setattr(program, "make_train_step", make_counted)
     fields = {"mixing.mixup_alpha": 0.8, "mixing.cutmix_alpha": 1.0, "mixing.probability": 0.7}
     config = config_of(files, "cross_entropy", **fields, evaluators={})
     train.run(config, str(tmp_path))

@@ -9,6 +9,8 @@ from big_align.planning.executed import Run, walk
 from big_align.planning.hlo import Program
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+COMPUTE = ("fusion", "dot", "convolution", "custom-call")
+"""What a collective can hide behind."""
 CHAIN = re.compile(r'chain_id="(\d+)"')
 """What the steps of one collective have in common."""
 
@@ -27,6 +29,7 @@ class Collective:
         device.
       sent_inside: bytes that one device sends inside its slice or node.
       sent_between: bytes that one device sends to others.
+      overlapped: how many run beside computations, of those that `count` counts.
     """
 
     kind: str
@@ -37,6 +40,7 @@ class Collective:
     bytes: int
     sent_inside: float
     sent_between: float
+    overlapped: int = 0
 
 
 def list_collectives(program: Program, places: Sequence[int]) -> list[Collective]:
@@ -74,8 +78,20 @@ def list_collectives(program: Program, places: Sequence[int]) -> list[Collective
                 bytes=old.bytes + run.times * whole,
                 sent_inside=old.sent_inside + run.times * inside,
                 sent_between=old.sent_between + run.times * between,
+                overlapped=old.overlapped + run.times * (chain is not None or _overlaps(run)),
             )
     return sorted(found.values(), key=lambda each: -each.bytes)
+
+
+def _overlaps(run: Run) -> bool:
+    """Tells whether something is computed between the start of a collective and its end."""
+    if not run.instruction.opcode.endswith("-start"):
+        return False
+    schedule = list(run.computation.instructions)
+    begin = schedule.index(run.instruction.name)
+    (end,) = (each.name for each in run.computation.users[run.instruction.name])
+    between = schedule[begin + 1 : schedule.index(end)]
+    return any(run.computation.instructions[name].opcode in COMPUTE for name in between)
 
 
 def _kind(run: Run) -> str | None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from big_align.chips import CHIPS
+from big_align.chips import CHIPS, Chip
 from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import list_collectives
 from big_align.planning.compilation import Program, Request
@@ -25,8 +25,8 @@ UNFINISHED = (
 
 
 LESS_EFFORT = (
-    "XLA's effort is {effort:g}: at its default it fuses more and keeps more on the chip, so that "
-    "bytes and temporaries are fewer; --effort=default takes several times longer"
+    "XLA's effort is {effort:g}: at its default it fuses more, keeps more on the chip and hides "
+    "collectives behind computations; --effort=default takes longer"
 )
 
 
@@ -64,53 +64,73 @@ def make_report(
         },
         "notes": _list_notes(request, program),
     }
-    if program.text is None:
-        return report
-    hlo = parse_program(program.text)
-    executed = count_executed_flops(hlo)
+    if program.text is not None:
+        report |= _describe_step(program, chip, report["notes"])
+        report |= _describe_run(report, traced, chip, price, images_per_core)
+    return report
+
+
+def _describe_step(program: Program, chip: Chip, notes: list[str]) -> dict[str, Any]:
+    """Counts what a compiled step executes, reads and sends, and how long that takes at least."""
+    traced, hlo = program.traced, parse_program(program.text)
+    executed, traffic = count_executed_flops(hlo), count_traffic(hlo)
     devices, useful = traced["devices"], traced["useful_flops"]
-    traffic = count_traffic(hlo)
     sent = [each for each in list_collectives(hlo, traced["places"]) if each.devices > 1]
     bound = bound_step(chip, executed.total(), traffic, sent)
     if loops := count_unknown_loops(hlo):
-        report["notes"].append(f"{loops} loops run an unknown number of times and count once")
+        notes.append(f"{loops} loops run an unknown number of times and count once")
     if bound.between is None:
-        report["notes"].append(f"the network between slices of {chip.name} is not published")
+        notes.append(f"the network between slices of {chip.name} is not published")
     replicated = executed.total() * devices - traced["traced_flops"]
-    report["flops"] = {
-        "useful": useful,
-        "recomputed": traced["traced_flops"] - useful,
-        "replicated": max(0.0, replicated),
-        "executed_per_device": executed.total(),
-        "by_type": dict(executed),
+    return {
+        "flops": {
+            "useful": useful,
+            "recomputed": traced["traced_flops"] - useful,
+            "replicated": max(0.0, replicated),
+            "executed_per_device": executed.total(),
+            "by_type": dict(executed),
+        },
+        "bytes": {"per_device": traffic, "xla": program.xla_bytes},
+        "collectives": [vars(each) for each in sent],
+        "time": {
+            **bound.parts,
+            "bound": bound.seconds,
+            "binds": bound.binds,
+            "in_turn": bound.in_turn,
+        },
     }
-    report["bytes"] = {"per_device": traffic, "xla": program.xla_bytes}
-    report["collectives"] = [vars(each) for each in sent]
-    report["time"] = {
-        **bound.parts,
-        "bound": bound.seconds,
-        "binds": bound.binds,
-        "in_turn": bound.in_turn,
-    }
-    rate = traced["batch_size"] / bound.seconds
-    hours = traced["total_steps"] * bound.seconds / 3600
-    report["rate"] = {
-        "images_per_second": rate,
-        "utilization": useful / (bound.seconds * devices * chip.device_flops),
-    }
-    report["run"] = {
-        "hours": hours,
-        "chip_hours": hours * traced["chips"],
-        "price": price,
-        "cost": None if price is None else price * hours * traced["chips"],
-    }
+
+
+def _describe_run(
+    report: dict[str, Any],
+    traced: dict[str, Any],
+    chip: Chip,
+    price: float | None,
+    images_per_core: float | None,
+) -> dict[str, Any]:
+    """Multiplies the bound of a step: rates, the whole run, and what a host has to load."""
+    seconds = report["time"]["bound"]
+    rate = traced["batch_size"] / seconds
+    hours = traced["total_steps"] * seconds / 3600
     per_host = rate / traced["hosts"]
-    report["host"] = {
-        "images_per_second": per_host,
-        "images_per_core": images_per_core,
-        "cores": math.ceil(per_host / images_per_core) if images_per_core else None,
+    peak = traced["devices"] * chip.device_flops
+    return {
+        "rate": {
+            "images_per_second": rate,
+            "utilization": traced["useful_flops"] / (seconds * peak),
+        },
+        "run": {
+            "hours": hours,
+            "chip_hours": hours * traced["chips"],
+            "price": price,
+            "cost": None if price is None else price * hours * traced["chips"],
+        },
+        "host": {
+            "images_per_second": per_host,
+            "images_per_core": images_per_core,
+            "cores": math.ceil(per_host / images_per_core) if images_per_core else None,
+        },
     }
-    return report
 
 
 def _list_notes(request: Request, program: Program) -> list[str]:
@@ -207,12 +227,12 @@ def _format_time(report: dict[str, Any]) -> list[str]:
 def _format_collectives(report: dict[str, Any]) -> list[str]:
     if not report["collectives"]:
         return []
-    head = f"  {'collective':<20}{'type':>6}{'of devices':>12}{'over':>6}{'count':>8}{'MiB':>12}"
-    head += f"{'MiB sent inside':>18}{'between':>12}"
+    head = f"  {'collective':<20}{'type':>6}{'of devices':>12}{'over':>6}{'count':>8}{'hidden':>8}"
+    head += f"{'MiB':>12}{'MiB sent inside':>18}{'between':>12}"
     rows = [
         f"  {each['kind']:<20}{each['dtype']:>6}{each['devices']:>12}{each['places']:>6}"
-        f"{each['count']:>8}{each['bytes'] / 2**20:>12.2f}{each['sent_inside'] / 2**20:>18.2f}"
-        f"{each['sent_between'] / 2**20:>12.2f}"
+        f"{each['count']:>8}{each['overlapped']:>8}{each['bytes'] / 2**20:>12.2f}"
+        f"{each['sent_inside'] / 2**20:>18.2f}{each['sent_between'] / 2**20:>12.2f}"
         for each in report["collectives"]
     ]
     return [head, *rows]

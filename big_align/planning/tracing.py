@@ -23,12 +23,12 @@ from ml_collections import ConfigDict
 
 from big_align import build, flops, sharding
 from big_align.command_line import load_config
+from big_align.compilation import compile_lowered
 from big_align.config_check import BlankTokenizer
 from big_align.errors import UserError
 from big_align.planning import stand_ins
 from big_align.planning.machines import Machine, find_machine
-from big_align.state import describe_state
-from big_align.step import make_train_step, trace_step
+from big_align.program import build_program
 from big_align.types import Objective
 
 
@@ -40,7 +40,8 @@ def main(folder: Path) -> int:
         machine = find_machine(request["topology"], request["slices"])
         traced, lowered = trace(config, machine, folder)
         _write(folder / "traced.json", traced)
-        compiled = lowered.compile(compiler_options=_options(machine, request["effort"], folder))
+        options = _options(machine, traced["options"], request["effort"], folder)
+        compiled = compile_lowered(lowered, options)
         _write(folder / "compiled.json", _describe(compiled))
     except UserError as error:
         _write(folder / "failed.json", {"kind": "user", "message": str(error)})
@@ -75,8 +76,11 @@ def _describe(compiled: jax.stages.Compiled) -> dict[str, Any]:
     return {"bytes": (compiled.cost_analysis() or {}).get("bytes accessed"), "memory": memory}
 
 
-def _options(machine: Machine, effort: float | None, folder: Path) -> dict[str, Any]:
-    options = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
+def _options(
+    machine: Machine, given: dict[str, Any], effort: float | None, folder: Path
+) -> dict[str, Any]:
+    """Returns the options of the run, and what the plan needs of the compiler besides."""
+    options = given | {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
     if machine.stands_in:
         # Nothing is run: what LLVM would make of the program is not looked at.
         return options | {"xla_backend_optimization_level": 0}
@@ -108,30 +112,11 @@ def trace(
     mesh = sharding.make_mesh(**mesh_node, devices=list(machine.devices))
     tokenizer = BlankTokenizer(config.tokenizer)
     objective = build.build_objective(config, mesh, tokenizer)
-    optimizer, learning_rate = build.build_optimizer(config)
-    row_optimizer = build.build_row_optimizer(config)
     example = describe_example(config, tokenizer, objective)
-    state, _ = describe_state(
-        objective,
-        optimizer,
-        example,
-        mesh,
-        averaged=config.average_decay is not None,
-        row_optimizer=row_optimizer,
-    )
-    step = make_train_step(
-        objective,
-        optimizer,
-        mesh,
-        microbatches=config.microbatches,
-        average_decay=config.average_decay,
-        row_optimizer=row_optimizer,
-        learning_rate=learning_rate,
-        gradient_dtype=config.gradient_dtype,
-    )
+    program = build_program(config, mesh, objective, example)
     batch = place_shapes(example, config.batch_size, mesh)
-    program = trace_step(step, state, batch, mesh)
-    leaves = jax.tree.leaves(state.params)
+    step = program.trace(batch)
+    leaves = jax.tree.leaves(program.state.params)
     return {
         "assumed": assumed,
         "devices": len(machine.devices),
@@ -140,13 +125,14 @@ def trace(
         "mesh": dict(mesh.shape),
         "places": [machine.place(device) for device in mesh.devices.flat],
         "parameters": sum(math.prod(leaf.shape) for leaf in leaves),
-        "useful_flops": flops.model_flops(objective, state, batch, mesh),
-        "traced_flops": flops.count_program(_drop_unused(program.jaxpr.jaxpr)),
+        "useful_flops": program.count_flops(batch),
+        "traced_flops": flops.count_program(_drop_unused(step.jaxpr.jaxpr)),
         "batch_size": config.batch_size,
         "total_steps": config.total_steps,
         "transform": _transform(config),
+        "options": {} if machine.stands_in else program.options,
         "seconds": time.perf_counter() - start,
-    }, program.lower()
+    }, step.lower()
 
 
 def _drop_unused(jaxpr: core.Jaxpr) -> core.Jaxpr:
