@@ -5,8 +5,9 @@ Any field of the config is changed by --config.field=value. See README.md.
 
 from absl import flags
 
-from big_align import command_line, processes
+from big_align.distributed import processes
 from big_align.errors import UserError
+from big_align.runs import command_line
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
 DISTRIBUTED = flags.DEFINE_bool(
@@ -21,7 +22,9 @@ def main() -> None:
     """Runs one mode."""
     if DISTRIBUTED.value:
         processes.join_processes()
-    from big_align import agreement, evaluate, profiling, train
+    from big_align.distributed import agreement
+    from big_align.runs import evaluate, train
+    from big_align.training import profiling
 
     config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
     steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None

@@ -9,7 +9,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["big_align", "big_align.*"]),
-    package_data={"big_align.data": ["class_names/*.json", "class_names/LICENSE"]},
+    package_data={"big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"]},
     install_requires=[
         "absl-py>=2.1",
         "beartype>=0.18",

@@ -1,4 +1,4 @@
-"""A training step's part at a million class centres: drawn rows against the whole table.
+"""A training step's part at a million class centers: drawn rows against the whole table.
 
     python benchmarks/class_centers.py              # k = 1,000,000, d = 512, r = 0.1
     python benchmarks/class_centers.py --centers=100000 --batch=512
@@ -39,9 +39,9 @@ import jax
 import jax.numpy as jnp
 
 from big_align import sharding
-from big_align.class_table import RowOptimizer, Table, draw_rows
 from big_align.losses.cluster_discrimination import add_margin, combine, log_sum
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.row_tables import RowOptimizer, Table, draw_rows
 
 DENSE, SPARSE = "dense", "sparse"
 LABELS, SCALE, MARGIN = 8, 64.0, 0.3
@@ -81,7 +81,7 @@ def draw_batch(batch: int, dim: int, k: int) -> tuple[jax.Array, jax.Array]:
 
 
 def dense_loss(zimg: jax.Array, centers: jax.Array, labels: jax.Array) -> jax.Array:
-    """MLCD's loss on all logits, with lengths divided out of these and not of the centres."""
+    """MLCD's loss on all logits, with lengths divided out of these and not of the centers."""
     inverse = jax.lax.rsqrt(jnp.square(centers).sum(axis=1))
     cosine = (zimg @ centers.T) * inverse
     own = jnp.arange(len(labels))[:, None], labels

@@ -6,7 +6,7 @@
     python benchmarks/class_texts.py --classes=0                # memory alone
 
 A step here is iCLIP's without the image tower: the embeddings of all class texts, the loss of a
-batch of labelled images, and the gradients of the text tower and of the image embeddings. "at once"
+batch of labeled images, and the gradients of the text tower and of the image embeddings. "at once"
 encodes the class texts in one piece, split evenly over the devices; "in chunks" is ours: --chunk
 texts a device at a time, computed again in the backward pass.
 
@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from big_align import sharding
-from big_align.data.classes import ClassList
+from big_align.data.labels.classes import ClassList
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.vit import ViT

@@ -6,11 +6,11 @@
 For each seed an encoder is trained (configs/unicl_flickr8k.py:both), 11,050 photographs are
 embedded by it and clustered, and image towers are trained from scratch on the clusters alone
 (configs/mlcd_photographs.py: no caption, no label). Their frozen features are measured by a linear
-probe and by the nearest neighbour. What is finished is not repeated. The tables:
+probe and by the nearest neighbor. What is finished is not repeated. The tables:
 
-  losses    MLCD Table 6 and 7: eq. 5, eq. 4 and the nearest centre alone, and the encoder itself
+  losses    MLCD Table 6 and 7: eq. 5, eq. 4 and the nearest center alone, and the encoder itself
   clusters  Table 5a: k        labels  Table 5c: l, the labels of an image
-  ratio     Table 5b: r, the share of the centres that are drawn as negatives
+  ratio     Table 5b: r, the share of the centers that are drawn as negatives
   texts     §4.1: a text tower for each locked tower of `losses` (configs/lit_flickr8k.py)
 
 It needs $BIG_ALIGN_DATA. Numbers are percentages: mean and standard deviation over the seeds.
@@ -30,7 +30,7 @@ from benchmarks.image_text_label import call, format_cell, train_config
 
 ENCODER = "configs/unicl_flickr8k.py:both"
 LABELS = 16
-"""Nearest centres that are kept of each image: the most that any row uses."""
+"""Nearest centers that are kept of each image: the most that any row uses."""
 
 
 class Row(NamedTuple):
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 LOSSES = (
-    Row("UNICOM, the nearest centre", "unicom", labels=1),
+    Row("UNICOM, the nearest center", "unicom", labels=1),
     Row("MLC, eq. 4", "mlc"),
     Row("MLCD, eq. 5"),
 )
@@ -132,8 +132,8 @@ def probe_encoder(seed: int, output: pathlib.Path) -> dict[str, float]:
     """Measures the encoder that made the clusters as the towers are measured, once."""
     path = output / f"encoder-{seed}" / "probes.json"
     if not path.exists():
-        from big_align import build
-        from big_align.evaluate import evaluate_all, load_embedder
+        from big_align.runs import build
+        from big_align.runs.evaluate import evaluate_all, load_embedder
         from configs import mlcd_photographs, unicl_flickr8k
 
         config = unicl_flickr8k.get_config("both")

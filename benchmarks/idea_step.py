@@ -44,16 +44,18 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from big_align import build, sharding
-from big_align.command_line import load_config
-from big_align.config_check import BlankTokenizer
-from big_align.data.tag_list import TagList, pad_tokens, weigh
+from big_align import sharding
+from big_align.components.models import build_model
+from big_align.data.tags.tag_list import TagList, pad_tokens, weigh
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.vit import ViT
 from big_align.objectives.idea import Idea
-from big_align.state import describe_state
-from big_align.step import compile_step, make_train_step
+from big_align.runs import build
+from big_align.runs.check import BlankTokenizer
+from big_align.runs.command_line import load_config
+from big_align.training.state import describe_state
+from big_align.training.step import compile_step, make_train_step
 
 STEPS = {
     "contrast alone": {"recognition": False},
@@ -131,13 +133,13 @@ def measure_flops(options: argparse.Namespace) -> None:
         added = whole[name] / whole["contrast alone"] - 1
         print(f"  step {name:17} {whole[name] / 1e9:9.2f} {added:+9.2%}")
     state = described.params, described.model_state
-    tower, recogniser = (
+    tower, recognizer = (
         count_flops(jax.jit(verb).lower(*state, batch)) / options.paper_batch
-        for verb in (objective.image_features, objective.recognise)
+        for verb in (objective.image_features, objective.recognize)
     )
     print(f"  image tower, forward   {tower / 1e9:9.2f}           (paper: 2 x 22.42)")
     print(
-        f"  with the recogniser    {recogniser / 1e9:9.2f} {recogniser / tower - 1:+9.2%} "
+        f"  with the recognizer    {recognizer / 1e9:9.2f} {recognizer / tower - 1:+9.2%} "
         "(paper: +3.88%)"
     )
 
@@ -172,7 +174,7 @@ def check_search() -> None:
 def measure_times(options: argparse.Namespace) -> None:
     """Prints the times of the small config, in turn, and whether anything is transferred."""
     config = load_config(options.config)
-    mesh, model = build.build_mesh(config), build.build_model(config)
+    mesh, model = build.build_mesh(config), build_model(config)
     tokenizer = BlankTokenizer(config.tokenizer)
     tags = make_tags(options.small_tags, config.model.text.vocab_size)
     size = build.shape_of_image(config.data.transform, "config.data.transform")[0]

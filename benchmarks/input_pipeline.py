@@ -34,8 +34,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from PIL import Image
 
-from big_align.data import loader, tag_counting, tag_extraction, tar_source, tokenizers
-from big_align.data.word_net import WordNet
+from big_align.data.labels.word_net import WordNet
+from big_align.data.loading import loader
+from big_align.data.sources import tar_source
+from big_align.data.tags import tag_counting, tag_extraction
+from big_align.data.text import tokenizers
 from big_align.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -3,15 +3,15 @@
     python benchmarks/kmeans.py                                 # n = 65536, k = 1024, d = 256
     python benchmarks/kmeans.py --count=1000000 --k=16384 --dim=512 --start=sampled
 
-An iteration compares n rows with k centres: 2 n k d FLOPs, which is the bound. Everything else, the
-largest of each row's k cosines and the sums of the rows of each centre, passes over memory once. On
-rows of unit length, Lloyd's iteration compares the same numbers and differs in that centres are
+An iteration compares n rows with k centers: 2 n k d FLOPs, which is the bound. Everything else, the
+largest of each row's k cosines and the sums of the rows of each center, passes over memory once. On
+rows of unit length, Lloyd's iteration compares the same numbers and differs in that centers are
 means instead of directions, so scikit-learn's KMeans and faiss's are the measure of speed.
 
-All start from the same centres, chosen by our k-means++ (timed by itself), and make the same number
+All start from the same centers, chosen by our k-means++ (timed by itself), and make the same number
 of iterations. Time is that of a run of them less that of a run of one, over one less iterations;
 runs take turns, and the median counts. The objective is the mean cosine of rows to the nearest
-centre in the end, computed alike for all. faiss's row needs faiss installed (pip install
+center in the end, computed alike for all. faiss's row needs faiss installed (pip install
 faiss-cpu), and its spherical k-means; scikit-learn's its `lloyd`. Data are directions around
 2 k middles, as embeddings lie in clumps.
 """
@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from big_align import sharding
-from big_align.center_start import Sample, scale_rows, start_centers
-from big_align.clustering import SphericalKMeans
-from big_align.nearest_centers import CHUNK
+from big_align.clusters.kmeans import SphericalKMeans
+from big_align.clusters.kmeans_init import Sample, scale_rows, start_centers
+from big_align.clusters.nearest_centers import CHUNK
 
 OURS, SKLEARN, FAISS = "ours", "scikit-learn lloyd", "faiss spherical"
 NOISE = 1.0
@@ -47,19 +47,19 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=65536, help="rows")
-    parser.add_argument("--k", type=int, default=1024, help="centres")
+    parser.add_argument("--k", type=int, default=1024, help="centers")
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--iterations", type=int, default=6, help="of a timed run, 2 at least")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--start", choices=("kmeans++", "sampled"), default="kmeans++")
-    parser.add_argument("--block", type=int, help="centres of a block, of ours")
+    parser.add_argument("--block", type=int, help="centers of a block, of ours")
     parser.add_argument("--chunk", type=int, default=CHUNK)
     parser.add_argument("--precision", default="highest", choices=("highest", "high", "default"))
     return parser.parse_args()
 
 
 def draw(options: argparse.Namespace) -> np.ndarray:
-    """Returns unit-length rows around twice as many middles as there are centres."""
+    """Returns unit-length rows around twice as many middles as there are centers."""
     rng = np.random.default_rng(0)
     middles = scale_rows(rng.standard_normal((2 * options.k, options.dim), np.float32))
     noise = rng.standard_normal((options.count, options.dim), np.float32)
@@ -68,7 +68,7 @@ def draw(options: argparse.Namespace) -> np.ndarray:
 
 
 def make_ours(values: np.ndarray, start: np.ndarray, options: argparse.Namespace) -> Callable:
-    """Returns a call that makes so many iterations and returns the centres."""
+    """Returns a call that makes so many iterations and returns the centers."""
     mesh = sharding.make_mesh()
     sizes = options.block, options.chunk, options.precision
     means = SphericalKMeans(Sample(values), len(start), mesh, *sizes)
@@ -126,7 +126,7 @@ def make_product(values: np.ndarray, start: np.ndarray, chunk: int) -> Callable:
 
 
 def measure_objective(values: np.ndarray, centers: np.ndarray) -> float:
-    """Returns the mean cosine of rows to the nearest centre, computed by NumPy."""
+    """Returns the mean cosine of rows to the nearest center, computed by NumPy."""
     centers = scale_rows(centers)
     best = [(values[i : i + CHUNK] @ centers.T).max(axis=1) for i in range(0, len(values), CHUNK)]
     return float(np.concatenate(best).mean(dtype=np.float64))

@@ -134,7 +134,7 @@ def read_epochs(workdir: pathlib.Path) -> dict[str, float]:
 
 
 def print_found(rows: dict[str, str], output: pathlib.Path, seeds: range) -> None:
-    """Prints what the rows with a recogniser found, over the training and in the end."""
+    """Prints what the rows with a recognizer found, over the training and in the end."""
     runs = {
         title: [output / f"idea_flickr8k-{method}-{seed}" for seed in seeds]
         for title, method in rows.items()

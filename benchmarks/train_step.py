@@ -2,7 +2,7 @@
 
   python benchmarks/train_step.py [--config=configs/quickstart.py] [--steps=40] [--batch_size=N]
 
-The loop of big_align/train.py (dispatch, metrics fetched two steps late, finite check) is timed
+The loop of big_align/runs/train.py (dispatch, metrics two steps late, finite check) is timed
 with its batches already in memory, against the compiled step alone called back to back, in
 interleaved rounds. The FLOPs of the step are those that the model needs; their share is of a large
 float32 (on accelerators bfloat16) matmul measured in the same run.
@@ -21,15 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import build, sharding
-from big_align.command_line import load_config
-from big_align.config_check import BlankTokenizer
-from big_align.flops import model_flops
-from big_align.goodput import Clock
-from big_align.logs import Progress
-from big_align.state import describe_state
-from big_align.step import compile_step, make_train_step
-from big_align.train import MetricQueue
+from big_align import sharding
+from big_align.runs import build
+from big_align.runs.check import BlankTokenizer
+from big_align.runs.command_line import load_config
+from big_align.training.flops import model_flops
+from big_align.training.goodput import Clock
+from big_align.training.logs import Progress
+from big_align.training.loop import MetricQueue
+from big_align.training.state import describe_state
+from big_align.training.step import compile_step, make_train_step
 
 
 def measure_matmul(size: int = 4096) -> float:

@@ -1,0 +1,39 @@
+"""Training, evaluation and use of image-text dual encoders.
+
+    import big_align
+    clip = big_align.load("workdirs/flickr8k")  # or a folder of transformers, open_clip or timm
+    zimg = clip.model.apply(clip.variables, images, method="encode_image")
+
+Names are imported when they are asked for, so that `import big_align` costs nothing.
+"""
+
+import importlib
+from typing import Any
+
+FACE = {
+    "load": "big_align.runs.workdir",
+    "save": "big_align.interop.api",
+    "Pretrained": "big_align.interop.formats.pretrained",
+    "Embedder": "big_align.evaluators.embedder",
+    "blockwise_contrastive_loss": "big_align.losses.blockwise_contrastive",
+    "contrastive_loss": "big_align.losses.contrastive",
+    "supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
+    "blockwise_supervised_contrastive_loss": (
+        "big_align.losses.blockwise_supervised_contrastive"
+    ),
+    "make_schedule": "big_align.training.optimizers",
+    "make_optimizer": "big_align.training.optimizers",
+}
+"""The public names, and the modules that define them."""
+
+__all__ = list(FACE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FACE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(FACE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *FACE])

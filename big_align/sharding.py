@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
-from big_align.device_order import arrange_devices
+from big_align.devices.device_order import arrange_devices
 from big_align.types import Batch
 
 BATCH_AXES = ("data", "fsdp")

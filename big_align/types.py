@@ -11,11 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from ml_collections import ConfigDict
+
+Node = ConfigDict | Mapping[str, Any]
+"""A part of a config."""
 
 Batch = Mapping[str, Array | np.ndarray]
 """Arrays with the global batch leading.
 
-  image      uint8 or float [b h w 3], or [b v h w 3] with v views an image; uint8 is normalised on
+  image      uint8 or float [b h w 3], or [b v h w 3] with v views an image; uint8 is normalized on
              the device
   text       int32 [b l], or [b k l] with k texts an image; text_mask bool, True on real tokens, has
              its shape; a text without any real token does not exist
@@ -50,7 +54,7 @@ class Objective(Protocol):
     them see what `augment` made of the batch.
 
     An objective over classes has `classify` besides: like `embed_image`, it returns the logits
-    [b c] of the training classes. One that recognises tags has `recognise`, which returns the
+    [b c] of the training classes. One that recognizes tags has `recognize`, which returns the
     logits [b c] of the tags of its list, `tags`. One that leaves parameters as they are names their
     paths in `frozen`.
     """
@@ -77,12 +81,12 @@ class Objective(Protocol):
         """Draws the rows of each table that a step works with; `loss` has them in its parameters.
 
         Args:
-          tables: `class_table.Table`s, by name.
+          tables: `row_tables.Table`s, by name.
           batch: what `augment` made.
           rng: of the step.
 
         Returns:
-          `class_table.Drawn`s, by name; `params["drawn"]` of `loss`.
+          `row_tables.Drawn`s, by name; `params["drawn"]` of `loss`.
         """
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:

@@ -7,7 +7,7 @@ by their names instead of photographs by their captions:
   python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji --workdir=DIR
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import common
 
 TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0, tries=1)|flip_horizontal"

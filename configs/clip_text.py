@@ -26,7 +26,7 @@ def get_base() -> ConfigDict:
 
 
 def imagenet(split: str) -> dict:
-    """Returns the source of ImageNet-1K's labelled photographs."""
+    """Returns the source of ImageNet-1K's labeled photographs."""
     return dict(name="tfds", dataset="imagenet2012:5.*.*", split=split, label="label")
 
 

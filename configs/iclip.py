@@ -1,4 +1,4 @@
-"""iCLIP (Wei et al. 2023, §4.1): three scales of labelled and captioned photographs.
+"""iCLIP (Wei et al. 2023, §4.1): three scales of labeled and captioned photographs.
 
 Arguments, separated by commas:
   scale=imagenet_gcc3m | imagenet22k_yfcc14m | imagenet22k_laion400m
@@ -11,7 +11,7 @@ The first and the last scale start from a pretrained RoBERTa-B, --config.init.te
 vocab.json and merges.txt in data/roberta-base, and from a MoBY Swin, --config.init.image=FILE.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import clip_text, common
 
 LEGAL = {

@@ -6,7 +6,7 @@ The descriptions come from
       --output=data/tiny_imagenet_described.json
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import two_cores
 
 METHODS = ("iclip", "iclip_names", "unicl")

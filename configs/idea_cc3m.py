@@ -4,7 +4,7 @@ Arguments, separated by commas:
   method=itc | mlr | tag2text | retain     up to which row of Table 4 (default all)
   head=cls                                 instead of ML-Decoder (Table 3)
   loss=bce | weighted_bce | splc_focal     instead of SPLC (Table 3)
-  towers=initialised                       from folders of transformers' weights: data/vit-base (on
+  towers=initialized                       from folders of transformers' weights: data/vit-base (on
                                            ImageNet) and data/bert-base-uncased
 The paper starts from such weights but in its linear probe (Table 5). The tag list, without the most
 frequent tags (RmTopFreq), comes from OpenImages' class names:
@@ -13,7 +13,7 @@ frequent tags (RmTopFreq), comes from OpenImages' class names:
 
 from ml_collections import ConfigDict
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import clip_text, common
 
 PAIRS = 2_900_000  # §4.1
@@ -22,7 +22,7 @@ LEGAL = {
     "method": ("itc", "mlr", "tag2text", "retain"),
     "head": ("ml_decoder", "cls"),
     "loss": ("bce", "weighted_bce", "splc", "splc_focal"),
-    "towers": ("initialised",),
+    "towers": ("initialized",),
 }
 EVALUATE = "resize(256)"  # §4.1: "uniformly resized"
 
@@ -47,9 +47,9 @@ def get_recipe(arg: str, pairs: int) -> ConfigDict:
     epoch = pairs / BATCH
     config.batch_size = BATCH
     config.total_steps = round(30 * epoch)  # §4.1: 30 epochs
-    # §4.1: RandAugment without colours, as ALBEF (Li et al. 2021), whose crops and strength it has.
+    # §4.1: RandAugment without colors, as ALBEF (Li et al. 2021), whose crops and strength it has.
     config.data.transform = (
-        "random_resized_crop(256, 0.2)|flip_horizontal|rand_augment(2, 7, colours=False)"
+        "random_resized_crop(256, 0.2)|flip_horizontal|rand_augment(2, 7, colors=False)"
     )
     config.data.captions_used = 1  # §4.1: one text an image
     config.tokenizer = dict(name="wordpiece", vocabulary="data/bert-base-uncased/vocab.txt")

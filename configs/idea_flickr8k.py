@@ -8,7 +8,7 @@ As in the paper the image tower starts from labels: --config.init.image=WORKDIR 
 configs/unicl_flickr8k.py:labels. `benchmarks/tags.py` does all of it.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import idea_cc3m, two_cores
 
 METHODS = ("itc", "mlr", "mlr_bce", "tag2text", "rm_top_freq", "retain")

@@ -4,7 +4,7 @@ Arguments: `mlr`, `mlr_bce` (without SPLC). data/twemoji_half-train.tar, -test.t
 data/twemoji_tags.json are made by `benchmarks/tags.py`.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import idea_cc3m, two_cores
 
 METHODS = ("mlr", "mlr_bce")
@@ -19,7 +19,7 @@ def get_config(arg: str = "mlr"):
     config = two_cores.get_base()
     config.total_steps = 200
     config.schedule.learning_rate = 2e-3
-    # Drawings stay upright and keep their colours: both are what their keywords tell.
+    # Drawings stay upright and keep their colors: both are what their keywords tell.
     config.data.transform = "resize(72)|random_resized_crop(64, 0.6, 1.0)"
     config.data.source = dict(
         name="tar", path="data/twemoji_half-train.tar", caption="json.captions"

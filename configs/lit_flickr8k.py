@@ -3,7 +3,7 @@
 The image tower comes from --config.init.image=WORKDIR, one of configs/mlcd_photographs.py.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import two_cores
 
 

@@ -11,7 +11,7 @@ The clusters come from
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000000 --output=clusters
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import clip_text, common
 
 LEGAL = {
@@ -61,7 +61,7 @@ def get_config(arg: str = ""):
     config.data.captions_per_image = 0
     config.tokenizer = dict(name="none")
     config.model.text = {}
-    # §4.1: a million centres, 8 of them an image's own, a tenth of the others as negatives. A.1:
+    # §4.1: a million centers, 8 of them an image's own, a tenth of the others as negatives. A.1:
     # margin 0.3, as in ArcFace, whose scale of 64 the paper leaves unsaid.
     config.objective = dict(
         name="mlcd",

@@ -9,7 +9,7 @@ The clusters are those of CLIP's ViT-L/14, given as --config.data.joined.cluster
   python -m big_align.tools.cluster --embeddings=embeddings --k=320000 --output=clusters
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import clip_text, common
 
 LEGAL = {

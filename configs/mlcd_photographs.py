@@ -9,7 +9,7 @@ The encoder is one of configs/unicl_flickr8k.py. Its clusters come from
 and are given as --config.data.joined.clusters=clusters. `benchmarks/clusters.py` does all of it.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import two_cores
 
 CLUSTERS = 1000

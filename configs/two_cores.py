@@ -61,7 +61,7 @@ def flickr8k_captions() -> dict:
 
 
 def labels_of(name: str) -> dict:
-    """Returns the part of labelled photographs of "grocery" or "tiny_imagenet"."""
+    """Returns the part of labeled photographs of "grocery" or "tiny_imagenet"."""
     return dict(
         weight=0.5,
         source=tar(f"{name}/train-*.tar", caption="", label="cls"),

@@ -1,4 +1,4 @@
-"""UniCL on labelled and captioned photographs together (Yang et al. 2022, §4.2, Tables 5 and 6).
+"""UniCL on labeled and captioned photographs together (Yang et al. 2022, §4.2, Tables 5 and 6).
 
 Arguments, separated by commas:
   labels=imagenet (Table 5) | imagenet21k | imagenet22k (Table 6)
@@ -8,8 +8,8 @@ Captions lie in img2dataset shards, data/NAME-*.tar; ImageNet-21K and 22K in suc
 members and the class list data/NAME.json, which `describe_classes` makes from WordNet ids.
 """
 
-from big_align.build import complete_config
-from big_align.data.classes import read_classes
+from big_align.data.labels.classes import read_classes
+from big_align.runs.defaults import complete_config
 from configs import clip_text, common, unicl_imagenet
 
 LEGAL = {
@@ -48,12 +48,12 @@ def get_config(arg: str = ""):
         config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=5000)
     config.data.mixture = dict(
         captions=dict(weight=share, source=dict(name="tar", path=f"data/{captions}-*.tar")),
-        labels=dict(weight=1 - share, **labelled(labels)),
+        labels=dict(weight=1 - share, **labeled(labels)),
     )
     return complete_config(config)
 
 
-def labelled(name: str) -> dict:
+def labeled(name: str) -> dict:
     """Returns source, classes and templates of ImageNet-1K or of the larger ones."""
     if name == "imagenet":
         return dict(source=clip_text.imagenet("train"), classes="imagenet")

@@ -4,7 +4,7 @@ Arguments: `both`; `captions` (Flickr8k alone); `labels` (202 classes of Tiny Im
 `multitask` (both, a classifier for the labels). Half of each batch of the latter two is captioned.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import two_cores
 
 METHODS = ("both", "captions", "labels", "multitask")

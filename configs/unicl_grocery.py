@@ -6,7 +6,7 @@ Table 3: `unicl_table` (an embedding for each class instead of a text encoder) a
 `unicl_table_one_direction`.
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import common, two_cores
 
 METHODS = (

@@ -7,7 +7,7 @@ Arguments, separated by commas:
   batch=1024 | 2048   instead of 4096 (Table 4: the same number of epochs)
 """
 
-from big_align.build import complete_config
+from big_align.runs.defaults import complete_config
 from configs import clip_text, common
 
 LEGAL = {

@@ -13,7 +13,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Tests compile much and run little: less optimisation saves most of their time.
+# Tests compile much and run little: less optimization saves most of their time.
 for flag in (
     "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from big_align import shard_files
-from big_align.shard_files import EMBEDDINGS, Shard
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS, Shard
 
 
 def write_embeddings(

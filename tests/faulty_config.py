@@ -5,7 +5,7 @@ import pathlib
 import signal
 import sys
 
-from big_align import logs
+from big_align.training import logs
 from tests import tiny_config
 
 PROCESS, STEP = "1", 8

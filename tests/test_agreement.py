@@ -5,7 +5,7 @@ import types
 import pytest
 from ml_collections import ConfigDict
 
-from big_align import agreement, processes
+from big_align.distributed import agreement, processes
 from big_align.errors import UserError
 
 SHARDS = {f"shard {n}": f"train-{n:05}.tar (100 examples)" for n in range(2500)}

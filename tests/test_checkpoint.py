@@ -5,10 +5,10 @@ import numpy as np
 import optax
 import pytest
 
-from big_align.checkpoint import Checkpointer
 from big_align.errors import CheckpointMismatch
-from big_align.optim import make_optimizer
-from big_align.state import describe_state
+from big_align.training.checkpoint import Checkpointer
+from big_align.training.optimizers import make_optimizer
+from big_align.training.state import describe_state
 from tests import tiny
 
 RECORD = {"seed": 0, "tokenizer": "abc"}

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from big_align.chips import CHIPS, find_chip
+from big_align.devices.chips import CHIPS, find_chip
 from big_align.planning.topologies import topology_devices
 
 TOPOLOGIES = {

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from big_align import sharding
-from big_align.class_table import (
+from big_align.row_tables import (
     Drawn,
     RowOptimizer,
     draw_rows,
@@ -19,7 +19,7 @@ from big_align.class_table import (
     place_centers,
     split_rows,
 )
-from big_align.optim import make_optimizer
+from big_align.training.optimizers import make_optimizer
 
 D = 3
 
@@ -252,7 +252,7 @@ def test_given_centers_lie_like_the_table_and_must_fit_it():
     assert placed.sharding == values.sharding and placed.dtype == values.dtype
     np.testing.assert_array_equal(placed[:13], centers)
     assert not placed[13:].any()
-    with pytest.raises(ValueError, match=r"the centres are \[12, 3\].* 13 clusters.* of 3"):
+    with pytest.raises(ValueError, match=r"the centers are \[12, 3\].* 13 clusters.* of 3"):
         place_centers(centers[:12], values, 13)
 
 

@@ -1,4 +1,4 @@
-"""Pictures of clusters: the right images beside the right labels, cosines and colours by hand."""
+"""Pictures of clusters: the right images beside the right labels, cosines and colors by hand."""
 
 import flax.linen as nn
 import jax
@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import cluster_pictures
-from big_align.interop.preprocessing import Preprocessing
-from big_align.interop.pretrained import Pretrained
+from big_align.interop.formats.preprocessing import Preprocessing
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.plots import cluster_pictures
 
 SHARDS = [
     np.int32([[0, 1], [1, 0], [2, -1]]),
@@ -17,7 +17,7 @@ SHARDS = [
 ]
 
 
-def grey(place):
+def gray(place):
     return np.full((4, 4, 3), 10 * place[0] + place[1], np.uint8)
 
 
@@ -44,7 +44,7 @@ def test_reading_ends_where_every_cluster_has_its_examples():
 def test_an_image_stands_beside_the_examples_of_its_labels_without_itself():
     chosen = {(0, 0): [0, 1], (1, 0): [1, 2], (1, 2): []}
     examples = cluster_pictures.find_examples(SHARDS, [0, 1, 2], 4)
-    figure = cluster_pictures.draw_labels(chosen, examples, grey, count=3)
+    figure = cluster_pictures.draw_labels(chosen, examples, gray, count=3)
     parts = [shown(part.axes) for part in figure.subfigs]
     assert parts == [[0, 11, 21, 1, 1, 10, 21], [10, 1, 0, 21, 2, 20, 11], [12]]
     titles = [[axis.get_title("left") for axis in part.axes] for part in figure.subfigs]
@@ -96,9 +96,9 @@ def test_drawn_negatives_depend_on_the_seed_and_are_no_labels():
 
 def test_what_does_not_fit_is_named():
     zimg, clusters, centers = draw_cosine_data()
-    with pytest.raises(ValueError, match="6 numbers and centres 5"):
+    with pytest.raises(ValueError, match="6 numbers and centers 5"):
         cluster_pictures.measure_cosines([(zimg, clusters)], centers[:, :5])
-    with pytest.raises(ValueError, match="the label 11, but there are 8 centres"):
+    with pytest.raises(ValueError, match="the label 11, but there are 8 centers"):
         cluster_pictures.measure_cosines([(zimg, clusters)], centers[:8])
 
 
@@ -127,7 +127,7 @@ def make_gradient():
     return (8 * y[..., None] * axes[0] + 2 * x[..., None] * axes[1] + 3).astype(np.float32)[None]
 
 
-def test_components_of_a_gradient_are_its_directions_as_colours():
+def test_components_of_a_gradient_are_its_directions_as_colors():
     components = cluster_pictures.find_components(make_gradient())
     y, x = np.mgrid[:5, :4]
     for axis, expected in enumerate((8 * (y - 2), 2 * (x - 1.5))):
@@ -164,9 +164,9 @@ def test_turning_the_features_changes_no_component_but_by_its_sign():
     np.testing.assert_allclose(*map(np.abs, both), atol=1e-4)
 
 
-def test_images_stand_above_the_colours_of_their_own_patches():
+def test_images_stand_above_the_colors_of_their_own_patches():
     rng = np.random.default_rng(3)
-    images = np.stack([grey((0, 5)), grey((0, 9))])
+    images = np.stack([gray((0, 5)), gray((0, 9))])
     features = rng.normal(size=(2, 4, 4, 6)).astype(np.float32)
     figure = cluster_pictures.draw_patches(images, features)
     pictures = [axis.images[0].get_array() for axis in figure.axes]

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from big_align import shard_files, train
-from big_align.build import build_source
-from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
-from big_align.shard_files import EMBEDDINGS
+from big_align.runs import train
 from big_align.tools import cluster, embed, show_clusters
-from tests import labelled_digits
-from tests.test_labelled_runs import TEST, TRAIN, read_metrics
+from tests import labeled_digits
+from tests.test_labeled_runs import TEST, TRAIN, read_metrics
 
 COUNT, K, STEPS = 400, 24, 60
 
@@ -23,7 +23,7 @@ COUNT, K, STEPS = 400, 24, 60
 def files(tmp_path_factory):
     """Digits in a shard, and clusters of their pixels."""
     root = tmp_path_factory.mktemp("clustered")
-    shard = labelled_digits.write_shard(root / "digits.tar", COUNT)
+    shard = labeled_digits.write_shard(root / "digits.tar", COUNT)
     node = {"name": "tar", "path": shard["path"], "caption": ""}
     source = build_source(node, "source")
     values = datasets.load_digits().data[:COUNT]
@@ -40,7 +40,7 @@ def files(tmp_path_factory):
              f"--output={root}/clusters-{k}"]
         )  # fmt: skip
     return types.SimpleNamespace(
-        root=root, node=node, labelled=shard, clusters=str(root / f"clusters-{K}")
+        root=root, node=node, labeled=shard, clusters=str(root / f"clusters-{K}")
     )
 
 
@@ -61,7 +61,7 @@ def config_of(files, **fields):
         "optimizer.name": "adamw",
         "evaluate_batch_size": 64,
     }
-    return labelled_digits.get_config("mlcd", data, **defaults | fields)
+    return labeled_digits.get_config("mlcd", data, **defaults | fields)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def test_a_run_that_was_stopped_repeats_itself(files, trained, tmp_path):
     assert halves == read_metrics(tmp_path / "whole") and len(halves) == len(whole)
 
 
-def test_centres_start_from_those_of_the_clusters(files, tmp_path):
+def test_centers_start_from_those_of_the_clusters(files, tmp_path):
     """The pixels' 64 numbers are not the embedding's, which is the tower's width: told at once."""
-    with pytest.raises(UserError, match=r"the centres are \[24, 64\], but the class table has"):
+    with pytest.raises(UserError, match=r"the centers are \[24, 64\], but the class table has"):
         train.run(config_of(files, **{"init.centers": files.clusters}), str(tmp_path))
     wide = {"init.centers": files.clusters, "model.embedding_dim": 64}
     wide |= {"model.image_projection": True, "schedule.warmup_steps": 0}
@@ -130,8 +130,8 @@ def test_a_table_of_other_clusters_is_not_continued(files, trained):
 
 def lit_config(files, tower, **fields):
     data = {
-        "source": files.labelled,
-        "classes": labelled_digits.write_names(files.root / "names.json"),
+        "source": files.labeled,
+        "classes": labeled_digits.write_names(files.root / "names.json"),
         "transform": "resize(10)|central_crop(8)",
     }
     zero_shot = {"name": "zero_shot", "names": DIGIT_CLASSES, "templates": DIGIT_TEMPLATES}
@@ -145,7 +145,7 @@ def lit_config(files, tower, **fields):
         "evaluate_batch_size": 64,
         "model.image_projection": True,
     }
-    return labelled_digits.get_config("lit", data, **defaults | fields)
+    return labeled_digits.get_config("lit", data, **defaults | fields)
 
 
 def test_a_text_tower_learns_the_same_from_images_and_from_their_embeddings(

@@ -1,4 +1,4 @@
-"""Spherical k-means and the nearest centres, against all of it in NumPy."""
+"""Spherical k-means and the nearest centers, against all of it in NumPy."""
 
 import itertools
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from big_align import sharding
-from big_align.center_start import Sample, draw_plus_plus, scale_rows, start_centers
-from big_align.clustering import Farthest, SphericalKMeans, has_converged
+from big_align.clusters.kmeans import Farthest, SphericalKMeans, has_converged
+from big_align.clusters.kmeans_init import Sample, draw_plus_plus, scale_rows, start_centers
+from big_align.clusters.nearest_centers import CenterLayout, NearestCenters
 from big_align.errors import UserError
-from big_align.nearest_centers import CenterLayout, NearestCenters
 from tests import tiny
 
 LAYOUTS = [(1, 1000, 1000), (1, 7, 64), (8, 1000, 1000), (8, 3, 50)]
-"""Devices, centres of a block, rows of a chunk."""
+"""Devices, centers of a block, rows of a chunk."""
 
 
 def draw(count, dim=12, seed=0):
@@ -29,14 +29,14 @@ def draw_blobs(blobs, each, dim=16, seed=0, noise=0.05):
 
 
 def run(values, centers, iterations, devices=1, block=1000, chunk=1000):
-    """The objective, empty clusters and centres of each iteration."""
+    """The objective, empty clusters and centers of each iteration."""
     means = SphericalKMeans(Sample(values), len(centers), tiny.make_mesh(devices), block, chunk)
     iterations = itertools.islice(means.iterate(centers), iterations)
     return [(each.objective, each.empty, each.centers()) for each in iterations]
 
 
 def plain_iteration(values, centers):
-    """One iteration in float64: the mean cosine, counts and the new centres."""
+    """One iteration in float64: the mean cosine, counts and the new centers."""
     x = np.float64(values) / np.linalg.norm(values, axis=1, keepdims=True)
     cosine = x @ np.float64(centers).T
     label = cosine.argmax(axis=1)
@@ -50,7 +50,7 @@ def plain_iteration(values, centers):
 
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
 @pytest.mark.parametrize("count", [1, 5, 21])
-def test_the_nearest_centres_are_those_of_a_full_comparison(devices, block, chunk, count):
+def test_the_nearest_centers_are_those_of_a_full_comparison(devices, block, chunk, count):
     values, centers = draw(157), scale_rows(draw(21, seed=1))
     find = NearestCenters(centers, tiny.make_mesh(devices), count, block, chunk)
     cosine, label = (np.concatenate(x) for x in zip(*find(Sample(values)), strict=True))
@@ -60,7 +60,7 @@ def test_the_nearest_centres_are_those_of_a_full_comparison(devices, block, chun
     np.testing.assert_allclose(cosine, np.take_along_axis(expected, order, 1), atol=1e-6)
 
 
-def test_of_equally_near_centres_the_first_counts():
+def test_of_equally_near_centers_the_first_counts():
     centers = np.eye(4, dtype=np.float32)[[0, 1, 1, 0, 2, 1]]
     for devices, block in ((1, 6), (1, 2), (8, 1)):
         find = NearestCenters(centers, tiny.make_mesh(devices), 6, block)
@@ -99,7 +99,7 @@ def test_reseeding_leaves_no_cluster_empty(devices):
     assert (counts > 0).all()
 
 
-def test_the_farthest_rows_become_the_new_centres_and_equal_ones_once():
+def test_the_farthest_rows_become_the_new_centers_and_equal_ones_once():
     values = np.float32(
         [[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1], [0.6, 0.8, 0], [0.6, 0.8, 0], [-1, 0, 0]]
     )
@@ -134,7 +134,7 @@ def test_only_directions_count():
         np.testing.assert_allclose(one[2], other[2], atol=1e-5)
 
 
-def test_permuting_the_rows_changes_nothing_and_permuting_the_centres_their_names():
+def test_permuting_the_rows_changes_nothing_and_permuting_the_centers_their_names():
     values, centers = draw(200), scale_rows(draw(9, seed=1))
     rows, names = (np.random.default_rng(2).permutation(n) for n in (200, 9))
     plain, other = run(values, centers, 5), run(values[rows], centers[names], 5)
@@ -179,7 +179,7 @@ def test_well_separated_blobs_are_found(seed):
 
 
 def test_draws_follow_k_means_plus_plus():
-    """The second centre is drawn with the squared distance to the first, and so is the third."""
+    """The second center is drawn with the squared distance to the first, and so is the third."""
     angle = np.array([0, 0.4, 1.1, 2.0, 3.0])
     sample = np.float32(np.stack([np.cos(angle), np.sin(angle)], 1))
     apart = np.maximum(2 - 2 * np.float64(sample) @ sample.T, 0)
@@ -217,7 +217,7 @@ def test_the_farthest_are_those_of_sorting_all():
     np.testing.assert_array_equal(far.label, order % 7)
 
 
-def test_centres_come_back_as_they_were_laid_out():
+def test_centers_come_back_as_they_were_laid_out():
     centers = draw(29)
     for devices, block in ((1, 1000), (8, 2), (8, 1)):
         layout = CenterLayout(29, tiny.make_mesh(devices), block)
@@ -262,13 +262,13 @@ def test_a_start_that_cannot_be_is_named(change, message):
         start_centers(Sample(draw(50)), mesh=tiny.make_mesh(), **options)
 
 
-def test_centres_of_another_table_are_refused():
-    with pytest.raises(UserError, match=r"the centres are \[5, 12\], not \[6, 12\]"):
+def test_centers_of_another_table_are_refused():
+    with pytest.raises(UserError, match=r"the centers are \[5, 12\], not \[6, 12\]"):
         next(SphericalKMeans(Sample(draw(50)), 6, tiny.make_mesh()).iterate(draw(5)))
 
 
-def test_more_nearest_than_centres_cannot_be():
-    with pytest.raises(UserError, match="6 of 5 centres are asked for"):
+def test_more_nearest_than_centers_cannot_be():
+    with pytest.raises(UserError, match="6 of 5 centers are asked for"):
         NearestCenters(draw(5), sharding.make_mesh(), 6)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from big_align.compilation import check_cache, check_options, compile_lowered, use_cache
-from big_align.compiler_flags import GPU_FLAGS, SLICE_FLAGS, TPU_FLAGS, choose_options
+from big_align.devices.compilation import check_cache, check_options, compile_lowered, use_cache
+from big_align.devices.compiler_flags import GPU_FLAGS, SLICE_FLAGS, TPU_FLAGS, choose_options
 from big_align.errors import ConfigError
 from big_align.planning.collectives import list_collectives
 from big_align.planning.hlo import parse_program

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from big_align import build, config_check, data_parts
-from big_align.command_line import load_config
-from big_align.data.classes import ClassList, read_classes
-from big_align.data.tag_list import TagList, weigh
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.tags.tag_list import TagList, weigh
 from big_align.errors import ConfigError
-from big_align.state import describe_state
+from big_align.runs import build, check, dataset
+from big_align.runs.command_line import load_config
+from big_align.training.state import describe_state
 
 FILES = sorted(
     p.stem for p in pathlib.Path("configs").glob("*.py") if "def get_config(" in p.read_text()
@@ -68,7 +68,7 @@ def stand_in_class_lists(monkeypatch):
         count = known[0] if known else 1000
         return ClassList.from_names([f"class {number}" for number in range(count)])
 
-    monkeypatch.setattr(data_parts, "read_classes", read)
+    monkeypatch.setattr(dataset, "read_classes", read)
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +82,14 @@ def stand_in_tag_lists(monkeypatch):
         names = tuple(f"tag {number}" for number in range(count))
         return TagList(path, names, counts, weigh(counts.tolist()), ids, ids == 1, tokenizer="")
 
-    for module in (data_parts, config_check):
+    for module in (dataset, check):
         monkeypatch.setattr(module, "read_tag_list", read)
 
 
 def test_towers_of_idea_may_start_from_weights_that_must_be_there():
-    config = load_config("configs/idea_cc3m.py:towers=initialised")
+    config = load_config("configs/idea_cc3m.py:towers=initialized")
     with pytest.raises(ConfigError, match="config.init.image: there is no .* data/vit-base"):
-        config_check.check_config(config)
+        check.check_config(config)
 
 
 def make_shallow(config):
@@ -106,7 +106,7 @@ def make_shallow(config):
 def test_arguments_change_a_config_that_checks(name):
     config, base = load_config(f"configs/{name}"), load_config(f"configs/{name.split(':')[0]}")
     assert config.to_dict() != base.to_dict()
-    config_check.check_config(make_shallow(config))
+    check.check_config(make_shallow(config))
 
 
 def test_an_unknown_argument_is_named():
@@ -117,9 +117,9 @@ def test_an_unknown_argument_is_named():
 @pytest.mark.parametrize("name", FILES)
 def test_builds_under_eval_shape(name):
     config = load_config(f"configs/{name}.py")
-    config_check.check_config(config)
+    check.check_config(config)
     mesh = build.build_mesh(config)
-    tokenizer = config_check.BlankTokenizer(config.tokenizer)
+    tokenizer = check.BlankTokenizer(config.tokenizer)
     objective = build.build_objective(config, mesh, tokenizer)
     optimizer, schedule = build.build_optimizer(config)
     batch = build.example_batch(config, tokenizer)
@@ -148,7 +148,7 @@ def test_builds_under_eval_shape(name):
 def test_an_impossible_value_is_named(change, message):
     config = load_config("configs/quickstart.py").to_dict()
     with pytest.raises(ConfigError, match=message):
-        config_check.check_config(config | change)
+        check.check_config(config | change)
 
 
 def test_a_tokenizer_larger_than_the_text_tower_is_refused():
@@ -167,7 +167,7 @@ def test_what_a_config_leaves_at_its_default_can_be_changed_too():
         "--config.data.num_threads=1",
         "--config.evaluators.digits.max_broken_share=0.5",
     )
-    config_check.check_config(config)
+    check.check_config(config)
     objective = build.build_objective(config, build.build_mesh(config), None)
     assert objective.min_temperature == 0.02
     assert objective.model.image.layer_norm_eps == 1e-5

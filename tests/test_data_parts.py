@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
-from big_align import build, data_parts, train
-from big_align.checkpoint import Checkpointer
-from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
+from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
-from big_align.state import TrainState
-from tests import labelled_digits
-from tests.labelled_digits import get_config
+from big_align.runs import build, dataset, train
+from big_align.training.checkpoint import Checkpointer
+from big_align.training.state import TrainState
+from tests import labeled_digits
+from tests.labeled_digits import get_config
 
 CAPTIONS = {"source": {"name": "digits", "split": "train"}, "weight": 0.5}
 TABLE = {"name": "embedding_table", "vocab_size": 10, "width": 8}
@@ -25,13 +25,13 @@ def files(tmp_path_factory):
     root = tmp_path_factory.mktemp("files")
     (root / "header.csv").write_text("image,label\n")
     return {
-        "shard": labelled_digits.write_shard(root / "digits.tar"),
-        "folders": labelled_digits.write_folders(root / "folders"),
-        "table": labelled_digits.write_table(root / "holes.csv", ["1", "2", ""] * 10),
+        "shard": labeled_digits.write_shard(root / "digits.tar"),
+        "folders": labeled_digits.write_folders(root / "folders"),
+        "table": labeled_digits.write_table(root / "holes.csv", ["1", "2", ""] * 10),
         "no_rows": {"name": "csv", "path": str(root / "header.csv"), "label": "label"},
-        "names": labelled_digits.write_names(root / "names.json"),
-        "nine": labelled_digits.write_names(root / "nine.json", DIGIT_CLASSES[:9]),
-        "nameless": labelled_digits.write_names(root / "nameless.json", (*DIGIT_CLASSES[:9], "")),
+        "names": labeled_digits.write_names(root / "names.json"),
+        "nine": labeled_digits.write_names(root / "nine.json", DIGIT_CLASSES[:9]),
+        "nameless": labeled_digits.write_names(root / "nameless.json", (*DIGIT_CLASSES[:9], "")),
     }
 
 
@@ -40,11 +40,11 @@ def labels_of(files, **more):
 
 
 def read_parts(**mixture):
-    return data_parts.read_parts({"data": {"mixture": mixture}})
+    return dataset.read_parts({"data": {"mixture": mixture}})
 
 
 def fingerprint(**mixture):
-    parts = data_parts.fingerprint_parts(read_parts(**mixture))
+    parts = dataset.fingerprint_parts(read_parts(**mixture))
     assert json.loads(json.dumps(parts)) == parts
     return parts
 
@@ -55,15 +55,15 @@ def test_labels_are_offset_in_the_order_of_names_and_shared_by_a_list(files, mak
     nine = labels_of(files, classes=files["nine"])
     written = {"pairs": CAPTIONS, "c": nine, "b": labels_of(files), "a": nine}
     for mixture in (written, dict(reversed(written.items()))):
-        parts = data_parts.read_parts(make_node({"data": {"mixture": mixture}}))
+        parts = dataset.read_parts(make_node({"data": {"mixture": mixture}}))
         offsets = [(name, part.label_offset) for name, part in parts.items()]
         assert offsets == [("a", 0), ("b", 9), ("c", 0), ("pairs", 0)]
-        assert data_parts.all_classes(parts).names == DIGIT_CLASSES[:9] + DIGIT_CLASSES
-    assert data_parts.all_classes(read_parts(pairs=CAPTIONS)) is None
+        assert dataset.all_classes(parts).names == DIGIT_CLASSES[:9] + DIGIT_CLASSES
+    assert dataset.all_classes(read_parts(pairs=CAPTIONS)) is None
 
 
 def test_a_source_may_bring_its_own_names(files, tmp_path):
-    other = labelled_digits.write_folders(tmp_path, names=[f"big_{n}" for n in DIGIT_CLASSES])
+    other = labeled_digits.write_folders(tmp_path, names=[f"big_{n}" for n in DIGIT_CLASSES])
     parts = read_parts(
         one={"source": files["folders"], "classes": "source", "weight": 0.5},
         two={"source": other, "classes": "source", "weight": 0.5},
@@ -85,7 +85,7 @@ def test_the_labels_of_a_batch_are_those_of_the_joined_list(files):
     tokenizer = build.build_tokenizer(config)
     with build.build_train_loader(config, tokenizer) as loader:
         batch = loader.batch(0)
-    classes = data_parts.all_classes(data_parts.read_parts(config))
+    classes = dataset.all_classes(dataset.read_parts(config))
     named = batch["label"] >= 0
     ids, _ = tokenizer([classes.names[label] for label in batch["label"][named]])
     assert (batch["text"][named] == ids).all()
@@ -100,7 +100,7 @@ def test_the_fingerprint_tells_weights_names_and_lists(files):
         fingerprint(pairs=pairs | {"weight": 0.25}, labels=labels | {"weight": 0.75}),
         fingerprint(pairs=pairs, labels=labels | {"classes": files["nine"]}),
         fingerprint(data=pairs | {"weight": 1.0}),
-        data_parts.fingerprint_parts(data_parts.read_parts({"data": CAPTIONS})),
+        dataset.fingerprint_parts(dataset.read_parts({"data": CAPTIONS})),
     ]
     assert all(one != other for n, one in enumerate(seen) for other in seen[:n])
     assert fingerprint(labels=labels, pairs=pairs) == seen[0]
@@ -109,7 +109,7 @@ def test_the_fingerprint_tells_weights_names_and_lists(files):
 def test_a_checkpoint_is_not_continued_with_another_mixture(files, tmp_path):
     """The record is compared before anything else of a checkpoint is read."""
     pairs, labels = CAPTIONS, labels_of(files)
-    parts = data_parts.fingerprint_parts(read_parts(pairs=pairs, labels=labels))
+    parts = dataset.fingerprint_parts(read_parts(pairs=pairs, labels=labels))
     checkpointer = Checkpointer(str(tmp_path))
     array = jnp.zeros(())
     checkpointer.save(TrainState(jnp.int32(1), array, array, array, array), parts)
@@ -282,7 +282,7 @@ def test_a_part_that_is_no_node_is_named():
 
 
 def test_templates_are_those_of_the_part_and_else_of_the_data(files):
-    parts = data_parts.read_parts(
+    parts = dataset.read_parts(
         {
             "data": {
                 "templates": DIGIT_TEMPLATES,

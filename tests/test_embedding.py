@@ -5,13 +5,13 @@ import jax
 import numpy as np
 import pytest
 
-from big_align.embedding import Embedder
+from big_align.evaluators.embedder import Embedder
 from big_align.types import Objective
 from tests import tiny
 
 
 class Verbs(Objective):
-    """Stands for an objective: each verb is linear in the mean colour."""
+    """Stands for an objective: each verb is linear in the mean color."""
 
     traces = 0
 
@@ -22,7 +22,7 @@ class Verbs(Objective):
     def classify(self, params, model_state, batch):
         return batch["image"].mean((1, 2)) @ params["classes"]
 
-    def recognise(self, params, model_state, batch):
+    def recognize(self, params, model_state, batch):
         return batch["image"].mean((1, 2)) @ params["tags"]
 
 
@@ -42,7 +42,7 @@ def test_every_image_gives_its_own_row(devices):
     params["tags"] = rng.normal(size=(3, 7))
     embedder = Embedder(Verbs(), tiny.make_mesh(devices), 8).use(params, {})
     Verbs.traces = 0
-    methods = {"features": "image_features", "classes": "classify_images", "tags": "recognise"}
+    methods = {"features": "image_features", "classes": "classify_images", "tags": "recognize"}
     for verb, method in methods.items():
         rows, mask = getattr(embedder, method)(batches_of(image, 8), 21)
         expected = image.astype(np.float64).mean((1, 2)) @ params[verb]
@@ -70,7 +70,7 @@ def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
     [
         ("image_features", "what='embedding'"),
         ("classify_images", "zero_shot"),
-        ("recognise", "the objective idea"),
+        ("recognize", "the objective idea"),
     ],
 )
 def test_an_objective_without_the_verb_is_named(method, remedy):

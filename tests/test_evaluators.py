@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from big_align.data.array_source import ArraySource
-from big_align.embedding import Embedder
+from big_align.data.sources.array_source import ArraySource
 from big_align.evaluators.classification import Classification
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval, rank_of_match
 from big_align.evaluators.zero_shot import ZeroShot, embed_classes, measure_accuracy
 
@@ -17,7 +17,7 @@ def unit(x):
 
 
 class OneHotEmbedder(Embedder):
-    """Embeds an image by the colour of its first pixel and a text by its first token."""
+    """Embeds an image by the color of its first pixel and a text by its first token."""
 
     def __init__(self, batch_size=4, dim=16):
         self.batch_size, self.rows, self.dim = batch_size, np.arange(batch_size), dim
@@ -41,8 +41,8 @@ def tokenize(texts):
 tokenize.vocab_size, tokenize.length, tokenize.fingerprint = 16, 1, "last word"
 
 
-def source(colours, captions, label=None, class_names=None):
-    image = np.broadcast_to(np.uint8(colours)[:, None, None, None], (len(colours), 2, 2, 3))
+def source(colors, captions, label=None, class_names=None):
+    image = np.broadcast_to(np.uint8(colors)[:, None, None, None], (len(colors), 2, 2, 3))
     return ArraySource(image, captions, label, class_names=class_names)
 
 
@@ -109,7 +109,7 @@ def test_accuracy_by_hand():
     assert result["top5"] == 1
 
 
-def test_classes_are_averaged_after_normalisation_and_normalised_again():
+def test_classes_are_averaged_after_normalization_and_normalized_again():
     class TwoClasses(Embedder):
         def __init__(self):
             pass
@@ -121,7 +121,7 @@ def test_classes_are_averaged_after_normalisation_and_normalised_again():
     np.testing.assert_allclose(classes, [[0.5**0.5, 0.5**0.5], [0.6, 0.8]], rtol=1e-6)
 
 
-def test_zero_shot_names_the_colour():
+def test_zero_shot_names_the_color():
     data = source([0, 1, 2, 2], [["-"]] * 4, [0, 1, 2, 1])
     evaluate = ZeroShot(data, "resize(2)", tokenize, names=("0", "1", "2"), templates=("{}",))
     assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(0.75)
@@ -147,7 +147,7 @@ def test_zero_shot_refuses_a_source_whose_classes_are_in_another_order(tmp_path)
 
 
 def test_classification_is_among_the_classes_of_the_part():
-    """Colours 4, 5, 6 are classes 0, 1, 2 of a part that begins at 4; 9 is of another part."""
+    """Colors 4, 5, 6 are classes 0, 1, 2 of a part that begins at 4; 9 is of another part."""
     data = source([4, 5, 6, 6, 9], [["-"]] * 5, [0, 1, 2, 1, 0])
     for batch_size in (2, 4, 8):
         evaluate = Classification(data, "resize(2)", first_class=4, num_classes=3)

@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
+from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from tests.data.samples import write_tar
-from tests.labelled_digits import draw_digits
+from tests.labeled_digits import draw_digits
 from tests.runs import ROOT, Processes
 
 FLAGS = ("--config.evaluators={}", "--config.total_steps=100000")

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from big_align import flops, rematerialization, sharding
+from big_align import sharding
+from big_align.devices import rematerialization
 from big_align.losses.blockwise_supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
@@ -22,9 +23,10 @@ from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.objectives.align import Align
 from big_align.objectives.class_texts import ClassTexts
-from big_align.optim import make_optimizer
-from big_align.state import describe_state
-from big_align.step import accumulated_gradients, full_gradients
+from big_align.training import flops
+from big_align.training.optimizers import make_optimizer
+from big_align.training.state import describe_state
+from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.objectives.test_class_texts import make_ids, make_tower
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from big_align.goodput import PHASES, RunTime
+from big_align.training.goodput import PHASES, RunTime
 from tests.fake_clock import FakeClock
 
 

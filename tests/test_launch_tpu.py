@@ -117,7 +117,7 @@ def test_install_copies_the_checkout_to_every_worker_and_installs_the_locked_ver
     assert all(everywhere <= set(call) for call in tpu.calls)
     with tarfile.open(tpu.worker / "big_align.tar.gz") as archive:
         names = set(archive.getnames())
-    assert {"main.py", "requirements.lock", "big_align/train.py", "launch/worker.sh"} <= names
+    assert {"main.py", "requirements.lock", "big_align/runs/train.py", "launch/worker.sh"} <= names
     assert not any(name.startswith((".git/", ".venv")) for name in names)
     assert (tpu.checkout / "main.py").exists()
     assert (tpu.worker / "installed").read_text().splitlines() == [

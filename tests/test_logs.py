@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from big_align import logs
-from big_align.chips import CHIPS
+from big_align.devices.chips import CHIPS
+from big_align.training import logs
 from tests.fake_clock import FakeClock
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from big_align import sharding
-from big_align.data.digits import DIGIT_WORDS, digits_source
-from big_align.data.loader import TrainLoader
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.sources.digits import DIGIT_WORDS, digits_source
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.planning.topologies import GENERATIONS, topology_devices
 
 needs_libtpu = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from big_align.optim import decay_mask, make_optimizer, make_schedule, update_average
+from big_align.training.optimizers import decay_mask, make_optimizer, make_schedule, update_average
 
 
 def draw_params(seed: int) -> dict:

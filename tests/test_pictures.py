@@ -7,10 +7,11 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from big_align import logs, pictures
-from big_align.data.array_source import ArraySource
-from big_align.data.sources import Example
+from big_align.data.examples import Example
+from big_align.data.sources.array_source import ArraySource
 from big_align.evaluators.retrieval import Pairs
+from big_align.plots import retrieval_pictures
+from big_align.training import logs
 
 
 def unit(x):
@@ -28,7 +29,7 @@ def pairs():
     return Pairs(zimg, unit(zimg[owner] + noise), captions, owner, np.array([0, 2, 3]))
 
 
-def grey(number):
+def gray(number):
     return np.full((4, 4, 3), number, np.uint8)
 
 
@@ -39,9 +40,9 @@ def frame(axis):
 def test_the_nearest_by_hand_in_any_order_of_candidates():
     queries = np.float32([[1, 0], [0, 1]])
     candidates = unit(np.float32([[1, 1], [0, 1], [-1, 0], [1, 0.1]]))
-    assert pictures.find_nearest(queries, candidates, 2).tolist() == [[3, 0], [1, 0]]
+    assert retrieval_pictures.find_nearest(queries, candidates, 2).tolist() == [[3, 0], [1, 0]]
     order = np.array([2, 0, 3, 1])
-    permuted = order[pictures.find_nearest(queries, candidates[order], 2)]
+    permuted = order[retrieval_pictures.find_nearest(queries, candidates[order], 2)]
     assert permuted.tolist() == [[3, 0], [1, 0]]
 
 
@@ -50,9 +51,9 @@ def test_queries_depend_on_the_seed_alone_and_overlap_in_nothing():
     owner = np.repeat(np.arange(30), 2)
     captions = [f"digit {image % 5}" for image in owner]
     pairs = Pairs(rng.normal(size=(30, 2)), rng.normal(size=(60, 2)), captions, owner, owner[::2])
-    images, texts = pictures.choose_queries(pairs, 4, seed=3)
-    assert (images, texts) == pictures.choose_queries(pairs, 4, seed=3)
-    assert (images, texts) != pictures.choose_queries(pairs, 4, seed=4)
+    images, texts = retrieval_pictures.choose_queries(pairs, 4, seed=3)
+    assert (images, texts) == retrieval_pictures.choose_queries(pairs, 4, seed=3)
+    assert (images, texts) != retrieval_pictures.choose_queries(pairs, 4, seed=4)
     assert len(images) == len(set(images)) == 4
     assert len({captions[row] for row in texts}) == 4
     assert not {owner[row] for row in texts} & set(images)
@@ -60,39 +61,39 @@ def test_queries_depend_on_the_seed_alone_and_overlap_in_nothing():
 
 def test_a_caption_frames_every_image_that_it_describes(pairs):
     figure = Figure()
-    pictures.draw_nearest_images(figure, pairs, grey, queries=[0, 4], k=3)
+    retrieval_pictures.draw_nearest_images(figure, pairs, gray, queries=[0, 4], k=3)
     for row, (near, right) in enumerate([([0, 1, 2], [0, 1]), ([2, 1, 0], [2])]):
         axes = figure.axes[3 * row : 3 * row + 3]
         shown = [int(axis.images[0].get_array()[0, 0, 0]) for axis in axes]
         assert shown == pairs.number[near].tolist()
-        green = [frame(axis) == pictures.RIGHT for axis in axes]
+        green = [frame(axis) == retrieval_pictures.RIGHT for axis in axes]
         assert green == [image in right for image in near]
     assert "same" in figure.axes[0].texts[0].get_text()
 
 
 def test_an_image_lists_different_captions_and_marks_its_own(pairs):
     figure = Figure()
-    pictures.draw_nearest_captions(figure, pairs, grey, queries=[1], k=4)
+    retrieval_pictures.draw_nearest_captions(figure, pairs, gray, queries=[1], k=4)
     lines = {text.get_text(): text.get_color() for text in figure.axes[1].texts}
     assert len(lines) == len(figure.axes[1].texts) == 4
     assert set(list(lines)[:2]) == {"same", "second"}
-    right = {text for text, color in lines.items() if color == pictures.RIGHT}
+    right = {text for text, color in lines.items() if color == retrieval_pictures.RIGHT}
     assert right == {"same", "second"}
 
 
 def test_fewer_images_than_asked_for_leave_room_empty(pairs):
-    figure = pictures.draw_retrieval(pairs, grey, images=[0], captions=[1], k=5)
+    figure = retrieval_pictures.draw_retrieval(pairs, gray, images=[0], captions=[1], k=5)
     assert sum(bool(axis.images) for axis in figure.axes) == 3 + 1
 
 
 def test_pixels_are_those_of_the_example_across_shards():
     class Shards(ArraySource):
         def read(self, shard, index):
-            return Example("", grey(10 * shard + index), [], ())
+            return Example("", gray(10 * shard + index), [], ())
 
     source = Shards(np.zeros((5, 4, 4, 3), np.uint8), [["a"]] * 5)
     source.shard_sizes = np.array([2, 0, 3])
-    pixels = pictures.read_pixels(source, size=8)
+    pixels = retrieval_pictures.read_pixels(source, size=8)
     shown = [pixels(number) for number in range(5)]
     assert [picture[0, 0, 0] for picture in shown] == [0, 1, 20, 21, 22]
     assert {picture.shape for picture in shown} == {(8, 8, 3)}
@@ -103,7 +104,7 @@ def test_curves_hold_the_metrics_of_the_file(tmp_path):
     records += [{"step": s, "a/r1": s / 10, "a/r5": s / 5, "b/top1": "nan"} for s in (2, 4)]
     text = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "metrics.jsonl").write_text(text)
-    figure = pictures.draw_curves(logs.read_metrics(str(tmp_path)))
+    figure = retrieval_pictures.draw_curves(logs.read_metrics(str(tmp_path)))
     drawn = {axis.get_title(): axis.lines for axis in figure.axes}
     assert list(drawn) == ["loss", "a", "b"]
     np.testing.assert_allclose(drawn["loss"][0].get_ydata(), [1, 1 / 2, 1 / 3, 1 / 4])

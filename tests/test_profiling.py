@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from big_align.errors import UserError
-from big_align.profiling import Profiler, parse_steps
+from big_align.training.profiling import Profiler, parse_steps
 
 
 def traced_steps(folder):

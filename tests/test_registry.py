@@ -2,8 +2,8 @@
 
 import pytest
 
+from big_align.components.signatures import check_arguments, lookup, make
 from big_align.errors import ConfigError
-from big_align.registry import check_arguments, lookup, make
 
 
 class Tower:

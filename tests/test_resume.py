@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from big_align import train
-from big_align.command_line import load_config
 from big_align.errors import Stopped
-from big_align.goodput import PHASES
+from big_align.runs import train
+from big_align.runs.command_line import load_config
+from big_align.training.goodput import PHASES
 from tests.runs import TINY, Run, read_losses
 
 STEPS = 60
@@ -78,7 +78,7 @@ def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
     assert "the whole run" in run.out and PHASES["down"] in run.out
 
 
-def test_ctrl_c_before_the_first_step_is_honoured_after_it(uninterrupted, tmp_path):
+def test_ctrl_c_before_the_first_step_is_honored_after_it(uninterrupted, tmp_path):
     run = Run(tmp_path, *FLAGS)
     while not (tmp_path / "config.json").exists():  # written just before compiling
         time.sleep(0.01)

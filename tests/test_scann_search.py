@@ -1,10 +1,10 @@
-"""ScaNN finds most of the nearest centres, and what it finds has its true cosine."""
+"""ScaNN finds most of the nearest centers, and what it finds has its true cosine."""
 
 import numpy as np
 
-from big_align import scann_search
-from big_align.center_start import Sample, scale_rows
-from big_align.scann_search import ScannSearch
+from big_align.clusters import scann_search
+from big_align.clusters.kmeans_init import Sample, scale_rows
+from big_align.clusters.scann_search import ScannSearch
 
 
 def test_most_of_the_nearest_are_found_with_their_cosines():

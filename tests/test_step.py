@@ -7,9 +7,9 @@ import optax
 import pytest
 
 from big_align import sharding
-from big_align.optim import make_optimizer
-from big_align.state import TrainState, describe_state
-from big_align.step import (
+from big_align.training.optimizers import make_optimizer
+from big_align.training.state import TrainState, describe_state
+from big_align.training.step import (
     accumulated_gradients,
     compile_step,
     full_gradients,

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from big_align import stopping
+from big_align.training import stopping
 from tests.runs import ROOT, environment
 
 BUSY = """
 import hashlib
-from big_align.stopping import StopSignals
+from big_align.training.stopping import StopSignals
 with StopSignals() as signals:
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes without an instruction of Python

@@ -8,12 +8,12 @@ import optax
 import pytest
 
 from big_align import sharding
-from big_align.checkpoint import Checkpointer
-from big_align.class_table import RowOptimizer
 from big_align.objectives.mlcd import Mlcd
-from big_align.optim import make_optimizer
-from big_align.state import describe_state
-from big_align.step import compile_step, make_train_step
+from big_align.row_tables import RowOptimizer
+from big_align.training.checkpoint import Checkpointer
+from big_align.training.optimizers import make_optimizer
+from big_align.training.state import describe_state
+from big_align.training.step import compile_step, make_train_step
 from tests import tiny
 
 K, LABELS = 29, 3

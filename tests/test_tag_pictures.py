@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from big_align import tag_pictures
 from big_align.evaluators.found_tags import Found
-from big_align.pictures import RIGHT, WRONG
+from big_align.plots import tag_pictures
+from big_align.plots.retrieval_pictures import RIGHT, WRONG
 
 NAMES = ("dog", "ball", "grass", "sky")
 
@@ -16,7 +16,7 @@ def make_found(logits, given, missed):
     return Found(logits, given, missed, ~given & (logits > 0), captions, number)
 
 
-def grey(number):
+def gray(number):
     return np.full((4, 4, 3), number, np.uint8)
 
 
@@ -24,7 +24,7 @@ def test_tags_stand_in_the_order_of_their_probability():
     found = make_found(
         [[0] * 4, [3.0, 1.0, 2.0, 0.5]], [[1] * 4, [1, 0, 0, 0]], [[0] * 4, [0, 1, 0, 1]]
     )
-    image = tag_pictures.describe_image(found, 1, NAMES, grey, most=2)
+    image = tag_pictures.describe_image(found, 1, NAMES, gray, most=2)
     assert image.caption == "caption 1" and (image.pixels == 10).all()
     assert [tag.name for tag in image.tags] == ["grass", "ball"]
     assert [tag.confirmed for tag in image.tags] == [False, True]
@@ -47,9 +47,9 @@ def test_images_with_found_tags_come_first_and_depend_on_the_seed_alone():
 def test_what_a_caption_confirms_is_green():
     tags = [tag_pictures.FoundTag("dog", 0.9, True), tag_pictures.FoundTag("$ky", 0.7, False)]
     images = [
-        tag_pictures.TaggedImage(grey(1), "a " * 80, tags),
-        tag_pictures.TaggedImage(grey(2), "the sky", []),
-        tag_pictures.TaggedImage(grey(3), "a ball", tags[:1]),
+        tag_pictures.TaggedImage(gray(1), "a " * 80, tags),
+        tag_pictures.TaggedImage(gray(2), "the sky", []),
+        tag_pictures.TaggedImage(gray(3), "a ball", tags[:1]),
     ]
     figure = tag_pictures.draw_tags(images)
     pictures, texts = figure.axes[::2], figure.axes[1::2]

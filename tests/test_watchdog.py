@@ -2,9 +2,9 @@
 
 import time
 
-from big_align import activity
-from big_align.goodput import Clock
-from big_align.watchdog import MOST_LINES, Watchdog, format_activities
+from big_align.distributed import activity
+from big_align.training.goodput import Clock
+from big_align.training.watchdog import MOST_LINES, Watchdog, format_activities
 
 
 def do(what, step=7, silent=0, seconds=3.0):

@@ -14,7 +14,7 @@ class PositionRandom:
     __slots__ = ("_state",)
 
     def __init__(self, seed: int, position: int):
-        # two rounds of mixing, lest streams of neighbouring seeds or positions be shifted copies
+        # two rounds of mixing, lest streams of neighboring seeds or positions be shifted copies
         self._state = _mix(_mix(seed & MASK) ^ (position & MASK))
 
     def random(self) -> float:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from big_align.evaluators.logistic_regression import cross_entropy, minimise
+from big_align.evaluators.logistic_regression import cross_entropy, minimize
 
 
 class CosineClassifier(NamedTuple):
@@ -44,9 +44,9 @@ def _losses_and_gradient(
 
 
 class CosineRegression:
-    """Minimises sum of cross-entropies + strength / 2 |(vectors - texts) / temperature|^2.
+    """Minimizes sum of cross-entropies + strength / 2 |(vectors - texts) / temperature|^2.
 
-    Strong regularisation leaves the zero-shot classifier, weak one forgets the texts. Divided by
+    Strong regularization leaves the zero-shot classifier, weak one forgets the texts. Divided by
     the temperature, the vectors weigh as those of logistic regression do, so that strengths of one
     range fit both.
 
@@ -89,5 +89,5 @@ class CosineRegression:
             return float(value) / count, gradient.ravel() / count
 
         moved = ((begin - texts) / temperature).ravel()
-        found = minimise(evaluate, moved, self._max_iterations, self._tolerance)
+        found = minimize(evaluate, moved, self._max_iterations, self._tolerance)
         return CosineClassifier(texts + temperature * found.reshape(texts.shape), temperature)

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.data.loader import EvalLoader
-from big_align.data.sources import Source
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.data.loading.loader import EvalLoader
 from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
 
 WHAT = ("features", "embedding")
 """What the image tower pools, before any projection; or the unit-length embedding."""
 
 
-class LabelledFeatures(NamedTuple):
+class LabeledFeatures(NamedTuple):
     """The images of a set that could be read.
 
     Attributes:
@@ -43,7 +43,7 @@ def read_features(
     max_broken_share: float,
     where: str,
     several_labels: bool = False,
-) -> LabelledFeatures:
+) -> LabeledFeatures:
     """Embeds the images of a source; those that cannot be decoded are left out.
 
     Args:
@@ -78,7 +78,7 @@ def read_features(
             )
     if not readable.any():
         raise UserError(f"{where}: there are no examples")
-    found = LabelledFeatures(features[readable], label[readable])
+    found = LabeledFeatures(features[readable], label[readable])
     if several_labels and not found.label.any():
         raise UserError(f"{where}: no example has a label; let the source read them (`label`)")
     return found

@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.data import label_check
-from big_align.data.classes import ClassList, read_classes
-from big_align.data.prompts import choose_templates
-from big_align.data.sources import Source
-from big_align.data.tokenizers import Tokenizer
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.data.labels import label_check
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.labels.prompts import choose_templates
+from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
-    LabelledFeatures,
+    LabeledFeatures,
     check_class_names,
     check_classes,
     check_what,
@@ -27,13 +27,13 @@ from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import embed_classes
 
 MAX_HELD_OUT = 4
-"""So many images a class, and no more than the shots, choose the strength of regularisation."""
+"""So many images a class, and no more than the shots, choose the strength of regularization."""
 
 
 def draw_shots(
     label: Int[np.ndarray, "n"], shots: int, draw: int
 ) -> tuple[Bool[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
-    """Draws images of each class to fit on, and others to choose the regularisation on.
+    """Draws images of each class to fit on, and others to choose the regularization on.
 
     In one draw the images of fewer shots are among those of more shots; draws are independent.
 
@@ -54,7 +54,7 @@ def draw_shots(
         raise UserError(
             f"few_shot.train_source: class {label[size.argmin()]} has {size.min()} images; "
             f"{shots} shots need {shots + held_out}, {held_out} of them to choose the "
-            f"regularisation: leave {shots} out of shots, or the class out of the source"
+            f"regularization: leave {shots} out of shots, or the class out of the source"
         )
     return place < shots, place >= size - held_out
 
@@ -67,7 +67,7 @@ class FewShot:
     encoder that makes them; here the vectors themselves are tuned, under a penalty on leaving the
     texts, which needs no gradient through the encoder. `text_0shot` is where it begins.
 
-    How the classifiers are regularised iCLIP does not say. Here the search of CLIP's linear probes
+    How the classifiers are regularized iCLIP does not say. Here the search of CLIP's linear probes
     (appendix A.3) runs for every draw, on further images: as many a class as there are shots, at
     most 4.
 
@@ -75,7 +75,7 @@ class FewShot:
       source: the test set: examples with an image and a label.
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
-      train_source: labelled examples to draw from.
+      train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list; None for no `text_`.
       templates: texts with {} where the name goes; None for those of the class list, or else
         "a photo of a {}.".
@@ -136,7 +136,7 @@ class FewShot:
         draw_shots(classes[train.label], max(self.shots), 0)
         results: dict[str, float] = {}
 
-        def linear(part: LabelledFeatures) -> LogisticRegression:
+        def linear(part: LabeledFeatures) -> LogisticRegression:
             return LogisticRegression(*part, len(classes))
 
         self._measure("linear", linear, train, test, results)
@@ -147,7 +147,7 @@ class FewShot:
             begin = CosineClassifier(texts, self.temperature)
             results["text_0shot"] = accuracy(begin.scores(test.features), test.label)
 
-            def cosine(part: LabelledFeatures) -> CosineRegression:
+            def cosine(part: LabeledFeatures) -> CosineRegression:
                 return CosineRegression(*part, texts, self.temperature)
 
             self._measure("text", cosine, train, test, results)
@@ -155,7 +155,7 @@ class FewShot:
 
     def _read(
         self, embedder: Embedder, what: str
-    ) -> tuple[LabelledFeatures, LabelledFeatures, Int[np.ndarray, "c"]]:
+    ) -> tuple[LabeledFeatures, LabeledFeatures, Int[np.ndarray, "c"]]:
         """Returns the training and the test set, with places in the classes for labels."""
         given = self.transform, what, self.max_broken_share
         train = read_features(embedder, self.train_source, *given, "few_shot.train_source")
@@ -180,8 +180,8 @@ class FewShot:
         self,
         name: str,
         make: Any,
-        train: LabelledFeatures,
-        test: LabelledFeatures,
+        train: LabeledFeatures,
+        test: LabeledFeatures,
         results: dict[str, float],
     ) -> None:
         """Adds the accuracies of one kind of classifier."""
@@ -189,7 +189,7 @@ class FewShot:
             found = []
             for draw in range(self.draws):
                 fitted, held_out = (
-                    LabelledFeatures(*(x[mask] for x in train))
+                    LabeledFeatures(*(x[mask] for x in train))
                     for mask in draw_shots(train.label, shots, draw)
                 )
                 _, classifier = search_strength(

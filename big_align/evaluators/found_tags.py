@@ -5,12 +5,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.data.evaluation_loader import EvalLoader
-from big_align.data.sources import Source
-from big_align.data.tag_extraction import TagExtractor
-from big_align.data.tag_list import TagList, read_tag_list
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.tags.tag_extraction import TagExtractor
+from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.tag_scores import (
     check_choice,
     choose_tags,
@@ -19,7 +19,7 @@ from big_align.evaluators.tag_scores import (
     measure_choice,
     share,
 )
-from big_align.evaluators.tag_truth import mark_tags, recognise
+from big_align.evaluators.tag_truth import mark_tags, recognize
 
 
 class Found(NamedTuple):
@@ -87,16 +87,16 @@ class FoundTags:
         self._extract = TagExtractor(self.tags.names, len(self.tags))
 
     def find(self, embedder: Embedder) -> Found:
-        """Recognises the tags of all images and compares them with the captions.
+        """Recognizes the tags of all images and compares them with the captions.
 
         Raises:
-          UserError: the model recognises other tags.
+          UserError: the model recognizes other tags.
         """
         rows = embedder.batch_size, embedder.rows
         with EvalLoader(
             self.source, self.transform, *rows, max_broken_share=self.max_broken_share
         ) as loader:
-            logits, number = recognise(embedder, loader, self.tags, "found_tags")
+            logits, number = recognize(embedder, loader, self.tags, "found_tags")
             every = loader.captions()
         captions = [every[n] for n in number.tolist()]
         first = [texts[: self.given] for texts in captions]
@@ -113,7 +113,7 @@ class FoundTags:
         captions name the tag. `frequent_map` is that of a score that is the same for all images.
 
         Raises:
-          UserError: the model recognises other tags, or nothing is missed.
+          UserError: the model recognizes other tags, or nothing is missed.
         """
         logits, given, missed, found, *_ = self.find(embedder)
         if not missed.any():

@@ -1,12 +1,12 @@
-"""Recall among the nearest labelled images (ALIGN §6)."""
+"""Recall among the nearest labeled images (ALIGN §6)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from big_align.data.sources import Source
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import check_classes, check_what, read_features
 
 NOWHERE = np.iinfo(np.int32).max
@@ -49,7 +49,7 @@ def rank_of_label(
       query_label: the class of each.
       candidates: one row a candidate.
       label: the class of each.
-      leave_one_out: queries are the candidates, and none is its own neighbour.
+      leave_one_out: queries are the candidates, and none is its own neighbor.
     """
     queries, candidates = (
         np.float32(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
@@ -71,14 +71,14 @@ class KNN:
     """Share of images with an image of their class among the k nearest by cosine: `r1` and so on.
 
     The measure is ALIGN's, Recall@K of the right label among the K nearest training images; at
-    K = 1, which the paper reports, it is the accuracy of the nearest neighbour.
+    K = 1, which the paper reports, it is the accuracy of the nearest neighbor.
 
     The training images' embeddings lie on one device (4 n d bytes).
 
     Args:
       source: examples with an image and a label.
       transform: image operations, without randomness.
-      train_source: labelled examples among which neighbours are searched; None for the others of
+      train_source: labeled examples among which neighbors are searched; None for the others of
         `source`.
       what: "embedding", or "features" of the image tower before projection.
       ks: cut-offs.

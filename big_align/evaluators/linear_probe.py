@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.data.sources import Source
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
 from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
-    LabelledFeatures,
+    LabeledFeatures,
     check_class_names,
     check_classes,
     check_what,
@@ -31,7 +31,7 @@ Classifier = TypeVar("Classifier")
 def search_strength(
     fit: Callable[[float, Classifier | None], Classifier], measure: Callable[[Classifier], Any]
 ) -> tuple[float, Classifier]:
-    """Searches the strength of regularisation as CLIP does, with 7 to 15 fits.
+    """Searches the strength of regularization as CLIP does, with 7 to 15 fits.
 
     It begins with 10^-6, 10^-4, ..., 10^6 and halves the interval around the best one until there
     are 8 steps a decade. Each fit starts at the classifier of the nearest strength so far, from
@@ -86,8 +86,8 @@ def rate(
 class LinearProbe:
     """Score of a logistic regression on frozen features, by CLIP's protocol (appendix A.3).
 
-    The strength of regularisation is searched on a validation set; the final classifier is fitted
-    on training and validation set together and scored once. Features are not standardised.
+    The strength of regularization is searched on a validation set; the final classifier is fitted
+    on training and validation set together and scored once. Features are not standardized.
 
     With the score "map_11_point" (VOC2007; MLCD, Table 11) an example has any number of labels, and
     one without is no example of any class. How several are fitted MLCD does not say: here each
@@ -96,8 +96,8 @@ class LinearProbe:
     Args:
       source: the test set: examples with an image and a label, or labels.
       transform: image operations, without randomness.
-      train_source: labelled examples to fit on.
-      validation_source: labelled examples to choose the strength on; None takes a share of each
+      train_source: labeled examples to fit on.
+      validation_source: labeled examples to choose the strength on; None takes a share of each
         class of `train_source`.
       validation_share: that share.
       what: "features" of the image tower before projection, or "embedding".
@@ -159,7 +159,7 @@ class LinearProbe:
             lambda found: rate(self._score, found.scores(validation.features), validation.label),
         )
         chosen = self._score(start.scores(validation.features), validation.label)
-        both = LabelledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
+        both = LabeledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
         regression = LogisticRegression(*both, len(classes), **self._solver)
         scores = regression.fit(strength, start).scores(test.features)
         return {
@@ -170,14 +170,14 @@ class LinearProbe:
 
     def _read(
         self, embedder: Embedder
-    ) -> tuple[LabelledFeatures, LabelledFeatures, LabelledFeatures]:
+    ) -> tuple[LabeledFeatures, LabeledFeatures, LabeledFeatures]:
         """Returns the training, validation and test set."""
 
-        def read(name: str) -> LabelledFeatures:
+        def read(name: str) -> LabeledFeatures:
             given = self.transform, self.what, self.max_broken_share, f"linear_probe.{name}"
             return read_features(embedder, getattr(self, name), *given, self._several_labels)
 
-        def check(part: LabelledFeatures, name: str) -> None:
+        def check(part: LabeledFeatures, name: str) -> None:
             where = [f"linear_probe.{name}", "linear_probe.train_source"]
             check_classes(train.label, part.label, *where)
             if self._several_labels:  # Average precision is of classes with examples.
@@ -191,7 +191,7 @@ class LinearProbe:
         check(validation, "validation_source")
         return train, validation, test
 
-    def _split(self, train: LabelledFeatures) -> tuple[LabelledFeatures, LabelledFeatures]:
+    def _split(self, train: LabeledFeatures) -> tuple[LabeledFeatures, LabeledFeatures]:
         """Takes a share of each class from the training set for validation.
 
         An example with several labels counts to the rarest of its classes.
@@ -205,7 +205,7 @@ class LinearProbe:
                 f"linear_probe.train_source: no class has enough examples to take a share of "
                 f"{self.validation_share} for validation; give validation_source, or a larger share"
             )
-        parts = [LabelledFeatures(*(x[mask] for x in train)) for mask in (~chosen, chosen)]
+        parts = [LabeledFeatures(*(x[mask] for x in train)) for mask in (~chosen, chosen)]
         if self._several_labels:
             kept, taken = (find_classes(part.label) for part in parts)
             apart = np.setxor1d(kept, taken)

@@ -35,16 +35,16 @@ class LinearClassifier(NamedTuple):
         return features @ self.weight.astype(dtype) + self.bias.astype(dtype)
 
 
-def minimise(
+def minimize(
     function: LossAndGradient,
     start: Float64[np.ndarray, "p"],
     max_iterations: int,
     tolerance: float,
 ) -> Float64[np.ndarray, "p"]:
-    """Minimises a positive function by L-BFGS.
+    """Minimizes a positive function by L-BFGS.
 
     It ends where the length of the gradient is `tolerance` times the value. A bound relative to the
-    value fits strong and weak regularisation alike: with weak one, the loss of examples that can be
+    value fits strong and weak regularization alike: with weak one, the loss of examples that can be
     told apart is tiny long before its minimum. It also ends where `PATIENCE` steps have lowered the
     value by no more than the square of `tolerance` of it, as in the noise of rounding.
 
@@ -139,13 +139,13 @@ def _losses_and_gradients(
 
 
 class LogisticRegression:
-    """Minimises sum of cross-entropies + strength / 2 |weight|^2; the bias is free.
+    """Minimizes sum of cross-entropies + strength / 2 |weight|^2; the bias is free.
 
     Where examples have one label each, classes compete in a softmax. Where they have any number,
     each class is told from its absence by itself (one against the rest, with sigmoids).
 
     `strength` is CLIP's lambda (Radford et al. 2021, appendix A.3), one over scikit-learn's C.
-    Features are used as they are, without standardisation, as there. L-BFGS runs in other
+    Features are used as they are, without standardization, as there. L-BFGS runs in other
     coordinates, which change the speed and not the minimum: features minus their mean (the bias
     takes it up), turned to their principal axes, each axis divided by the root of the curvature
     that the sum has there when weights are zero. Axes whose standard deviation is below 1e-5 of the
@@ -177,8 +177,8 @@ class LogisticRegression:
         self._curvature = 1 / num_classes if label.ndim == 1 else 1 / 4
         self._mean = features.mean(axis=0, dtype=np.float64)
         parts = range(0, self._count, BLOCK)
-        centred = (features[start : start + BLOCK] - self._mean for start in parts)
-        variance, axes = np.linalg.eigh(sum(part.T @ part for part in centred))
+        centerd = (features[start : start + BLOCK] - self._mean for start in parts)
+        variance, axes = np.linalg.eigh(sum(part.T @ part for part in centerd))
         kept = variance > max(variance[-1], 0) * 1e-10
         self._variance, self._axes = variance[kept] / self._count, axes[:, kept]
         blocks = -(-self._count // BLOCK)
@@ -196,7 +196,7 @@ class LogisticRegression:
         """Returns the classifier with the smallest loss.
 
         Args:
-          strength: of the regularisation.
+          strength: of the regularization.
           start: the classifier to begin with, such as that of another strength; None for zeros.
         """
         classes = self._num_classes
@@ -220,7 +220,7 @@ class LogisticRegression:
             gradient = np.vstack([(by_weight + ridge * weight) * scale, by_bias * bias_scale])
             return float(value + ridge / 2 * np.sum(weight**2)), gradient.ravel()
 
-        found = minimise(evaluate, parameters.ravel(), self._max_iterations, self._tolerance)
+        found = minimize(evaluate, parameters.ravel(), self._max_iterations, self._tolerance)
         scaled = found.reshape(-1, classes)
         weight = self._axes @ (scaled[:-1] * scale)
         return LinearClassifier(weight, scaled[-1] * bias_scale - self._mean @ weight)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from big_align.data.loader import EvalLoader
-from big_align.data.sources import Source
-from big_align.data.tokenizers import Tokenizer
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.data.loading.loader import EvalLoader
+from big_align.data.text.tokenizers import Tokenizer
+from big_align.evaluators.embedder import Embedder
 
 
 def rank_of_match(

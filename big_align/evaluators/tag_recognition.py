@@ -1,19 +1,19 @@
-"""How well a model recognises the tags of images (IDEA §4.2): mAP, precision, recall and F1."""
+"""How well a model recognizes the tags of images (IDEA §4.2): mAP, precision, recall and F1."""
 
 import numpy as np
 
-from big_align.data.evaluation_loader import EvalLoader
-from big_align.data.sources import Source
-from big_align.data.tag_extraction import TagExtractor
-from big_align.data.tag_list import read_tag_list
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.tags.tag_extraction import TagExtractor
+from big_align.data.tags.tag_list import read_tag_list
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.tag_scores import (
     check_choice,
     choose_tags,
     mean_average_precision,
     measure_choice,
 )
-from big_align.evaluators.tag_truth import LabelledTags, Truth, mark_tags, recognise
+from big_align.evaluators.tag_truth import LabeledTags, Truth, mark_tags, recognize
 
 TRUTHS = ("captions", "labels")
 
@@ -67,22 +67,22 @@ class TagRecognition:
         self.threshold = threshold
         self.top_k = top_k
         self.max_broken_share = max_broken_share
-        self._labelled = self._extract = None
+        self._labeled = self._extract = None
         if truth == "labels":
-            self._labelled = LabelledTags(source, self.tags, class_list, absent_source)
+            self._labeled = LabeledTags(source, self.tags, class_list, absent_source)
         else:
             self._extract = TagExtractor(self.tags.names, len(self.tags))
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Recognises the tags of all images and returns the scores.
+        """Recognizes the tags of all images and returns the scores.
 
         `tags` is the number of tags that some image has: over these `map` and the means are.
 
         Raises:
-          UserError: the model recognises other tags, or no image has any of them.
+          UserError: the model recognizes other tags, or no image has any of them.
         """
         with self._open(self.source, embedder) as loader:
-            logits, number = recognise(embedder, loader, self.tags, "tag_recognition")
+            logits, number = recognize(embedder, loader, self.tags, "tag_recognition")
             truth = self._read_truth(loader, embedder)
         present, known = (x[number] for x in truth)
         score = mean_average_precision(logits, present, known)
@@ -99,11 +99,11 @@ class TagRecognition:
 
     def _read_truth(self, loader: EvalLoader, embedder: Embedder) -> Truth:
         """Returns the truth of every example of the loader, also of those that are broken."""
-        if self._labelled is None:
+        if self._labeled is None:
             present = mark_tags(self._extract, loader.captions(), len(self.tags))
             return Truth(present, np.ones_like(present))
         absent = None
         if self.absent_source is not None:
             with self._open(self.absent_source, embedder) as absent_loader:
                 absent = absent_loader.label_sets()
-        return self._labelled.read(loader.label_sets(), absent)
+        return self._labeled.read(loader.label_sets(), absent)

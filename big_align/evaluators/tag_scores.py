@@ -1,6 +1,6 @@
 """Choosing tags by their logits, and scores of what is chosen where not everything is known.
 
-An image has any number of tags. In partially labelled sets, such as OpenImages, people have
+An image has any number of tags. In partially labeled sets, such as OpenImages, people have
 verified some tags of an image, for or against, and said nothing of the others: these are unknown
 there and count nowhere, as if the image had not been asked about them.
 """

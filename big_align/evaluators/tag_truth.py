@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.data.classes import read_classes
-from big_align.data.evaluation_loader import EvalLoader
-from big_align.data.sources import Source
-from big_align.data.tag_extraction import TagExtractor
-from big_align.data.tag_list import TagList
-from big_align.embedding import Embedder
+from big_align.data.examples import Source
+from big_align.data.labels.classes import read_classes
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.tags.tag_extraction import TagExtractor
+from big_align.data.tags.tag_list import TagList
 from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
 
 
 class Truth(NamedTuple):
@@ -27,7 +27,7 @@ class Truth(NamedTuple):
     known: Bool[np.ndarray, "n c"]
 
 
-class Recognised(NamedTuple):
+class Recognized(NamedTuple):
     """The images of a set that could be read.
 
     Attributes:
@@ -39,8 +39,8 @@ class Recognised(NamedTuple):
     number: Int[np.ndarray, " n"]
 
 
-def recognise(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str) -> Recognised:
-    """Recognises the tags of all images of a loader.
+def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str) -> Recognized:
+    """Recognizes the tags of all images of a loader.
 
     Args:
       embedder: of the model.
@@ -52,17 +52,17 @@ def recognise(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str)
       UserError: the model was trained with a list of another length, its logits are not finite, or
         there is no image.
     """
-    logits, readable = embedder.recognise(loader.images(), loader.num_examples)
+    logits, readable = embedder.recognize(loader.images(), loader.num_examples)
     if logits.shape[1] != len(tags):
         raise UserError(
-            f"{where}: the model recognises {logits.shape[1]} tags, and {tags.path} has "
+            f"{where}: the model recognizes {logits.shape[1]} tags, and {tags.path} has "
             f"{len(tags)}: give the tag list that it was trained with"
         )
     if not readable.any():
         raise UserError(f"{where}: there are no images")
     if not np.isfinite(logits[readable]).all():
         raise UserError(f"{where}: logits are not finite; the model is broken")
-    return Recognised(logits[readable], np.flatnonzero(readable))
+    return Recognized(logits[readable], np.flatnonzero(readable))
 
 
 def mark_tags(
@@ -81,7 +81,7 @@ def mark_tags(
     return present
 
 
-class LabelledTags:
+class LabeledTags:
     """Tags by the labels of a source, which stand for tags by the names of their classes.
 
     Args:

@@ -1,18 +1,20 @@
 """One call reads any model that big_align knows, one writes it for another library."""
 
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 from types import ModuleType
 
 from big_align.errors import UserError, WeightsMismatch
-from big_align.interop import (
+from big_align.interop.arrays.weight_files import write_folder
+from big_align.interop.formats import (
     native_format,
     open_clip_format,
     timm_format,
     transformers_format,
 )
-from big_align.interop.pretrained import Pretrained
-from big_align.interop.weight_files import write_folder
+from big_align.interop.formats.pretrained import Pretrained
 
 FORMATS: dict[str, ModuleType] = {
     "big_align": native_format,
@@ -20,16 +22,37 @@ FORMATS: dict[str, ModuleType] = {
     "open_clip": open_clip_format,
     "timm": timm_format,
 }
-"""Each has recognise(path), read(path) and write(pretrained)."""
+"""Each has recognize(path), read(path) and write(pretrained)."""
+
+
+@contextlib.contextmanager
+def explained(path: pathlib.Path) -> Iterator[None]:
+    """Turns what goes wrong inside, when a config does not describe a model, into one error.
+
+    Raises:
+      WeightsMismatch: names the path and what went wrong.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A config may hold anything, and towers check their sizes when they are built.
+        raise WeightsMismatch(
+            f"{path}: its config does not describe a model that can be built "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def load(path: str | os.PathLike) -> Pretrained:
     """Reads a model with its weights; what it is follows from the files.
 
+    `big_align.load` reads workdirs too.
+
     Args:
-      path: a workdir, `WORKDIR/checkpoints/STEP`, a folder of transformers, open_clip, timm or
-        big_align, or a file of weights (`.safetensors`, `.pt`, `.bin`, `.pth`) with timm's or
-        open_clip's names. Pickled code is never run.
+      path: a folder of transformers, open_clip, timm or big_align, or a file of weights
+        (`.safetensors`, `.pt`, `.bin`, `.pth`) with timm's or open_clip's names. Pickled code is
+        never run.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -44,20 +67,10 @@ def load(path: str | os.PathLike) -> Pretrained:
     path = pathlib.Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    try:
-        if native_format.recognise_workdir(path):
-            return native_format.read_workdir(path)
+    with explained(path):
         for module in FORMATS.values():
-            if module.recognise(path):
+            if module.recognize(path):
                 return module.read(path)
-    except UserError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A config may hold anything, and towers check their sizes when they are built.
-        raise WeightsMismatch(
-            f"{path}: its config does not describe a model that can be built "
-            f"({type(error).__name__}: {error})"
-        ) from error
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
         f"an open_clip_config.json, or a file of weights with timm's or open_clip's names"

@@ -3,7 +3,7 @@
 Same numbers and gradients as `contrastive.contrastive_loss`, without the whole matrix of logits.
 
 Each device holds its images x and gathers all texts y. One matrix product S = scale * x y^T serves
-both directions: rows are normalised at once, columns by a running (maximum, sum of exponentials)
+both directions: rows are normalized at once, columns by a running (maximum, sum of exponentials)
 over the blocks of rows and then over the devices. With A_i and B_j the weight of a row in either
 direction (one over the number that take part, or 0), the gradient with respect to the logits is
 
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.devices.rematerialization import recompute
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.shards import Shards
 from big_align.losses.targets import (
@@ -36,7 +37,6 @@ from big_align.losses.targets import (
     rank_labels,
     weigh_labels,
 )
-from big_align.rematerialization import recompute
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
 _LOWEST = -1e30  # stands for the maximum of nothing; finite, so that differences are never NaN
@@ -230,7 +230,7 @@ def _normalize(
     split: tuple[Float[Array, "b d"], Float[Array, "c d"], Labels],
     scale: Float[Array, ""],
 ) -> tuple[Any, Float[Array, " columns"]]:
-    """Normalises the rows of one device, block by block, and the columns over all devices.
+    """Normalizes the rows of one device, block by block, and the columns over all devices.
 
     Returns:
       The logsumexp of its rows, the sum of their positive logits, and their logits by block or

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.devices.rematerialization import remat_body
 from big_align.losses.supervised_contrastive import (
     Rows,
     average_rows,
     contrast_rows,
     number_rows,
 )
-from big_align.rematerialization import remat_body
 
 
 def blockwise_supervised_contrastive_loss(

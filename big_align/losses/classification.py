@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-def labelled_rows(
+def labeled_rows(
     label: Int[Array, " b"], mask: Bool[Array, " b"], num_classes: int
 ) -> Bool[Array, " b"]:
     """Tells which rows are real and have a label in [0, `num_classes`)."""
@@ -18,7 +18,7 @@ def softmax_cross_entropy(
     mask: Bool[Array, " b"],
     label_smoothing: float = 0.0,
 ) -> Float[Array, ""]:
-    """Returns the mean cross-entropy of the labelled rows; it is 0 if there are none.
+    """Returns the mean cross-entropy of the labeled rows; it is 0 if there are none.
 
     A row that is masked, or whose label is negative or not among the classes, takes no part: it
     counts neither in the value nor in the mean, and its gradient is 0.
@@ -32,7 +32,7 @@ def softmax_cross_entropy(
     Returns:
       A scalar, float32.
     """
-    takes_part = labelled_rows(label, mask, logits.shape[1])
+    takes_part = labeled_rows(label, mask, logits.shape[1])
     # Zeros before the logarithm: what is not finite in the other rows must not reach the gradient.
     logits = jnp.where(takes_part[:, None], logits.astype(jnp.float32), 0)
     log_probs = jax.nn.log_softmax(logits)
@@ -52,10 +52,10 @@ def measure_batch(
       mask: True on real rows.
 
     Returns:
-      `accuracy` over the labelled rows, 0 without any, and `labels_outside`, the number of labels
+      `accuracy` over the labeled rows, 0 without any, and `labels_outside`, the number of labels
       that are beyond the last class.
     """
-    takes_part = labelled_rows(label, mask, logits.shape[1])
+    takes_part = labeled_rows(label, mask, logits.shape[1])
     hit = (jnp.argmax(logits, axis=1) == label).astype(jnp.float32)
     outside = mask & (label >= logits.shape[1])
     return {

@@ -1,4 +1,4 @@
-"""Cluster discrimination: an image against all class centres, of which several are its own.
+"""Cluster discrimination: an image against all class centers, of which several are its own.
 
 The plain formulas of MLCD (An et al. 2024, "Multi-label cluster discrimination for visual
 representation learning") and of what it is compared with. All three are made of two numbers per
@@ -42,12 +42,12 @@ def mlcd_loss(
 
     Args:
       zimg: unit-length image embeddings.
-      centers: class centres of any length; only their directions count (MLCD A.1).
+      centers: class centers of any length; only their directions count (MLCD A.1).
       labels: the positives i of each example; a repeated one counts once, and one outside
         [0, k), as -1, not at all.
       mask: True on real examples; None when all are.
-      sampled: the negatives j of an example are these and all centres that are positive for any
-        example, without its own positives; -1 stands for none. With None all centres are.
+      sampled: the negatives j of an example are these and all centers that are positive for any
+        example, without its own positives; -1 stands for none. With None all centers are.
       scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle of positives (MLCD A.1: 0.3), see `add_margin`.
     """

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.devices.rematerialization import recompute
 from big_align.losses.cluster_discrimination import (
     LOSSES,
     LOWEST,
@@ -33,7 +34,6 @@ from big_align.losses.cluster_discrimination import (
     normalize_rows,
 )
 from big_align.losses.shards import Shards
-from big_align.rematerialization import recompute
 
 BLOCK = 1024
 
@@ -58,7 +58,7 @@ def sampled_cluster_loss(
     Args:
       loss: "mlcd", "mlc" or "unicom"; the last uses the first column of `columns` alone.
       zimg: unit-length image embeddings, float32 or bfloat16; compared in float32.
-      rows: drawn centres, of any length; each device has as many.
+      rows: drawn centers, of any length; each device has as many.
       row_mask: True on real rows.
       columns: which rows are the positives of each example, -1 for none. One may be repeated and
         counts once. An example without any takes no part.

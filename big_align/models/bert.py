@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019) and RoBERTa: transformers with normalisation after every branch."""
+"""BERT (Devlin et al., 2019) and RoBERTa: transformers with normalization after every branch."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.devices.rematerialization import remat_block
 from big_align.models import attention, layers, transformer
-from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -21,7 +21,7 @@ PADDING_POSITION = 1
 
 
 class Block(nn.Module):
-    """Transformer block with normalisation after the residual sums.
+    """Transformer block with normalization after the residual sums.
 
     Args:
       heads: number of attention heads.

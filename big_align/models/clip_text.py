@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.devices.rematerialization import remat_block
 from big_align.models import layers, transformer
-from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, mlp_dim, heads; named after the image towers they were published with
     "b": (512, 12, 2048, 8),
@@ -80,7 +80,7 @@ class ClipText(nn.Module):
           train: whether dropout is on.
 
         Returns:
-          The pooled features, and those of every token, after the final normalisation. They are
+          The pooled features, and those of every token, after the final normalization. They are
           finite for a text without any real token, and mean nothing.
 
         Raises:

@@ -7,8 +7,7 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
-from big_align import layer_weights
-from big_align.models import layers
+from big_align.models import layer_weights, layers
 
 
 class Convolution(nn.Module):
@@ -21,7 +20,7 @@ class Convolution(nn.Module):
       channels: width of the output.
       kernel: pixels of an edge of the filters.
       stride: step between positions.
-      kernel_init: initialiser of the kernel.
+      kernel_init: initializer of the kernel.
       dtype: name of the type of the computation.
       same_padding: pad as TensorFlow's "SAME" does, not by half the kernel on every side.
     """

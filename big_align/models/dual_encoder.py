@@ -16,10 +16,10 @@ def normalize_image(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> Float[Array, "b h w 3"]:
-    """Standardises the colours of uint8 images; float images pass as they are.
+    """Standardizes the colors of uint8 images; float images pass as they are.
 
     Args:
-      image: images; float ones are standardised already.
+      image: images; float ones are standardized already.
       mean: of red, green and blue, on a scale from 0 to 1.
       std: standard deviations, on the same scale.
 
@@ -99,7 +99,7 @@ class DualEncoder(nn.Module):
         """Returns what the image tower pools, before any projection, at its own length.
 
         Args:
-          image: uint8, or float and standardised already.
+          image: uint8, or float and standardized already.
           train: training mode of the tower.
 
         Returns:
@@ -113,7 +113,7 @@ class DualEncoder(nn.Module):
         """Returns what the image tower pools, and what it has at every place.
 
         Args:
-          image: uint8, or float and standardised already.
+          image: uint8, or float and standardized already.
           train: training mode of the tower.
 
         Returns:
@@ -129,7 +129,7 @@ class DualEncoder(nn.Module):
         """Embeds images.
 
         Args:
-          image: uint8, or float and standardised already.
+          image: uint8, or float and standardized already.
           train: training mode of the tower.
 
         Returns:
@@ -182,7 +182,7 @@ class DualEncoder(nn.Module):
         """Embeds images and texts.
 
         Args:
-          image: uint8, or float and standardised already.
+          image: uint8, or float and standardized already.
           text: token ids.
           text_mask: True on real tokens.
           train: training mode of the towers.

@@ -7,11 +7,10 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from big_align import layer_weights
-from big_align.models import layers
+from big_align.devices.rematerialization import remat_block
+from big_align.models import layer_weights, layers
 from big_align.models.convolution import Convolution
 from big_align.models.depthwise import depthwise_conv
-from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, dropout before the classifier
     "b0": (1.0, 1.0, 0.2),
@@ -60,7 +59,7 @@ class Block(nn.Module):
       stride: of the depthwise convolution.
       expansion: hidden width over input width; 1 leaves the expansion out.
       drop_path: stochastic depth's rate, where there is a residual connection.
-      norm: makes a batch normalisation of a given name.
+      norm: makes a batch normalization of a given name.
       dtype: name of the type of the computation.
     """
 
@@ -122,7 +121,7 @@ class EfficientNet(nn.Module):
     ALIGN uses it "with global pooling, without training the 1x1 conv layer in the classification
     head" (§4.1). We read this as no head convolution at all: the output of the last block is
     pooled, which gives the paper's embedding sizes, 640 for B7 and 1376 for L2. Published weights
-    and parameter counts include the head convolution and its normalisation: `head=True`.
+    and parameter counts include the head convolution and its normalization: `head=True`.
 
     Args:
       variant: "b0" to "b7" or "l2"; sets the width and depth coefficients.
@@ -183,7 +182,7 @@ class EfficientNet(nn.Module):
         """Encodes images.
 
         Args:
-          image: normalised images.
+          image: normalized images.
           train: use and update batch statistics, drop blocks and features.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Layers that several towers share: normalisation, stochastic depth, attention, perceptrons."""
+"""Layers that several towers share: normalization, stochastic depth, attention, perceptrons."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from big_align import layer_weights
+from big_align.models import layer_weights
 
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 
 truncated_normal = nn.initializers.truncated_normal(0.02)
-"""Initialises the kernels and embeddings of transformers (BERT, ViT)."""
+"""Initializes the kernels and embeddings of transformers (BERT, ViT)."""
 
 
 def choose(field: str, name: str, table: dict):
@@ -64,8 +64,8 @@ class Dense(nn.Module):
       features: width of the output.
       axes: logical names of the kernel's input and output axes.
       dtype: name of the type of the computation.
-      kernel_init: initialiser of the kernel.
-      bias_init: initialiser of the bias.
+      kernel_init: initializer of the kernel.
+      bias_init: initializer of the bias.
       use_bias: whether to add a bias.
     """
 
@@ -117,7 +117,7 @@ def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float
 
 
 def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> nn.LayerNorm:
-    """Makes a layer normalisation that computes its statistics in float32, in two passes.
+    """Makes a layer normalization that computes its statistics in float32, in two passes.
 
     Args:
       epsilon: added to the variance.
@@ -132,14 +132,14 @@ def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> nn.LayerN
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over the whole batch or over groups of rows.
+    """Batch normalization over the whole batch or over groups of rows.
 
     Under jit the batch is the global one, so `group_size=None` takes statistics over every device.
     ALIGN took them on each TPU core, over its 16 examples: `group_size=16` does the same on any
     number of devices, and without communication when the groups lie within devices.
 
     Statistics are float32 whatever the type of the input. The variance is the biased one, for
-    normalising and for the running average alike, as in EfficientNet's TPU code and in
+    normalizing and for the running average alike, as in EfficientNet's TPU code and in
     `flax.linen.BatchNorm`. The running averages (collection `batch_stats`) move towards the mean
     over the groups of the groups' means and variances.
 
@@ -157,11 +157,11 @@ class BatchNorm(nn.Module):
     def __call__(
         self, x: Float[Array, "b *spatial c"], train: bool
     ) -> Float[Array, "b *spatial c"]:
-        """Normalises every channel.
+        """Normalizes every channel.
 
         Args:
           x: activations, channels last.
-          train: normalise by the batch's statistics and update the running ones.
+          train: normalize by the batch's statistics and update the running ones.
 
         Returns:
           Activations of the same shape and type.
@@ -176,7 +176,7 @@ class BatchNorm(nn.Module):
         running_var = self.variable("batch_stats", "var", jnp.ones, channels)
         if not train:
             mean, var = running_mean.value, running_var.value
-            return _standardise(x, mean, var, scale, bias, self.epsilon)
+            return _standardize(x, mean, var, scale, bias, self.epsilon)
 
         rows = self.group_size or x.shape[0]
         if x.shape[0] % rows:
@@ -193,14 +193,14 @@ class BatchNorm(nn.Module):
         if not self.is_initializing():
             running_mean.value = self._average(running_mean.value, mean)
             running_var.value = self._average(running_var.value, var)
-        return _standardise(groups, mean, var, scale, bias, self.epsilon).reshape(x.shape)
+        return _standardize(groups, mean, var, scale, bias, self.epsilon).reshape(x.shape)
 
     def _average(self, running: Float[Array, "c"], new: Float[Array, "*groups c"]):
         new = jax.lax.stop_gradient(new).mean(tuple(range(new.ndim - 1)))
         return self.momentum * running + (1.0 - self.momentum) * new
 
 
-def _standardise(x, mean, var, scale, bias, epsilon):
+def _standardize(x, mean, var, scale, bias, epsilon):
     factor = scale * jax.lax.rsqrt(var + epsilon)
     return ((x - mean) * factor + bias).astype(x.dtype)
 

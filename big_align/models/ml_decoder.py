@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from big_align import layer_weights
-from big_align.models import attention, layers
+from big_align.models import attention, layer_weights, layers
 
 
 class CrossAttention(nn.Module):
@@ -101,7 +100,7 @@ class MLDecoder(nn.Module):
         tokens = nn.relu(layers.Dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))
         queries = self._queries(len(tokens))
         # The authors keep the residual sum of the self-attention that they left out; as it is
-        # normalised next, it matters to the dropout alone.
+        # normalized next, it matters to the dropout alone.
         x = norm("query_norm")(queries + drop(queries))
         attend = CrossAttention(self.heads, self.dtype, name="attention")
         x = norm("attention_norm")(x + drop(attend(x, tokens)))

@@ -7,9 +7,9 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float
 
+from big_align.devices.rematerialization import remat_block
 from big_align.models import layers
 from big_align.models.convolution import Convolution
-from big_align.rematerialization import remat_block
 
 VARIANTS = {  # block, blocks of each stage
     "18": ("basic", (2, 2, 2, 2)),
@@ -32,7 +32,7 @@ class Block(nn.Module):
       channels: width of the 3x3 convolutions.
       stride: of the first 3x3 convolution and of the shortcut.
       drop_path: stochastic depth's rate.
-      norm: makes a batch normalisation of a given name.
+      norm: makes a batch normalization of a given name.
       dtype: name of the type of the computation.
     """
 
@@ -119,7 +119,7 @@ class ResNet(nn.Module):
         """Encodes images.
 
         Args:
-          image: normalised images.
+          image: normalized images.
           train: use and update batch statistics, drop blocks and features.
 
         Returns:

@@ -1,6 +1,6 @@
 """Swin transformer (Liu et al., 2021): attention inside windows that are shifted every other block.
 
-Maps that windows do not divide are padded on the right and below, after the normalisation, with
+Maps that windows do not divide are padded on the right and below, after the normalization, with
 zeros. As in the published models the padding takes part in attention (with its biases for keys and
 values); only the mask of shifted windows, laid over the padded map, keeps tokens apart.
 """
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.devices.rematerialization import remat_block
 from big_align.models import attention, layers
-from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -123,7 +123,7 @@ class WindowAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Transformer block whose attention sees a window, with normalisation before each branch.
+    """Transformer block whose attention sees a window, with normalization before each branch.
 
     Args:
       grid: rows and columns of the map.
@@ -259,7 +259,7 @@ class Swin(nn.Module):
         """Encodes images.
 
         Args:
-          image: normalised images; edges that patches do not divide are padded with zeros.
+          image: normalized images; edges that patches do not divide are padded with zeros.
           train: whether dropout and stochastic depth are on.
 
         Returns:

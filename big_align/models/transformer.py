@@ -4,14 +4,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align import layer_weights
-from big_align.models import attention, layers
+from big_align.models import attention, layer_weights, layers
 
 SIZES = "width", "depth", "mlp_dim", "heads"
 """What a variant of a transformer decides."""
 
 init_positions = nn.with_logical_partitioning(layers.truncated_normal, ("positions", "embed"))
-"""Initialises a table of learned positions, [positions, width]."""
+"""Initializes a table of learned positions, [positions, width]."""
 
 
 def resolve_sizes(tower: nn.Module, published: tuple[int, int, int, int]) -> dict[str, int]:
@@ -69,7 +68,7 @@ def check_length(length: int, max_length: int) -> None:
 
 
 class Block(nn.Module):
-    """Transformer block with normalisation before attention and before the perceptron.
+    """Transformer block with normalization before attention and before the perceptron.
 
     Args:
       heads: number of attention heads.

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from big_align.devices.rematerialization import remat_block
 from big_align.models import layers, transformer
-from big_align.rematerialization import remat_block
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -69,7 +69,7 @@ class ViT(nn.Module):
       positions: "learned", a table added to the tokens; or "rotary", angles in attention, for
         images of any size. The class token then has learned angles of its own.
       patch_bias: whether the embedding of patches has a bias.
-      input_norm: whether tokens are normalised before the first block.
+      input_norm: whether tokens are normalized before the first block.
       dropout: rate after the embedding and at the end of every branch.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
@@ -128,12 +128,12 @@ class ViT(nn.Module):
         """Encodes images.
 
         Args:
-          image: normalised images; with learned positions of the size that the parameters were
+          image: normalized images; with learned positions of the size that the parameters were
             made for.
           train: whether dropout and stochastic depth are on.
 
         Returns:
-          The pooled features, and those of every patch, row by row. The final normalisation is
+          The pooled features, and those of every patch, row by row. The final normalization is
           applied to both; the published CLIP and MLCD apply it to the class token alone, which is
           the same for the pooled features.
 

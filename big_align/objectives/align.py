@@ -2,7 +2,7 @@
 
 The loss is the sum of image-to-text (eq. 1) and text-to-image (eq. 2) classification. Cosines are
 divided by a learned temperature that starts at 1 and is shared by both directions. `clip` is the
-same with CLIP's parametrisation: cosines times exp(tau), and the mean of the two directions.
+same with CLIP's parametrization: cosines times exp(tau), and the mean of the two directions.
 """
 
 import math
@@ -18,7 +18,7 @@ from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
 class Align(TwoTower):
-    """Trains by the normalised softmax in both directions.
+    """Trains by the normalized softmax in both directions.
 
     Args:
       model: the dual encoder.

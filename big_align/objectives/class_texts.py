@@ -15,9 +15,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from big_align import sharding
-from big_align.data.prompts import fill_templates
-from big_align.data.tokenizers import Tokenizer
-from big_align.rematerialization import remat_body
+from big_align.data.labels.prompts import fill_templates
+from big_align.data.text.tokenizers import Tokenizer
+from big_align.devices.rematerialization import remat_body
 
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 

@@ -126,7 +126,7 @@ class CrossEntropy(TwoTower):
         return {"features": features}, {**model_state, **new_state}
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
-        """Returns what the softmax normalises."""
+        """Returns what the softmax normalizes."""
         weights = params["classifier"]
         if not self.cosine:
             return self.classifier.apply({"params": weights}, features)
@@ -137,7 +137,7 @@ class CrossEntropy(TwoTower):
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean cross-entropy of the labelled rows."""
+        """Returns the mean cross-entropy of the labeled rows."""
         logits = self.logits(params, outputs["features"])
         targets = batch["label"], batch["mask"]
         metrics = measure_batch(logits, *targets)

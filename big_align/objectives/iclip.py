@@ -1,7 +1,7 @@
 """iCLIP (Wei et al. 2023, §3.2): each image is named among all classes and the batch's captions.
 
 The classifier's weights are the embeddings of the class texts "a photo of a NAME, DESCRIPTION"
-(eq. 5), which the text encoder makes anew in every step. A labelled image's positive is the text of
+(eq. 5), which the text encoder makes anew in every step. A labeled image's positive is the text of
 its class, a captioned image's its own captions, and the candidates of both are the texts of every
 class and all captions of the batch (eq. 6).
 """
@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align import sharding
-from big_align.data.classes import ClassList
-from big_align.data.tokenizers import Tokenizer
+from big_align.data.labels.classes import ClassList
+from big_align.data.text.tokenizers import Tokenizer
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.losses.classification import labelled_rows
+from big_align.losses.classification import labeled_rows
 from big_align.losses.contrastive import compute_logits
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Clip
@@ -117,23 +117,23 @@ class Iclip(Clip):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns eq. 6, and the other direction as `text_to_image` says."""
         label, num_classes = batch["label"], self.class_texts.count
-        labelled = labelled_rows(label, batch["mask"], num_classes)
+        labeled = labeled_rows(label, batch["mask"], num_classes)
         pair = batch["mask"] & (label < 0)
         captions = real_texts(batch).reshape(len(label), -1) & pair[:, None]
         own_label = len(prepared) + jnp.arange(len(label))  # of a pair; no class has it
         image_to_text, text_to_image = blockwise_contrastive_loss(
             outputs["zimg"],
             scale=self.scale(params),
-            image_label=jnp.where(labelled, label, own_label),
-            image_mask=labelled | pair,
+            image_label=jnp.where(labeled, label, own_label),
+            image_mask=labeled | pair,
             mesh=self.mesh,
             keep_logits_bytes=self.keep_logits_bytes,
             **self._join_texts(prepared, outputs["ztxt"], own_label, captions),
         )
         captioned = captions.any(axis=1).sum()
-        seen = jnp.zeros(num_classes, bool).at[label].max(labelled, mode="drop").sum()
+        seen = jnp.zeros(num_classes, bool).at[label].max(labeled, mode="drop").sum()
         queries = {"captions": captioned, "none": 0, "all": captioned + seen}[self.text_to_image]
-        share = queries / jnp.maximum(labelled.sum() + captioned, 1)
+        share = queries / jnp.maximum(labeled.sum() + captioned, 1)
         return image_to_text + share * text_to_image, {
             "image_to_text_loss": image_to_text,
             "text_to_image_loss": text_to_image,

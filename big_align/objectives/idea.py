@@ -1,4 +1,4 @@
-"""IDEA (Huang et al. 2022): the tags in captions train a recogniser, whose finds become texts.
+"""IDEA (Huang et al. 2022): the tags in captions train a recognizer, whose finds become texts.
 
 Captions name some of what an image shows. A head on the image tower learns their tags, and after a
 while finds others (§3.2). An image with found tags gets a second text, made of tags, in the same
@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
-from big_align.data.tag_list import TagList
-from big_align.data.tokenizers import Tokenizer
+from big_align.data.tags.tag_list import TagList
+from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.losses.tag_recognition import (
     LOSSES,
@@ -52,7 +52,7 @@ class Idea(Clip):
     Args:
       model: the dual encoder.
       mesh: over which the contrastive loss is computed.
-      tags: what is recognised.
+      tags: what is recognized.
       tokenizer: that of the captions.
       recognition: False leaves contrastive learning alone, which is CLIP.
       head: "ml_decoder" on the spatial tokens, or "cls", a linear layer on the pooled features.
@@ -129,7 +129,7 @@ class Idea(Clip):
             )
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the towers' parameters, tau and the recogniser."""
+        """Makes the towers' parameters, tau and the recognizer."""
         params, model_state = super().init(rng, batch)
         if not self.recognition:
             return params, model_state
@@ -248,17 +248,17 @@ class Idea(Clip):
         entropy = jnp.log(jnp.maximum(texts, 1)).sum() / jnp.maximum((texts > 0).sum(), 1)
         return image_to_text - entropy, text_to_image
 
-    def recognise(
+    def recognize(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b c"]:
         """Returns the logits of the tags, in evaluation mode.
 
         Raises:
-          UserError: there is no recogniser.
+          UserError: there is no recognizer.
         """
         if not self.recognition:
             raise UserError(
-                "config.objective.recognition = False trains no recogniser: leave out the "
+                "config.objective.recognition = False trains no recognizer: leave out the "
                 "evaluators of tags, or set it to True"
             )
         variables = {"params": params["model"], **model_state}

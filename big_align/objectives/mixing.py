@@ -16,9 +16,9 @@ from big_align.types import Batch, Metrics, Objective, Outputs, Params
 
 
 class MixedLabels:
-    """Trains an objective on mixtures of labelled images; everything else is the objective's.
+    """Trains an objective on mixtures of labeled images; everything else is the objective's.
 
-    Labelled rows are paired first with last, second with last but one, and so on; a row without a
+    Labeled rows are paired first with last, second with last but one, and so on; a row without a
     label, and the one in the middle of an odd number, stays as it is. A batch has one share and one
     choice of method. Partners may lie on any device, so the batch's images, in uint8, are collected
     on every device for the moment of mixing.
@@ -158,7 +158,7 @@ def draw_box(
     """Draws CutMix's box: 1 - `share` of the area, about any pixel, clipped at the borders.
 
     Args:
-      rng: of the centre.
+      rng: of the center.
       size: height and width of the image.
       share: the part that lies outside the box, before it is clipped.
 
@@ -167,11 +167,11 @@ def draw_box(
     """
 
     def side(key: PRNGKeyArray, length: int) -> Bool[Array, " n"]:
-        # Whole pixels, equally many on either side of the centre.
+        # Whole pixels, equally many on either side of the center.
         half = jnp.floor(length * jnp.sqrt(1 - share)).astype(jnp.int32) // 2
-        centre = jax.random.randint(key, (), 0, length)
+        center = jax.random.randint(key, (), 0, length)
         position = jnp.arange(length)
-        return (position >= centre - half) & (position < centre + half)
+        return (position >= center - half) & (position < center + half)
 
     rows, columns = (side(*x) for x in zip(jax.random.split(rng), size, strict=True))
     return rows[:, None] & columns

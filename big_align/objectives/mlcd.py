@@ -1,6 +1,6 @@
-"""MLCD (An et al. 2024, §3.2): images against cluster centres, of which several are theirs.
+"""MLCD (An et al. 2024, §3.2): images against cluster centers, of which several are theirs.
 
-The clusters of each image were found beforehand from another model's embeddings. The centres are a
+The clusters of each image were found beforehand from another model's embeddings. The centers are a
 table beside the parameters, split over all devices; a step sees but the rows that it draws. MLC
 and UNICOM, which the paper compares with, differ in the loss alone.
 """
@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from big_align.class_table import Drawn, Table, draw_rows, init_values
 from big_align.errors import UserError
 from big_align.losses.cluster_discrimination import LOSSES
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.two_tower import TwoTower
+from big_align.row_tables import Drawn, Table, draw_rows, init_values
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 TABLE = "centers"
@@ -27,20 +27,20 @@ class Mlcd(TwoTower):
 
     The batch's `clusters` is int32 [b l], nearest first and -1 for none. Images that are masked or
     have no cluster take no part. The parameters are `model`, without those of a text tower; the
-    table "centers" holds the class centres. What a step has drawn of it reaches `loss` as
+    table "centers" holds the class centers. What a step has drawn of it reaches `loss` as
     `params["drawn"]`.
 
     Args:
       model: the encoder; its text tower, if any, is left out.
-      mesh: over which the centres are split and the loss is computed.
-      num_clusters: how many centres there are (MLCD §4.1: one million).
-      loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, by the nearest centre alone).
+      mesh: over which the centers are split and the loss is computed.
+      num_clusters: how many centers there are (MLCD §4.1: one million).
+      loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, by the nearest center alone).
       labels_per_image: how many of an image's clusters, from the nearest on, are its labels (MLCD
         §4.1: 8).
-      sampling_ratio: share of the centres that is drawn as negatives in each step, beside all that
+      sampling_ratio: share of the centers that is drawn as negatives in each step, beside all that
         are positive for some image (MLCD §4.1: 0.1).
       scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
-      margin: added to the angle between an image and its centres (MLCD A.1: 0.3).
+      margin: added to the angle between an image and its centers (MLCD A.1: 0.3).
 
     Raises:
       ValueError: a value is out of its range.
@@ -87,14 +87,14 @@ class Mlcd(TwoTower):
         return {"model": variables.pop("params")}, variables
 
     def init_tables(self, rng: PRNGKeyArray) -> dict[str, Float[Array, "k_pad d"]]:
-        """Makes centres of random directions."""
+        """Makes centers of random directions."""
         dim = self.model.embedding_dim or self.model.image.output_dim
         return {TABLE: init_values(rng, self.num_clusters, dim, self.mesh)}
 
     def draw(
         self, tables: Mapping[str, Table], batch: Batch, rng: PRNGKeyArray
     ) -> dict[str, Drawn]:
-        """Draws the centres that are positive for some image, and a share of the others."""
+        """Draws the centers that are positive for some image, and a share of the others."""
         drawn = draw_rows(
             tables[TABLE].values,
             self._labels(batch),
@@ -138,10 +138,10 @@ class Mlcd(TwoTower):
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the loss over the drawn centres, `params["drawn"]`.
+        """Returns the loss over the drawn centers, `params["drawn"]`.
 
-        Metrics are the mean cosines of images with their own centres and with the others that were
-        drawn (Fig. 3), how many centres were drawn, and how many clusters are beyond the last.
+        Metrics are the mean cosines of images with their own centers and with the others that were
+        drawn (Fig. 3), how many centers were drawn, and how many clusters are beyond the last.
         """
         drawn = params["drawn"][TABLE]
         loss, metrics = sampled_cluster_loss(

@@ -1,6 +1,6 @@
 """The naive multi-task baseline of iCLIP (Wei et al. 2023, §4.2): one image tower, two heads.
 
-Labelled images train a linear classifier on the pooled features (eq. 1), captioned images CLIP's
+Labeled images train a linear classifier on the pooled features (eq. 1), captioned images CLIP's
 loss with the text tower (eq. 2), and the two losses are averaged.
 """
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
-from big_align.losses.classification import labelled_rows, measure_batch, softmax_cross_entropy
+from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Clip
 from big_align.objectives.cross_entropy import init_classifier, make_classifier
@@ -18,12 +18,12 @@ from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
 class MultiTask(Clip):
-    """Trains a classifier on labelled rows, and contrasts captioned rows with each other.
+    """Trains a classifier on labeled rows, and contrasts captioned rows with each other.
 
     A row with a label in [0, `num_classes`) takes part in the classifier's loss only, one with a
     negative label in the contrast only; a label beyond the last class takes part in neither and is
     counted in the metric `labels_outside`. The loss is the mean of the two; in a batch with rows of
-    one kind only it is the loss of that kind. Texts of labelled rows are encoded and not used.
+    one kind only it is the loss of that kind. Texts of labeled rows are encoded and not used.
 
     Args:
       model: the dual encoder.
@@ -94,7 +94,7 @@ class MultiTask(Clip):
         classification = softmax_cross_entropy(logits, label, mask, self.label_smoothing)
 
         # Each is 0 where it has no rows.
-        kinds = labelled_rows(label, mask, self.num_classes), real_texts(captioned)
+        kinds = labeled_rows(label, mask, self.num_classes), real_texts(captioned)
         tasks = sum(kind.any().astype(jnp.float32) for kind in kinds)
         total = (classification + contrastive) / jnp.maximum(tasks, 1)
         return total, metrics | measure_batch(logits, label, mask) | {
@@ -103,7 +103,7 @@ class MultiTask(Clip):
         }
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
-        """Returns what the classifier's softmax normalises."""
+        """Returns what the classifier's softmax normalizes."""
         return self.classifier.apply({"params": params["classifier"]}, features)
 
     def classify(

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
-from big_align.data.tag_list import TagList, count_shared
-from big_align.data.tokenizers import Tokenizer
+from big_align.data.tags.tag_list import TagList, count_shared
+from big_align.data.text.tokenizers import Tokenizer
 
 
 class TagTexts:

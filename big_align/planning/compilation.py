@@ -33,7 +33,7 @@ class Request:
       overrides: as in `--config.batch_size=8`.
       topology: the machine's name.
       slices: TPU slices.
-      effort: of XLA in optimising time and memory, from -1 to 1; None leaves its default.
+      effort: of XLA in optimizing time and memory, from -1 to 1; None leaves its default.
       machine_code: whether the compiler goes on to the end.
     """
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from PIL import Image
 
-from big_align.data.image_ops import Transform
+from big_align.data.images.image_ops import Transform
 
 PHOTO_SIZE = (500, 375)
 """Width and height of photographs as data sets from the web have them."""

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from big_align.chips import CHIPS, Chip
+from big_align.devices.chips import CHIPS, Chip
 from big_align.errors import UserError
 from big_align.planning import topologies
 
@@ -15,7 +15,7 @@ class Machine:
 
     Attributes:
       name: as in "v5e:16x16" or "h100:8x8".
-      slices: how many of them are joined by the data centre's network.
+      slices: how many of them are joined by the data center's network.
       chip: its published peaks.
       devices: that programs can be compiled for; GPUs are stood in for by CPU devices.
       hosts: how many processes there are.

@@ -15,7 +15,7 @@ from jax.experimental import topologies
 from big_align.errors import UserError
 
 _ENVIRONMENT = {
-    # Without these libtpu looks for the metadata server of a TPU VM, and for its neighbours.
+    # Without these libtpu looks for the metadata server of a TPU VM, and for its neighbors.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -107,7 +107,7 @@ def topology_devices(name: str, slices: int = 1) -> list[jax.Device]:
 
     Args:
       name: "GENERATION:SHAPE", such as "v5e:16x16".
-      slices: how many slices of that shape, joined by the data centre's network.
+      slices: how many slices of that shape, joined by the data center's network.
 
     Returns:
       Devices with `coords`, `process_index` and, of several slices, `slice_index`, that programs

@@ -21,14 +21,16 @@ from jax.interpreters import partial_eval
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from big_align import build, flops, sharding
-from big_align.command_line import load_config
-from big_align.compilation import compile_lowered
-from big_align.config_check import BlankTokenizer
+from big_align import sharding
+from big_align.devices.compilation import compile_lowered
 from big_align.errors import UserError
 from big_align.planning import stand_ins
 from big_align.planning.machines import Machine, find_machine
-from big_align.program import build_program
+from big_align.runs import build
+from big_align.runs.check import BlankTokenizer
+from big_align.runs.command_line import load_config
+from big_align.runs.program import build_program
+from big_align.training import flops
 from big_align.types import Objective
 
 

@@ -20,8 +20,11 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from big_align.data import files, tag_counting, tag_list, vocabulary
-from big_align.data.word_net import WordNet
+from big_align.components import tables
+from big_align.data import files
+from big_align.data.labels.word_net import WordNet
+from big_align.data.tags import tag_counting, tag_list
+from big_align.data.text import vocabulary
 from big_align.errors import UserError
 
 SHOWN = 20
@@ -123,11 +126,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _make_tokenizer(options: argparse.Namespace) -> Any:
-    from big_align import build, registry, source_embedding
+    from big_align.clusters import embed_source
+    from big_align.components import signatures
 
-    target = registry.lookup(options.tokenizer, build.TOKENIZERS, "--tokenizer")
-    values = source_embedding.read_values(options.tokenizer_argument, "--tokenizer_argument")
-    return registry.make(target, values, "--tokenizer")
+    target = signatures.lookup(options.tokenizer, tables.TOKENIZERS, "--tokenizer")
+    values = embed_source.read_values(options.tokenizer_argument, "--tokenizer_argument")
+    return signatures.make(target, values, "--tokenizer")
 
 
 def _open_captions(options: argparse.Namespace) -> tuple[Callable[[], Iterable[str]], dict]:
@@ -139,9 +143,9 @@ def _open_captions(options: argparse.Namespace) -> tuple[Callable[[], Iterable[s
         except ValueError as error:
             raise UserError(f"--source: {error}") from error
         return functools.partial(vocabulary.read_lines, options.source), node
-    from big_align import source_embedding
+    from big_align.clusters import embed_source
 
-    source, node = source_embedding.open_source(
+    source, node = embed_source.open_source(
         options.source_name, options.source, options.source_argument, captions=True
     )
     return functools.partial(tag_counting.read_captions, source, options.captions_used), node

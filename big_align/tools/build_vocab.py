@@ -11,7 +11,7 @@ import sys
 
 from absl import logging
 
-from big_align.data import vocabulary
+from big_align.data.text import vocabulary
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -1,13 +1,13 @@
-"""Clusters embeddings by spherical k-means and labels every image with its nearest centres.
+"""Clusters embeddings by spherical k-means and labels every image with its nearest centers.
 
 For example:
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000000 --output=clusters
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000 --labels_per_image=32 \\
       --min_similarity=0.91 --output=clusters
 
-The embeddings are those of big_align.tools.embed; they are streamed from disk, and the centres are
-split over all devices. The output holds the centres and, for each shard, the numbers of the nearest
-centres of each image, nearest first, -1 where there are fewer (MLCD, 3.2 and Table 5c, d). The same
+The embeddings are those of big_align.tools.embed; they are streamed from disk, and the centers are
+split over all devices. The output holds the centers and, for each shard, the numbers of the nearest
+centers of each image, nearest first, -1 where there are fewer (MLCD, 3.2 and Table 5c, d). The same
 command again continues. With --distributed on several hosts they share both folders.
 """
 
@@ -28,8 +28,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--embeddings", required=True, help="the folder that big_align.tools.embed wrote")
     add("--k", required=True, type=int, help="clusters")
     add("--output", required=True, type=pathlib.Path, help="the folder to write")
-    add("--labels_per_image", type=int, default=8, help="nearest centres kept, at most (8)")
-    add("--min_similarity", type=float, help="the cosine from which on a centre is kept (all are)")
+    add("--labels_per_image", type=int, default=8, help="nearest centers kept, at most (8)")
+    add("--min_similarity", type=float, help="the cosine from which on a center is kept (all are)")
     add("--iterations", type=int, default=20, help="of k-means, at most (20)")
     add(
         "--tolerance", type=float, default=1e-4,
@@ -38,12 +38,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     add(
         "--start", default="kmeans++", choices=("kmeans++", "sampled"),
-        help="how the first centres are chosen among the embeddings (kmeans++)",
+        help="how the first centers are chosen among the embeddings (kmeans++)",
     )  # fmt: skip
     add("--seed", type=int, default=0, help="of that choice (0)")
     add(
         "--search", default="exact", choices=("exact", "scann"),
-        help="how the nearest centres are found in the end: compared with all on the devices, or "
+        help="how the nearest centers are found in the end: compared with all on the devices, or "
         "most of them, faster, by ScaNN on CPUs (exact)",
     )  # fmt: skip
     add(
@@ -51,7 +51,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="of products on accelerators: lower is faster, and exact but for rounding (highest)",
     )  # fmt: skip
     add("--chunk", type=int, default=4096, help="embeddings that are read at a time (4096)")
-    add("--block", type=int, help="centres compared with at a time (256 on CPUs, else 8192)")
+    add("--block", type=int, help="centers compared with at a time (256 on CPUs, else 8192)")
     add("--distributed", action="store_true", help="join the other processes, see launch/")
     return parser.parse_args(arguments)
 
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
-    from big_align import processes
+    from big_align.distributed import processes
     from big_align.errors import UserError
 
     try:
@@ -74,17 +74,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def cluster(options: argparse.Namespace) -> None:
     """Clusters, and says what was done."""
-    from big_align import processes, sharding, source_clusters
-    from big_align.embedding_files import EmbeddingFolder
+    from big_align import sharding
+    from big_align.clusters import cluster_embeddings
+    from big_align.data.precomputed.embedding_files import EmbeddingFolder
+    from big_align.distributed import processes
 
     if options.distributed:
         processes.join_processes()
-    fields = source_clusters.Plan._fields
-    plan = source_clusters.Plan(**{name: getattr(options, name) for name in fields})
+    fields = cluster_embeddings.Plan._fields
+    plan = cluster_embeddings.Plan(**{name: getattr(options, name) for name in fields})
     rows, mesh = EmbeddingFolder(options.embeddings), sharding.make_mesh()
     sizes = options.block, options.chunk
-    centers = source_clusters.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
-    labels = source_clusters.write_labels(rows, centers, plan, options.output, mesh, *sizes)
+    centers = cluster_embeddings.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
+    labels = cluster_embeddings.write_labels(rows, centers, plan, options.output, mesh, *sizes)
     many = "labels were there" if labels is None else f"{labels:.2f} labels an image"
     say(f"{options.output}: {rows.count} images in {plan.k} clusters; {many}")
 

@@ -20,7 +20,8 @@ from absl import logging
 
 from big_align.errors import UserError
 from big_align.interop import api
-from big_align.interop.pretrained import Pretrained
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.runs import workdir
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     try:
-        pretrained = api.load(options.input)
+        pretrained = workdir.load(options.input)
         if options.part:
             pretrained = pretrained.tower(options.part)
         api.save(options.output, pretrained, options.format)

@@ -14,9 +14,9 @@ import argparse
 import os
 import sys
 
-from big_align.data import descriptions
-from big_align.data.classes import read_classes, write_classes
-from big_align.data.word_net import WordNet
+from big_align.data.labels import descriptions
+from big_align.data.labels.classes import read_classes, write_classes
+from big_align.data.labels.word_net import WordNet
 from big_align.errors import UserError
 
 

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from absl import logging
 
-    from big_align import processes
+    from big_align.distributed import processes
     from big_align.errors import UserError
 
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
@@ -83,19 +83,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 def embed(options: argparse.Namespace) -> None:
     """Embeds, and says what was done."""
-    from big_align import interop, processes, source_embedding
+    from big_align.clusters import embed_source
+    from big_align.distributed import processes
+    from big_align.runs import workdir
 
     if options.distributed:
         processes.join_processes()
-    source, node = source_embedding.open_source(
+    source, node = embed_source.open_source(
         options.source_name, options.source, options.source_argument
     )
-    pretrained = interop.load(options.model)
-    encoder = source_embedding.make_encoder(
+    pretrained = workdir.load(options.model)
+    encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size
     )
     print(f"{options.model}: {pretrained.description}, images by {encoder.transform}")
-    count = source_embedding.embed_source(
+    count = embed_source.embed_source(
         encoder,
         source,
         options.output,

@@ -32,7 +32,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     add = parser.add_argument
     add("--config", required=True, help="the config file")
     add("--topology", required=True, help="such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)")
-    add("--slices", type=int, default=1, help="TPU slices, joined by the data centre's network (1)")
+    add("--slices", type=int, default=1, help="TPU slices, joined by the data center's network (1)")
     add("--json", metavar="FILE", help="where the numbers go as JSON; - prints them, and no table")
     add("--price", type=_parse_price, default={}, help="dollars a chip-hour: 1.2 or v5e=1.2,h100=3")
     add("--images_per_core", type=float, help="that a core loads in a second (measured here)")
@@ -92,9 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
     """Compiles what is asked for, prints it, and returns the reports."""
-    from big_align.command_line import load_config
     from big_align.errors import UserError
     from big_align.planning import host_speed
+    from big_align.runs.command_line import load_config
 
     try:
         config = load_config(options.config, *overrides)

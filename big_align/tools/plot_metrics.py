@@ -7,7 +7,8 @@ For example:
 import argparse
 import sys
 
-from big_align import logs, pictures
+from big_align.plots import retrieval_pictures
+from big_align.training import logs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        figure = pictures.draw_curves(logs.read_metrics(options.workdir))
+        figure = retrieval_pictures.draw_curves(logs.read_metrics(options.workdir))
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

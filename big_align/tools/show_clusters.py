@@ -8,7 +8,7 @@ What is given decides what is drawn:
   labels.png   with --clusters and --source: images, and beside each its nearest clusters with
                other images of each.
   cosines.png  with --clusters and --embeddings: histograms of the cosines of images with their
-               labels and with other centres; several folders show how they change in training.
+               labels and with other centers; several folders show how they change in training.
   patches.png  with --model and --source: images and the principal components of their patches.
 """
 
@@ -26,15 +26,15 @@ import numpy as np
 from absl import logging
 from matplotlib.figure import Figure
 
-from big_align import cluster_pictures
-from big_align.cluster_pictures import Place
-from big_align.data.image_ops import Transform
-from big_align.data.sources import BrokenExample, Source
-from big_align.embedding_files import ClusterFolder, EmbeddingFolder
+from big_align.clusters.embed_source import open_source
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.images.image_ops import Transform
+from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
+from big_align.data.precomputed.shard_files import list_shards
 from big_align.errors import UserError
-from big_align.interop import api, native_format
-from big_align.shard_files import list_shards
-from big_align.source_embedding import open_source
+from big_align.plots import cluster_pictures
+from big_align.plots.cluster_pictures import Place
+from big_align.runs import workdir
 
 BATCH = 1024
 
@@ -57,7 +57,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--centers",
         nargs="+",
         default=[],
-        help="centres [k d], one for all --embeddings or one for each, as where they are trained "
+        help="centers [k d], one for all --embeddings or one for each, as where they are trained "
         "too: a file (.npy), a workdir or WORKDIR/checkpoints/STEP (default: those of --clusters)",
     )
     add("--model", help="a workdir, or anything that big_align.tools.convert reads")
@@ -65,7 +65,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--labels", type=int, default=3, help="labels of each of them (%(default)s)")
     add("--examples", type=int, default=6, help="other images of each label (%(default)s)")
     add("--samples", type=int, default=20_000, help="images for the cosines (%(default)s)")
-    add("--negatives", type=int, default=1024, help="centres for the cosines (%(default)s)")
+    add("--negatives", type=int, default=1024, help="centers for the cosines (%(default)s)")
     add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
     return parser.parse_args(arguments)
 
@@ -187,19 +187,19 @@ def draw_cosines(options: argparse.Namespace, clusters: ClusterFolder) -> Figure
 
 
 def read_centers(path: str) -> np.ndarray:
-    """Opens centres [k d]: a file, or those that a checkpoint has trained.
+    """Opens centers [k d]: a file, or those that a checkpoint has trained.
 
     Raises:
       UserError: it is no array, or of another shape.
     """
     if os.path.isdir(path):
-        return native_format.read_centers(Path(path))
+        return workdir.read_centers(Path(path))
     try:
         centers = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(f"{path} is cut short or no array ({error})") from error
     if centers.ndim != 2:
-        raise UserError(f"{path} is {list(centers.shape)}; centres are [k d]")
+        raise UserError(f"{path} is {list(centers.shape)}; centers are [k d]")
     return centers
 
 
@@ -230,7 +230,7 @@ def take_labels(clusters: ClusterFolder, numbers: np.ndarray) -> np.ndarray:
 
 def draw_patches(model: str, source: Source, chosen: list[Place]) -> Figure:
     """Draws the components of the patches of the chosen images (Fig. 6)."""
-    pretrained = api.load(model)
+    pretrained = workdir.load(model)
     prepare = Transform(cluster_pictures.find_preprocessing(pretrained).transform)
     images = np.stack([prepare(source.read(*place).image, random.Random(0)) for place in chosen])
     return cluster_pictures.draw_patches(

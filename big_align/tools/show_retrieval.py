@@ -7,7 +7,7 @@ For example:
 
 from absl import flags
 
-from big_align import command_line
+from big_align.runs import command_line
 
 OUTPUT = flags.DEFINE_string("output", "retrieval.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(
@@ -20,18 +20,19 @@ SEED = flags.DEFINE_integer("seed", 0, "Chooses the queries.")
 
 def main() -> None:
     """Runs the command."""
-    from big_align import build, config_check, evaluate, pictures
+    from big_align.plots import retrieval_pictures
+    from big_align.runs import build, check, evaluate
 
     config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
-    config_check.check_config(config)
+    check.check_config(config)
     tokenizer = build.build_tokenizer(config)
     evaluators = build.build_evaluators(config, tokenizer)
     retrieval = evaluate.choose_retrieval(evaluators, tokenizer, EVALUATOR.value)
     embedder, step = evaluate.load_embedder(config, workdir, tokenizer)
     pairs = retrieval.embed(embedder)
-    images, captions = pictures.choose_queries(pairs, QUERIES.value, SEED.value)
-    figure = pictures.draw_retrieval(
-        pairs, pictures.read_pixels(retrieval.source), images, captions, NEAREST.value
+    images, captions = retrieval_pictures.choose_queries(pairs, QUERIES.value, SEED.value)
+    figure = retrieval_pictures.draw_retrieval(
+        pairs, retrieval_pictures.read_pixels(retrieval.source), images, captions, NEAREST.value
     )
     figure.savefig(OUTPUT.value, dpi=100)
     print(f"{OUTPUT.value}: {workdir} at step {step}")

@@ -3,14 +3,14 @@
 For example:
   python -m big_align.tools.show_tags --config=configs/idea_flickr8k.py \
       --workdir=DIR --output=tags.png
-Tags in green are named by another caption of the photograph, those in grey by none.
+Tags in green are named by another caption of the photograph, those in gray by none.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from big_align import command_line
+from big_align.runs import command_line
 
 if TYPE_CHECKING:
     from big_align.evaluators.found_tags import FoundTags
@@ -34,9 +34,9 @@ def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags
     Raises:
       ConfigError: there is none, or none of that name.
     """
+    from big_align.components.signatures import suggest
     from big_align.errors import ConfigError
     from big_align.evaluators.found_tags import FoundTags
-    from big_align.registry import suggest
 
     known = {key: each for key, each in evaluators.items() if isinstance(each, FoundTags)}
     if name is None and known:
@@ -52,15 +52,16 @@ def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags
 
 def main() -> None:
     """Runs the command."""
-    from big_align import build, config_check, evaluate, pictures, tag_pictures
+    from big_align.plots import retrieval_pictures, tag_pictures
+    from big_align.runs import build, check, evaluate
 
     config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
-    config_check.check_config(config)
+    check.check_config(config)
     tokenizer = build.build_tokenizer(config)
     evaluator = choose_evaluator(build.build_evaluators(config, tokenizer), EVALUATOR.value)
     embedder, step = evaluate.load_embedder(config, workdir, tokenizer)
     found = evaluator.find(embedder)
-    pixels = pictures.read_pixels(evaluator.source)
+    pixels = retrieval_pictures.read_pixels(evaluator.source)
     shown = [
         tag_pictures.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
         for row in tag_pictures.choose_images(found, IMAGES.value, SEED.value)

@@ -6,7 +6,7 @@ import pathlib
 import random
 import re
 
-from big_align.data.byte_pairs import byte_letters
+from big_align.data.text.byte_pairs import byte_letters
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 CORPUS = [

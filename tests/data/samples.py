@@ -15,7 +15,7 @@ def encode_image(pixels: np.ndarray, kind: str = "PNG", **options) -> bytes:
 
 
 def make_pixels(number: int, size: int = 8) -> np.ndarray:
-    """An image that tells its number by its colour."""
+    """An image that tells its number by its color."""
     return np.broadcast_to(np.uint8([number % 256, number // 256, 7]), (size, size, 3)).copy()
 
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from big_align.data.array_source import ArraySource, read_npz
-from big_align.data.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
-from big_align.data.loader import EvalLoader
-from big_align.data.prompts import fill_templates
-from big_align.data.sources import WrongLabel
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.examples import WrongLabel
+from big_align.data.labels.prompts import fill_templates
+from big_align.data.loading.loader import EvalLoader
+from big_align.data.sources.array_source import ArraySource, read_npz
+from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
+from big_align.data.text.tokenizers import WordTokenizer
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
 
@@ -34,8 +34,8 @@ def test_npz_files(tmp_path):
     np.savez(path, image=IMAGE, caption=np.array(["a", "b", "c"]), label=[0, 1, 2])
     assert read_npz(path).read_text(0, 2) == (["c"], (2,))
     np.savez(path, image=IMAGE, label=[0, 1, 1], class_names=np.array(["cat", "dog"]))
-    labelled = read_npz(path)
-    assert labelled.read_text(0, 1) == ([], (1,)) and labelled.class_names == ("cat", "dog")
+    labeled = read_npz(path)
+    assert labeled.read_text(0, 1) == ([], (1,)) and labeled.class_names == ("cat", "dog")
     np.savez(path, image=IMAGE)
     with pytest.raises(ValueError, match="no array 'caption'; it has image"):
         read_npz(path)

@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
-import big_align.data.classes
-from big_align.data.classes import (
+import big_align.data.labels.classes
+from big_align.data.labels.classes import (
     ClassList,
     built_in_names,
     join_classes,
@@ -106,7 +106,7 @@ def test_built_in_lists_are_those_of_the_data_sets():
 
 
 def test_the_licence_of_the_names_is_kept():
-    folder = pathlib.Path(big_align.data.classes.BUILT_IN)
+    folder = pathlib.Path(big_align.data.labels.classes.BUILT_IN)
     assert "Copyright (c) 2021 OpenAI" in (folder / "LICENSE").read_text(encoding="utf-8")
 
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from samples import encode_image, make_pixels
 
-from big_align.data.csv_source import CsvSource
-from big_align.data.loader import EvalLoader
-from big_align.data.sources import BrokenExample, Source
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.loading.loader import EvalLoader
+from big_align.data.sources.csv_source import CsvSource
 
 
 @pytest.fixture

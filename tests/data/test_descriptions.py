@@ -4,9 +4,14 @@ import json
 
 import pytest
 
-from big_align.data.classes import ClassList
-from big_align.data.descriptions import apply_descriptions, describe, read_descriptions, report
-from big_align.data.word_net import WordNet
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.descriptions import (
+    apply_descriptions,
+    describe,
+    read_descriptions,
+    report,
+)
+from big_align.data.labels.word_net import WordNet
 
 BIRD, LIFT, LENS = "n02012849", "n03126707", "n04355933"
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from samples import encode_image, make_pixels
 
-from big_align.data.classes import ClassList
-from big_align.data.folder_source import FolderSource
-from big_align.data.listed_source import SHARD_SIZE
-from big_align.data.loader import EvalLoader, TrainLoader
-from big_align.data.sources import BrokenExample, Source
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.labels.classes import ClassList
+from big_align.data.loading.loader import EvalLoader, TrainLoader
+from big_align.data.sources.folder_source import FolderSource
+from big_align.data.sources.listed_source import SHARD_SIZE
+from big_align.data.text.tokenizers import WordTokenizer
 
 SIZES = {"b_two": 3, "a one": 40, "c-three": 2}
 ORDER = ("a one", "b_two", "c-three")

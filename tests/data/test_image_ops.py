@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 from samples import encode_image
 
-from big_align.data import image_ops
-from big_align.data.image_ops import OPERATIONS, Transform, open_view
-from big_align.data.sources import BrokenExample
+from big_align.data.examples import BrokenExample
+from big_align.data.images import image_ops
+from big_align.data.images.image_ops import OPERATIONS, Transform, open_view
 
 RNG = random.Random(0)
 PIXELS = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
@@ -31,15 +31,15 @@ def test_lossless_files_decode_to_their_pixels():
     np.testing.assert_array_equal(Transform("")(PIXELS, RNG), PIXELS)
 
 
-def test_grey_is_repeated():
-    grey = PIXELS[..., 0]
-    for data in (encode_image(grey), save(Image.fromarray(grey).convert("1").convert("L"))):
+def test_gray_is_repeated():
+    gray = PIXELS[..., 0]
+    for data in (encode_image(gray), save(Image.fromarray(gray).convert("1").convert("L"))):
         pixels = decode(data)
         assert (pixels == pixels[..., :1]).all()
-    np.testing.assert_array_equal(decode(encode_image(grey))[..., 2], grey)
+    np.testing.assert_array_equal(decode(encode_image(gray))[..., 2], gray)
 
 
-def test_grey_of_16_bits_keeps_the_upper_8():
+def test_gray_of_16_bits_keeps_the_upper_8():
     deep = np.array([[0, 255, 256, 65535, 4660]], np.uint16)
     for kind in ("PNG", "TIFF"):
         np.testing.assert_array_equal(decode(encode_image(deep, kind))[0, :, 0], [0, 0, 1, 255, 18])
@@ -51,8 +51,8 @@ def test_alpha_is_composited_on_white():
     wanted = [[[255, 255, 255], [132, 137, 142], [10, 20, 30]]]
     for data in (encode_image(rgba), encode_image(rgba, "WEBP", lossless=True, exact=True)):
         np.testing.assert_array_equal(decode(data), wanted)
-    grey = save(Image.fromarray(rgba[..., [0, 3]], "LA"))
-    np.testing.assert_array_equal(decode(grey)[0, :, 0], [255, 132, 10])
+    gray = save(Image.fromarray(rgba[..., [0, 3]], "LA"))
+    np.testing.assert_array_equal(decode(gray)[0, :, 0], [255, 132, 10])
 
 
 def test_palettes_with_and_without_transparency():
@@ -68,7 +68,7 @@ def test_palettes_with_and_without_transparency():
     np.testing.assert_array_equal(alphas, wanted)
 
 
-def test_a_transparent_colour_of_rgb_is_white():
+def test_a_transparent_color_of_rgb_is_white():
     data = save(Image.fromarray(np.uint8([[[1, 2, 3], [4, 5, 6]]])), transparency=(1, 2, 3))
     np.testing.assert_array_equal(decode(data), [[[255, 255, 255], [4, 5, 6]]])
 
@@ -232,8 +232,8 @@ def test_parts_are_pure_functions_of_the_generator():
         ("resize(8)|rand_augment(2, 11)", "magnitude=11 is not a number from 0 to 10"),
         ("rand_augment(0, 9)", "num_ops=0 is not a whole number of at least 1; usage: rand_aug"),
         ("rand_augment(2, 9, mstd=1)", "unexpected keyword argument 'mstd'.*magnitude_std"),
-        ("rand_augment(2, 9, colours=1)", "colours=1 is neither True nor False; usage: rand_aug"),
-        ("colour_jitter(1)", "unknown operation 'colour_jitter'.*color_jitter.*random_erasing"),
+        ("rand_augment(2, 9, colors=1)", "colors=1 is neither True nor False; usage: rand_aug"),
+        ("color_jitter(1)", "unknown operation 'color_jitter'.*color_jitter.*random_erasing"),
         ("resize(72)|", "does not read as"),
         ("resize(72), flip_horizontal", "unknown operation"),
         ("__import__('os')", "unknown operation"),

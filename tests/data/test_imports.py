@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import big_align.data
 from big_align.data import loader, tokenizers, prompts, record_source, vocabulary
-from big_align.data.tar_source import TarSource
-from big_align.data.digits import digits_source, DIGIT_WORDS
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.sources.digits import digits_source, DIGIT_WORDS
 
 words = tokenizers.WordTokenizer(DIGIT_WORDS, 8)
 for source in (TarSource(sys.argv[1]), digits_source("test")):
@@ -26,7 +26,7 @@ def test_tar_and_arrays_need_neither_tensorflow_nor_jax(shards):
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("module", ["main", "big_align.build"])
+@pytest.mark.parametrize("module", ["main", "big_align.runs.build"])
 def test_nothing_else_imports_tensorflow(module):
     code = f"import sys, {module}; print('tensorflow' in sys.modules)"
     done = subprocess.run(

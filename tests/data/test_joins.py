@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from samples import make_members, write_tar
 
-from big_align import shard_files
-from big_align.data.joins import open_joins
-from big_align.data.loader import TrainLoader
-from big_align.data.mixture import MixtureLoader
-from big_align.data.tar_source import TarSource
-from big_align.data.tokenizers import NoTokenizer, WordTokenizer
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.mixture import MixtureLoader
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.joins import open_joins
+from big_align.data.precomputed.shard_files import CLUSTERS, EMBEDDINGS
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import NoTokenizer, WordTokenizer
 from big_align.errors import UserError
-from big_align.shard_files import CLUSTERS, EMBEDDINGS
 
 COUNTS = (7, 12, 5)
 NONE = 9

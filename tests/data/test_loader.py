@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from samples import encode_image, make_members, make_pixels, write_tar
 
-from big_align.data import image_ops, label_check
-from big_align.data.array_source import ArraySource
-from big_align.data.classes import ClassList, read_classes
-from big_align.data.loader import EvalLoader, TrainLoader
+from big_align.data.images import image_ops
+from big_align.data.labels import label_check
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.loading.loader import EvalLoader, TrainLoader
 from big_align.data.randomness import PositionRandom
-from big_align.data.tar_source import TarSource
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.sources.array_source import ArraySource
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import BrokenDataError, UserError
 
 WORDS = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
@@ -344,14 +345,14 @@ CLASSES = ClassList(
 )
 
 
-def make_labelled(labels, class_names=None) -> ArraySource:
+def make_labeled(labels, class_names=None) -> ArraySource:
     noise = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8, 3), np.uint8)
     return ArraySource(noise, [[]] * len(labels), labels, class_names=class_names)
 
 
-def test_the_text_of_a_labelled_image_is_a_template_with_its_class():
+def test_the_text_of_a_labeled_image_is_a_template_with_its_class():
     templates = ("{}", "n {} n")
-    source = make_labelled(np.arange(40) % 10)
+    source = make_labeled(np.arange(40) % 10)
     kept = {"classes": CLASSES, "templates": templates, "label_offset": 100}
     with make_loader(source, batch_size=40, **kept) as loader:
         batches = [loader.batch(step) for step in range(20)]
@@ -371,7 +372,7 @@ def test_the_text_of_a_labelled_image_is_a_template_with_its_class():
 
 
 def test_templates_and_descriptions_of_a_class_list():
-    source = make_labelled([3] * 8)
+    source = make_labeled([3] * 8)
     words = WordTokenizer(("a", "photo", "of", "number", "n", "3", ",", "."), length=9)
 
     def text_of(**choice):
@@ -449,7 +450,7 @@ def test_a_label_that_is_no_number_is_an_error_only_with_a_class_list(tmp_path):
 def test_sources_that_disagree_with_the_class_list():
     names = CLASSES.names
     for agreeing in (names, CLASSES.ids, [n.upper().replace(" ", "_") for n in names]):
-        source = make_labelled(np.arange(10), tuple(agreeing))
+        source = make_labeled(np.arange(10), tuple(agreeing))
         make_loader(source, classes=CLASSES).close()
     mixed = (*names[:4], *CLASSES.ids[4:])
     for class_names, message in (
@@ -465,7 +466,7 @@ def test_sources_that_disagree_with_the_class_list():
         ),
     ):
         with pytest.raises(UserError, match=message):
-            make_loader(make_labelled(np.arange(10), class_names), classes=CLASSES)
+            make_loader(make_labeled(np.arange(10), class_names), classes=CLASSES)
 
 
 def test_an_empty_source_is_refused():

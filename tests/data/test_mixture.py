@@ -6,18 +6,18 @@ import time
 import numpy as np
 import pytest
 
-from big_align.data.array_source import ArraySource
-from big_align.data.classes import ClassList, read_classes
-from big_align.data.loader import TrainLoader
-from big_align.data.mixture import (
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.mixture import (
     MixtureLoader,
     interleave,
     part_processes,
     part_rows,
     part_seed,
 )
-from big_align.data.tar_source import TarSource
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.sources.array_source import ArraySource
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import UserError
 
 WORDS = WordTokenizer(("number", "class", *map(str, range(100))), length=4)
@@ -113,14 +113,14 @@ def test_every_batch_has_exactly_the_counts_and_each_part_its_own_texts_and_labe
     names, _ = WORDS([f"class {n}" for n in range(5)])
     with make_mixture() as mixture:
         for batch in itertools.islice(mixture.iterate(0), 20):
-            labelled = marks(batch) == 0
-            assert labelled.sum() == 3 and (marks(batch)[~labelled] == 1).all()
+            labeled = marks(batch) == 0
+            assert labeled.sum() == 3 and (marks(batch)[~labeled] == 1).all()
             labels = np.array(shown(batch, 0)) % 5
-            np.testing.assert_array_equal(batch["label"][labelled], 10 + labels)
-            np.testing.assert_array_equal(batch["text"][labelled], names[labels])
-            assert (batch["label"][~labelled] == -1).all()  # whatever its source says
+            np.testing.assert_array_equal(batch["label"][labeled], 10 + labels)
+            np.testing.assert_array_equal(batch["text"][labeled], names[labels])
+            assert (batch["label"][~labeled] == -1).all()  # whatever its source says
             texts, _ = WORDS([f"number {n}" for n in shown(batch, 1)])
-            np.testing.assert_array_equal(batch["text"][~labelled], texts)
+            np.testing.assert_array_equal(batch["text"][~labeled], texts)
             assert batch["mask"].all()
 
 
@@ -233,12 +233,12 @@ def test_real_labels_and_captions_in_one_batch(data_dir):
     with open(f"{path}/classes.json") as file:
         assert classes.ids == tuple(entry["wnid"] for entry in json.load(file))
     words = WordTokenizer(tuple(sorted({w for n in classes.names for w in n.split()})), length=16)
-    labelled = TarSource(f"{path}/val-*.tar", caption="json.wnid", label="cls")
+    labeled = TarSource(f"{path}/val-*.tar", caption="json.wnid", label="cls")
     paired = TarSource(f"{data_dir}/flickr8k/dev-*.tar", caption="json.captions")
     rows = part_rows({"labels": 0.5, "pairs": 0.5}, 64)
     loaders = {
         "labels": TrainLoader(
-            labelled, "resize(16)", words, rows["labels"], classes=classes, templates=("{}",)
+            labeled, "resize(16)", words, rows["labels"], classes=classes, templates=("{}",)
         ),
         "pairs": TrainLoader(paired, "resize(16)", words, rows["pairs"]),
     }
@@ -251,5 +251,5 @@ def test_real_labels_and_captions_in_one_batch(data_dir):
         assert here.sum() == 32 and here.reshape(16, 4).sum(1).tolist() == [2] * 16
         np.testing.assert_array_equal(batch["text"][here], names[batch["label"][here]])
     for shard, index in ((0, 0), (0, 4039)):  # the label is that of its id
-        (wnid,), (label,) = labelled.read_text(shard, index)
+        (wnid,), (label,) = labeled.read_text(shard, index)
         assert classes.ids[label] == wnid

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from big_align.data.order import Order
+from big_align.data.loading.order import Order
 
 SIZES = np.array([7, 1, 0, 12, 5])
 N = int(SIZES.sum())
@@ -37,7 +37,7 @@ def test_a_position_does_not_depend_on_what_is_asked_with_it():
     assert list(zip(shards, indexes, strict=True)) == [together[p] for p in shuffled]
 
 
-def test_a_window_reads_only_neighbouring_shards():
+def test_a_window_reads_only_neighboring_shards():
     sizes = np.full(100, 50)
     order = Order(sizes, seed=0, window=200)
     touched = [len({s for s, _ in visit(order, w * 200, (w + 1) * 200)}) for w in range(25)]

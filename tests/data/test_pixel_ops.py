@@ -5,13 +5,13 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from samples import encode_image
 
-from big_align.data import image_workers, pixel_ops, rand_augment
-from big_align.data.image_ops import Transform
+from big_align.data.images import image_workers, pixel_ops, rand_augment
+from big_align.data.images.image_ops import Transform
 from big_align.data.randomness import PositionRandom
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 56, 3), np.uint8)
 SMOOTH = np.asarray(Image.fromarray(NOISE[:5, :7]).resize((56, 40), Image.Resampling.BICUBIC))
-GREY = np.repeat(NOISE[..., :1], 3, axis=-1)
+GRAY = np.repeat(NOISE[..., :1], 3, axis=-1)
 OPERATIONS = {operation.__name__[1:]: operation for operation in rand_augment.OPERATIONS}
 WITHOUT_MAGNITUDE = {"autocontrast", "equalize", "invert"}
 
@@ -26,7 +26,7 @@ def run(operation, pixels, *arguments) -> np.ndarray:
 
 
 def row(*values) -> np.ndarray:
-    """A picture of grey pixels in a row."""
+    """A picture of gray pixels in a row."""
     return np.repeat(np.uint8(values)[None, :, None], 3, axis=-1)
 
 
@@ -119,13 +119,13 @@ def test_hue_agrees_with_pillow(turn):
     assert np.abs(got - wanted).max() <= 8
 
 
-def test_grey_stays_grey():
+def test_gray_stays_gray():
     for factor in (0.0, 0.4, 1.8):
-        np.testing.assert_array_equal(run(pixel_ops.adjust_saturation, GREY, factor), GREY)
-        np.testing.assert_array_equal(run(pixel_ops.shift_hue, GREY, factor - 1), GREY)
-    np.testing.assert_array_equal(apply("color_jitter(0, 0, 1, 0.5)|grayscale(1)", GREY), GREY)
+        np.testing.assert_array_equal(run(pixel_ops.adjust_saturation, GRAY, factor), GRAY)
+        np.testing.assert_array_equal(run(pixel_ops.shift_hue, GRAY, factor - 1), GRAY)
+    np.testing.assert_array_equal(apply("color_jitter(0, 0, 1, 0.5)|grayscale(1)", GRAY), GRAY)
     for seed in range(20):
-        pixels = apply("color_jitter(0.8, 0.8, 0.8, 0.2)", GREY, seed)
+        pixels = apply("color_jitter(0.8, 0.8, 0.8, 0.2)", GRAY, seed)
         assert (pixels == pixels[..., :1]).all()
 
 
@@ -149,7 +149,7 @@ def test_jitter_draws_its_factors_uniformly_and_its_orders_equally(monkeypatch):
     assert len(counts) == 24 and max(counts) < 90 and min(counts) > 15  # 50, deviation 7
 
 
-def test_blur_keeps_flat_colour_and_mean_and_takes_variance():
+def test_blur_keeps_flat_color_and_mean_and_takes_variance():
     flat = np.full((20, 20, 3), (10, 100, 200), np.uint8)
     np.testing.assert_array_equal(apply("gaussian_blur(1, 2, 2)", flat), flat)
     mild, strong = (apply(f"gaussian_blur(1, {s}, {s})").astype(float) for s in (0.7, 2.0))
@@ -199,7 +199,7 @@ def test_solarize_posterize_and_invert_by_hand():
     np.testing.assert_array_equal(run(OPERATIONS["solarize"], NOISE, 1.0, 1), 255 - NOISE)
 
 
-@pytest.mark.parametrize("pixels", [NOISE, SMOOTH, NOISE // 3 + 40, GREY[:3, :3] * 0 + 9])
+@pytest.mark.parametrize("pixels", [NOISE, SMOOTH, NOISE // 3 + 40, GRAY[:3, :3] * 0 + 9])
 def test_tables_of_histograms_are_those_of_pillow(pixels):
     picture = Image.fromarray(pixels)
     for name, reference in (
@@ -210,7 +210,7 @@ def test_tables_of_histograms_are_those_of_pillow(pixels):
 
 
 def test_moves_by_hand():
-    """Magnitude 10 on 40 rows and 56 columns; what moves in has the mean colour."""
+    """Magnitude 10 on 40 rows and 56 columns; what moves in has the mean color."""
     right, up = (run(OPERATIONS[n], NOISE, 1.0, s) for n, s in
                  (("translate_x", 1), ("translate_y", -1)))  # fmt: skip
     np.testing.assert_array_equal(right[:, 25:], NOISE[:, :-25])  # 0.45 x 56 = 25.2
@@ -273,8 +273,8 @@ def test_operations_are_drawn_uniformly_and_their_magnitudes_normally(monkeypatc
     assert shares.min() == 0 and shares.max() == 1 and (shares == 0.4).sum() > 50
 
 
-def test_without_colours_what_changes_them_is_not_drawn(monkeypatch):
-    kept = {operation.__name__[1:] for operation in rand_augment.COLOUR_KEEPING}
+def test_without_colors_what_changes_them_is_not_drawn(monkeypatch):
+    kept = {operation.__name__[1:] for operation in rand_augment.COLOR_KEEPING}
     left_out = {"invert", "posterize", "solarize", "solarize_add", "color", "contrast"}
     assert kept == OPERATIONS.keys() - left_out
     drawn = []
@@ -282,8 +282,8 @@ def test_without_colours_what_changes_them_is_not_drawn(monkeypatch):
         lambda picture, share, sign, name=name: drawn.append(name) or picture
         for name in sorted(kept)
     ]
-    monkeypatch.setattr(rand_augment, "COLOUR_KEEPING", tuple(recorders))
-    text = "rand_augment(400, 9, colours=False)"
+    monkeypatch.setattr(rand_augment, "COLOR_KEEPING", tuple(recorders))
+    text = "rand_augment(400, 9, colors=False)"
     np.testing.assert_array_equal(apply(text), NOISE)
     assert set(drawn) == kept and abs(len(drawn) - 200) < 60
 

@@ -1,7 +1,7 @@
 import pytest
 
-from big_align.data.classes import ClassList, read_classes
-from big_align.data.prompts import choose_templates, fill_templates
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.labels.prompts import choose_templates, fill_templates
 
 
 def test_every_name_goes_into_every_template():

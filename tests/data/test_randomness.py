@@ -11,7 +11,7 @@ def draw(seed: int, position: int, count: int) -> list[float]:
 
 
 def test_numbers_are_uniform_and_independent():
-    """Along one stream, and across neighbouring positions and seeds at the same draw."""
+    """Along one stream, and across neighboring positions and seeds at the same draw."""
     streams = (
         draw(0, 0, 40_000),
         [draw(0, position, 1)[0] for position in range(40_000)],

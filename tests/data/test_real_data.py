@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from big_align.data.loader import EvalLoader, TrainLoader
-from big_align.data.sources import split_member
-from big_align.data.tar_source import TarSource
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.examples import split_member
+from big_align.data.loading.loader import EvalLoader, TrainLoader
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import WordTokenizer
 
 
 def test_flickr8k_test_has_five_captions_each(data_dir):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from samples import encode_image, make_pixels
 
-from big_align.data import record_source
-from big_align.data.record_source import TFDSSource, TFRecordSource
-from big_align.data.sources import BrokenExample
+from big_align.data.examples import BrokenExample
+from big_align.data.sources import record_source
+from big_align.data.sources.record_source import TFDSSource, TFRecordSource
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from big_align.data.byte_pairs import byte_letters, character_class
-from big_align.data.roberta_tokenizer import RobertaTokenizer
+from big_align.data.text.byte_pairs import byte_letters, character_class
+from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from tests.data.byte_pair_files import SPECIALS, write_byte_pairs
 
 MERGES = ["a t", "c at", "Ġ cat", "' s", "Ġ Ġ", "Ã ©"]

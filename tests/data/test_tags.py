@@ -6,15 +6,15 @@ import json
 import numpy as np
 import pytest
 
-from big_align.data.array_source import ArraySource
-from big_align.data.classes import ClassList
-from big_align.data.loader import TrainLoader
-from big_align.data.mixture import MixtureLoader
-from big_align.data.tag_counting import choose_tags, list_nouns, read_names
-from big_align.data.tag_extraction import TagExtractor, Tagger
-from big_align.data.tag_list import make_tag_list, read_tag_list, weigh, write_tag_list
-from big_align.data.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
-from big_align.data.word_net import WordNet
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.word_net import WordNet
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.mixture import MixtureLoader
+from big_align.data.sources.array_source import ArraySource
+from big_align.data.tags.tag_counting import choose_tags, list_nouns, read_names
+from big_align.data.tags.tag_extraction import TagExtractor, Tagger
+from big_align.data.tags.tag_list import make_tag_list, read_tag_list, weigh, write_tag_list
+from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
 from big_align.errors import UserError
 
 NAMES = (

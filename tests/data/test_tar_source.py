@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from samples import encode_image, make_members, make_pixels, write_tar
 
-from big_align.data import tar_source
-from big_align.data.classes import ClassList
-from big_align.data.loader import EvalLoader, TrainLoader
-from big_align.data.sources import BrokenExample, WrongLabel
-from big_align.data.tar_source import TarSource
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.examples import BrokenExample, WrongLabel
+from big_align.data.labels.classes import ClassList
+from big_align.data.loading.loader import EvalLoader, TrainLoader
+from big_align.data.sources import tar_source
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import UserError
 
 
@@ -89,7 +89,7 @@ def test_scan_equals_tarfile(tmp_path, kind):
     assert found == wanted
 
 
-def test_keys_group_members_that_are_not_neighbours(tmp_path):
+def test_keys_group_members_that_are_not_neighbors(tmp_path):
     members = sorted((part for n in range(3) for part in make_members(n)), key=lambda m: m[0][-3:])
     source = TarSource(write_tar(tmp_path / "x.tar", members))
     assert [e.captions for e in read_all(source)] == [["number 0"], ["number 1"], ["number 2"]]

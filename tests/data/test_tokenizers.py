@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from big_align.data.classes import ClassList, read_classes, write_classes
-from big_align.data.clip_tokenizer import clean_text
-from big_align.data.tokenizers import (
+from big_align.data.labels.classes import ClassList, read_classes, write_classes
+from big_align.data.text.clip_tokenizer import clean_text
+from big_align.data.text.tokenizers import (
     ClassNameTokenizer,
     ClipTokenizer,
     WordPieceTokenizer,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from big_align.data.word_net import WordNet
+from big_align.data.labels.word_net import WordNet
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
-"""Images whose colour is their number, tags of one word, and an embedder with given logits."""
+"""Images whose color is their number, tags of one word, and an embedder with given logits."""
 
 import numpy as np
 
-from big_align.data.array_source import ArraySource
-from big_align.data.tag_extraction import TagExtractor
-from big_align.data.tag_list import make_tag_list, write_tag_list
-from big_align.embedding import Embedder
+from big_align.data.sources.array_source import ArraySource
+from big_align.data.tags.tag_extraction import TagExtractor
+from big_align.data.tags.tag_list import make_tag_list, write_tag_list
+from big_align.evaluators.embedder import Embedder
 
 TAGS = ("dog", "ball", "grass", "sky")
 COUNTS = (40, 30, 20, 10)
@@ -34,13 +34,13 @@ class Ids:
 
 
 class GivenLogits(Embedder):
-    """Looks the logits of an image up by its colour."""
+    """Looks the logits of an image up by its color."""
 
     def __init__(self, logits, batch_size=4):
         self.logits = np.asarray(logits, np.float32)
         self.batch_size, self.rows = batch_size, np.arange(batch_size)
 
-    def recognise(self, batches, count):
+    def recognize(self, batches, count):
         rows = [(self.logits[b["image"][:, 0, 0, 0]], b["mask"]) for b in batches]
         return tuple(np.concatenate(x)[:count] for x in zip(*rows, strict=True))
 
@@ -63,6 +63,6 @@ def make_source(captions, labels=None, broken=(), class_names=None):
             found = super().read_text(shard, index)[0]
             return found, tuple(labels[index]) if labels else ()
 
-    colour = np.arange(len(captions), dtype=np.uint8)
-    image = np.broadcast_to(colour[:, None, None, None], (len(captions), 2, 2, 3))
-    return Source(image, captions, None, "colours", class_names)
+    color = np.arange(len(captions), dtype=np.uint8)
+    image = np.broadcast_to(color[:, None, None, None], (len(captions), 2, 2, 3))
+    return Source(image, captions, None, "colors", class_names)

@@ -6,7 +6,7 @@ import pytest
 from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
 from big_align.evaluators.few_shot import FewShot, draw_shots
 from big_align.evaluators.zero_shot import measure_accuracy
-from tests.evaluators.colours import ColourEmbedder, make_source, tokenize
+from tests.evaluators.colors import ColorEmbedder, make_source, tokenize
 
 
 def unit(x):
@@ -36,7 +36,7 @@ def make_regression(seed=0, temperature=0.1):
     return zimg, texts, label, CosineRegression(zimg, label, texts, temperature, tolerance=1e-4)
 
 
-def test_strong_regularisation_keeps_the_texts_and_weak_one_fits_the_images():
+def test_strong_regularization_keeps_the_texts_and_weak_one_fits_the_images():
     zimg, texts, label, regression = make_regression()
     kept = regression.fit(1e6)
     np.testing.assert_allclose(kept.vectors, texts, atol=1e-5)
@@ -67,22 +67,22 @@ def test_nothing_nearby_is_better_than_the_fit():
 
 
 def test_images_beside_their_texts_are_named_with_any_number_of_shots():
-    """Eight colours a class, near the colour of the class's text; labels 1, 3 and 5 of six."""
+    """Eight colors a class, near the color of the class's text; labels 1, 3 and 5 of six."""
     rng = np.random.default_rng(0)
-    centres = 3 * np.eye(6, 16)
-    table = np.vstack([centres, np.repeat(centres, 8, 0) + 0.2 * rng.normal(size=(48, 16))])
+    centers = 3 * np.eye(6, 16)
+    table = np.vstack([centers, np.repeat(centers, 8, 0) + 0.2 * rng.normal(size=(48, 16))])
     label = np.repeat([1, 3, 5], 8)
     source = make_source(6 + 8 * label + np.tile(np.arange(8), 3), label)
     names = tuple(str(c) for c in range(6))
     evaluate = FewShot(
         source, "resize(2)", tokenize, source, names, ("a photo of {}",), shots=(1, 4), draws=2
     )
-    result = evaluate(ColourEmbedder(table))
+    result = evaluate(ColorEmbedder(table))
     assert result["text_0shot"] == 1
     for name in ("linear_1shot", "linear_4shot", "text_1shot", "text_4shot"):
         assert result[name] == 1 and result[f"{name}_std"] == 0
     assert set(FewShot(source, "resize(2)", tokenize, source, shots=(2,))(
-        ColourEmbedder(table)
+        ColorEmbedder(table)
     )) == {"linear_2shot", "linear_2shot_std"}
 
 
@@ -94,7 +94,7 @@ def test_mean_and_spread_are_over_draws_that_differ():
 
     def run(draws):
         evaluate = FewShot(source, "resize(2)", tokenize, source, shots=(1, 16), draws=draws)
-        return evaluate(ColourEmbedder(table))
+        return evaluate(ColorEmbedder(table))
 
     one, three = run(1), run(3)
     assert one["linear_1shot_std"] == 0 < three["linear_1shot_std"] < 0.3
@@ -116,7 +116,7 @@ def test_a_source_whose_classes_are_in_another_order_is_an_error():
 
 
 def test_bad_input_is_named():
-    embedder = ColourEmbedder(np.eye(3))
+    embedder = ColorEmbedder(np.eye(3))
     source = make_source([0, 1, 2] * 5, [0, 1, 7] * 5)
     with pytest.raises(ValueError, match="label 7 is not in the 2 class names"):
         FewShot(source, "resize(2)", tokenize, source, ("0", "1"), shots=(1,))(embedder)

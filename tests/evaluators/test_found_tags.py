@@ -55,7 +55,7 @@ def test_the_given_captions_decide_what_is_missed(tmp_path):
 
 
 def test_the_frequent_ones_found_by_the_model_score_as_the_baseline(tmp_path):
-    """A recogniser that has learned nothing but frequency is no better than frequency."""
+    """A recognizer that has learned nothing but frequency is no better than frequency."""
     frequent = np.broadcast_to([4.0, 3.0, 2.0, 1.0], (3, 4))
     for top_k in (1, 2, 3):
         result = make(tmp_path, top_k=top_k)(GivenLogits(frequent))
@@ -91,5 +91,5 @@ def test_what_does_not_fit_is_one_error(tmp_path):
         make(tmp_path, top_k=-2)
     with pytest.raises(ValueError, match="must read all captions"):
         make(tmp_path, [["a dog"], ["a ball"], ["sky"]])(GivenLogits(LOGITS))
-    with pytest.raises(ValueError, match="recognises 2 tags, and .*tags.json has 4"):
+    with pytest.raises(ValueError, match="recognizes 2 tags, and .*tags.json has 4"):
         make(tmp_path)(GivenLogits(np.zeros((3, 2))))

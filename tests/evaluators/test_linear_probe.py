@@ -11,7 +11,7 @@ from big_align.evaluators.features import mark_classes, rarest_classes, shuffle_
 from big_align.evaluators.linear_probe import LinearProbe, rate, search_strength
 from big_align.evaluators.logistic_regression import LinearClassifier, LogisticRegression
 from big_align.evaluators.scores import accuracy, map_11_point
-from tests.evaluators.colours import ColourEmbedder, make_source
+from tests.evaluators.colors import ColorEmbedder, make_source
 
 
 def make_features(count=300, dim=10, classes=5, seed=0):
@@ -102,7 +102,7 @@ def test_where_it_starts_and_the_order_of_examples_change_no_optimum():
     )
 
 
-def test_fewer_examples_than_features_and_weak_regularisation():
+def test_fewer_examples_than_features_and_weak_regularization():
     """Separable data: the loss nears 0 and the optimum is still reached, in relation to it."""
     features, label = make_features(count=40, dim=64)
     strength = 1e-4
@@ -127,7 +127,7 @@ def test_the_search_finds_every_peak(peak):
     np.testing.assert_allclose(visited[:7], 10.0 ** np.arange(6, -7, -2))
 
 
-def test_the_search_starts_at_neighbours_and_prefers_strong_regularisation():
+def test_the_search_starts_at_neighbors_and_prefers_strong_regularization():
     starts = {}
 
     def fit(strength, start):
@@ -153,18 +153,18 @@ def test_the_search_finds_the_best_of_the_whole_grid():
     assert measure(classifier) >= grid[best] - 1e-3
 
 
-def test_separable_colours_are_all_named():
+def test_separable_colors_are_all_named():
     rng = np.random.default_rng(0)
-    colours = rng.integers(0, 30, 200)
+    colors = rng.integers(0, 30, 200)
     table = rng.normal(size=(30, 40))
-    sources = [make_source(c, 10 + c % 3) for c in (colours, colours[:90], colours[:50])]
+    sources = [make_source(c, 10 + c % 3) for c in (colors, colors[:90], colors[:50])]
     for score in ("accuracy", "mean_per_class", "mean_top1_top5"):
         probe = LinearProbe(sources[1], "resize(2)", sources[0], score=score)
-        result = probe(ColourEmbedder(table))
+        result = probe(ColorEmbedder(table))
         assert result[score] == result[f"validation_{score}"] == 1
-        assert result == probe(ColourEmbedder(table, batch_size=4))
+        assert result == probe(ColorEmbedder(table, batch_size=4))
     probe = LinearProbe(sources[1], "resize(2)", sources[0], sources[2], what="embedding")
-    assert probe(ColourEmbedder(table))["accuracy"] == 1
+    assert probe(ColorEmbedder(table))["accuracy"] == 1
 
 
 def test_the_final_fit_is_on_training_and_validation_set(monkeypatch):
@@ -176,9 +176,9 @@ def test_the_final_fit_is_on_training_and_validation_set(monkeypatch):
             super().__init__(features, label, *rest, **options)
 
     monkeypatch.setattr(linear_probe, "LogisticRegression", Recorded)
-    colours = [0] * 10 + [1] * 5 + [2]
-    source = make_source(colours, [4 + c for c in colours])
-    LinearProbe(source, "resize(2)", source)(ColourEmbedder(np.eye(3)))
+    colors = [0] * 10 + [1] * 5 + [2]
+    source = make_source(colors, [4 + c for c in colors])
+    LinearProbe(source, "resize(2)", source)(ColorEmbedder(np.eye(3)))
     assert sizes == [[8, 4, 1], [10, 5, 1]]  # A fifth of each class, rounded down.
 
 
@@ -203,16 +203,16 @@ def test_ties_of_map_are_told_apart_by_cross_entropy():
 
 
 def test_mean_average_precision_of_several_labels_by_hand():
-    """Class 7 is red, class 2 red or green, class 5 grey; blue is of no class."""
+    """Class 7 is red, class 2 red or green, class 5 gray; blue is of no class."""
     labels = [[7, 2], [2, -1], [-1, -1], [5, -1]]
-    colours = list(range(4)) * 10
-    train = make_source(colours, [labels[c] for c in colours])
-    embedder = ColourEmbedder(3 * np.eye(4))
+    colors = list(range(4)) * 10
+    train = make_source(colors, [labels[c] for c in colors])
+    embedder = ColorEmbedder(3 * np.eye(4))
     for validation in (None, train):
         probe = LinearProbe(train, "resize(2)", train, validation, score="map_11_point")
         result = probe(embedder)
         assert result["map_11_point"] == result["validation_map_11_point"] == 1
-    # A second grey is of no class: it ranks level with the first, at a precision of 1/2.
+    # A second gray is of no class: it ranks level with the first, at a precision of 1/2.
     test = make_source([0, 1, 2, 3, 3], [*labels, [-1, -1]])
     result = LinearProbe(test, "resize(2)", train, score="map_11_point")(embedder)
     assert result["map_11_point"] == pytest.approx((1 + 1 + 1 / 2) / 3)
@@ -221,17 +221,17 @@ def test_mean_average_precision_of_several_labels_by_hand():
 def test_images_without_a_label_are_negative_for_all_classes():
     """Half of the reds have no label: the probability of red falls to one half."""
     table = np.eye(3) * 3
-    colours = [0, 1, 2] * 40
-    some = [[c] if c < 2 else [-1] for c in colours]
-    half = [[c] if c == 1 or (c == 0 and n % 2) else [-1] for n, c in enumerate(colours)]
+    colors = [0, 1, 2] * 40
+    some = [[c] if c < 2 else [-1] for c in colors]
+    half = [[c] if c == 1 or (c == 0 and n % 2) else [-1] for n, c in enumerate(colors)]
     for labels, expected in ((some, 1), (half, 1 / 2)):
         present = mark_classes([tuple(c for c in row if c >= 0) for row in labels])
-        classifier = LogisticRegression(np.float32(table[colours]), present, 2).fit(1e-4)
+        classifier = LogisticRegression(np.float32(table[colors]), present, 2).fit(1e-4)
         probability = 1 / (1 + np.exp(-classifier.scores(np.float32(table))))
         np.testing.assert_allclose(probability[0], [expected, 0], atol=0.02)
         assert probability[2].max() < 0.02
-    source = make_source(colours, half)
-    result = LinearProbe(source, "resize(2)", source, score="map_11_point")(ColourEmbedder(table))
+    source = make_source(colors, half)
+    result = LinearProbe(source, "resize(2)", source, score="map_11_point")(ColorEmbedder(table))
     assert result["map_11_point"] == pytest.approx((1 / 2 + 1) / 2)
 
 
@@ -242,20 +242,20 @@ def test_one_label_each_is_split_and_ranked_as_a_case_of_several():
     several = mark_classes([(0, 1), (0,), (), (1, 2), (0, 2)])
     assert rarest_classes(several).tolist() == [1, 0, -1, 1, 2]
     # Rows that are filled up, and labels with gaps, change nothing.
-    colours = np.random.default_rng(0).integers(0, 30, 120)
+    colors = np.random.default_rng(0).integers(0, 30, 120)
     table = np.random.default_rng(1).normal(size=(30, 6))
-    plain, filled = (make_source(colours, x) for x in (
-        colours % 3, [[4 + 2 * c, -1] for c in colours % 3]
+    plain, filled = (make_source(colors, x) for x in (
+        colors % 3, [[4 + 2 * c, -1] for c in colors % 3]
     ))
     found = [
-        LinearProbe(source, "resize(2)", source, score="map_11_point")(ColourEmbedder(table))
+        LinearProbe(source, "resize(2)", source, score="map_11_point")(ColorEmbedder(table))
         for source in (plain, filled)
     ]
     assert found[0] == found[1] and found[0]["map_11_point"] > 1 / 3
 
 
 def test_labels_that_cannot_be_ranked_are_named():
-    embedder = ColourEmbedder(np.eye(3))
+    embedder = ColorEmbedder(np.eye(3))
     good = make_source([0, 1] * 5, [[0, 1], [1, -1]] * 5)
 
     def probe(*sources, **options):
@@ -271,7 +271,7 @@ def test_labels_that_cannot_be_ranked_are_named():
         probe(lone, lone)
     with pytest.raises(ValueError, match="probe.train_source: no example has a label"):
         probe(good, make_source([0, 1], None))
-    with pytest.raises(ValueError, match="colours: 0: it has the labels 0, 1, where one is wanted"):
+    with pytest.raises(ValueError, match="colors: 0: it has the labels 0, 1, where one is wanted"):
         LinearProbe(good, "resize(2)", good)(embedder)
 
 
@@ -288,12 +288,12 @@ def test_sources_that_name_other_classes_are_an_error():
 
 
 def test_bad_input_is_named():
-    good, embedder = make_source([0, 1] * 5, [0, 1] * 5), ColourEmbedder(np.eye(3))
+    good, embedder = make_source([0, 1] * 5, [0, 1] * 5), ColorEmbedder(np.eye(3))
     with pytest.raises(ValueError, match="source: 1 classes, 2 among them, have no example in"):
         LinearProbe(make_source([2], [2]), "resize(2)", good)(embedder)
     with pytest.raises(ValueError, match="validation_source: 2 classes, 2 among them"):
         LinearProbe(good, "resize(2)", good, make_source([0, 1], [2, 3]))(embedder)
-    with pytest.raises(ValueError, match="train_source: 1 of 2 examples, colours: 0 the first"):
+    with pytest.raises(ValueError, match="train_source: 1 of 2 examples, colors: 0 the first"):
         LinearProbe(good, "resize(2)", make_source([0, 1], [-1, 1]))(embedder)
     with pytest.raises(ValueError, match="no class has enough examples to take a share of 0.2"):
         LinearProbe(*(make_source([0, 1], [0, 1]) if i != 1 else "resize(2)" for i in range(3)))(

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import command_line, evaluate, interop
+import big_align
+from big_align import interop
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
-from big_align.interop import architecture
+from big_align.interop.formats import architecture
+from big_align.runs import command_line, evaluate
 from tests.models.drawn_variables import draw_variables
 from tests.runs import TINY, Run
 
@@ -127,7 +129,7 @@ def check_exports(tmp_path, workdir, config, formats, *flags):
     expected = score(config, workdir, *flags)
     assert len(expected) >= 4
     for name in formats:
-        interop.save(tmp_path / name, interop.load(workdir), format=name)
+        interop.save(tmp_path / name, big_align.load(workdir), format=name)
         exported = f"--config.init.all={tmp_path / name}"
         assert score(config, tmp_path / "new", *flags, exported) == expected, name
     assert not (tmp_path / "new").exists()

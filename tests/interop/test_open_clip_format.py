@@ -9,9 +9,9 @@ from safetensors.numpy import load_file
 
 from big_align import interop
 from big_align.errors import WeightsMismatch
-from big_align.interop import architecture, open_clip_format
-from big_align.interop.open_clip_configs import find_ratio
-from big_align.interop.weight_files import write_safetensors
+from big_align.interop.arrays.weight_files import write_safetensors
+from big_align.interop.formats import architecture, open_clip_format
+from big_align.interop.formats.open_clip_configs import find_ratio
 from tests.models.drawn_variables import draw_variables
 
 TOWER = {"width": 64, "depth": 2, "mlp_dim": 100, "heads": 4, "layer_norm_eps": 1e-5}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from big_align import interop
-from big_align.data.roberta_tokenizer import RobertaTokenizer
+from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.errors import UserError
-from big_align.interop import architecture, text_files
+from big_align.interop.formats import architecture, text_files
 from tests.data.byte_pair_files import CORPUS, write_byte_pairs
 from tests.models.drawn_variables import draw_variables
 
@@ -99,7 +99,7 @@ def make_folder(folder: pathlib.Path, node, **files) -> pathlib.Path:
     return folder
 
 
-def test_folders_are_recognised(tmp_path, node):
+def test_folders_are_recognized(tmp_path, node):
     """The published folder has no class of its tokenizer, only that of its model."""
     published = make_folder(
         tmp_path / "a", node, config={"model_type": "roberta"}, tokenizer_config={}

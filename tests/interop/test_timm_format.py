@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 
 from big_align import interop
 from big_align.errors import WeightFileError, WeightsMismatch
-from big_align.interop import architecture, timm_format
-from big_align.interop.weight_files import write_safetensors
+from big_align.interop.arrays.weight_files import write_safetensors
+from big_align.interop.formats import architecture, timm_format
 from tests.models.drawn_variables import draw_variables
 
 CLIP = {"patch_bias": False, "input_norm": True, "layer_norm_eps": 1e-5}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from big_align.errors import WeightFileError
-from big_align.interop.weight_files import open_weights, write_safetensors
+from big_align.interop.arrays.weight_files import open_weights, write_safetensors
 from tests.interop.torch_archives import (
     ORDERED,
     STORAGES,

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from big_align import interop
 from big_align.errors import WeightsMismatch
-from big_align.interop import architecture
+from big_align.interop.formats import architecture
 from tests.runs import ROOT
 
 TOLERANCE = dict(atol=1e-4, rtol=1e-4)
@@ -44,7 +44,7 @@ def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
     loaded = interop.load(folder)
     inputs = (jnp.asarray(io["pixel_values"]),) if loaded.kind == "image" else texts_of(io)
     pooled, tokens = apply(loaded, *inputs)
-    if name in ("mlcd-vision", "resnet"):  # MLCD's tokens are those before the last normalisation
+    if name in ("mlcd-vision", "resnet"):  # MLCD's tokens are those before the last normalization
         np.testing.assert_allclose(pooled, io["pooler_output"], **TOLERANCE)
         return
     expected = io["last_hidden_state"]

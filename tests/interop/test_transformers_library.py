@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import big_align
 from big_align import interop
-from big_align.data.image_ops import Transform
-from big_align.data.tokenizers import ClipTokenizer, WordPieceTokenizer
-from big_align.interop.weight_files import write_safetensors
+from big_align.data.images.image_ops import Transform
+from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer
+from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.models.dual_encoder import normalize_image
 from tests.runs import Run
 
@@ -47,7 +48,7 @@ def train(vocabulary, tmp_path_factory):
             config = f"tests/interop/tiny_pairs.py:{name}"
             run = Run(workdir, tokenizer, config=config, devices=1)
             assert run.wait() == 0, run.err
-            trained[name] = interop.load(workdir)
+            trained[name] = big_align.load(workdir)
         return trained[name]
 
     return train
@@ -125,7 +126,7 @@ def test_image_towers_that_were_trained_are_opened(train, tmp_path, name, archit
         np.testing.assert_allclose(theirs.pooler_output, np.tanh(pooled), **TOLERANCE)
     else:
         np.testing.assert_allclose(theirs.pooler_output.reshape(pooled.shape), pooled, **TOLERANCE)
-    if name not in ("clip", "mlcd"):  # their tokens are those before the last normalisation
+    if name not in ("clip", "mlcd"):  # their tokens are those before the last normalization
         np.testing.assert_allclose(hidden[:, -tokens.shape[1] :], tokens, **TOLERANCE)
 
 

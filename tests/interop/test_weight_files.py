@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from big_align.errors import WeightFileError
-from big_align.interop.stored_arrays import DTYPES, BinaryFile
-from big_align.interop.weight_files import Prefixed, open_weights, write_folder, write_safetensors
+from big_align.interop.arrays.stored_arrays import DTYPES, BinaryFile
+from big_align.interop.arrays.weight_files import (
+    Prefixed,
+    open_weights,
+    write_folder,
+    write_safetensors,
+)
 from tests.interop.weight_checks import assert_same, read_all, refuse
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int16)}
@@ -315,7 +320,7 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
 READ_AND_CONVERT = """
 import resource, sys
 import numpy as np
-from big_align.interop.weight_files import open_weights
+from big_align.interop.arrays.weight_files import open_weights
 with open_weights(sys.argv[1]) as weights:
     ours = {name: np.ascontiguousarray(array.T) for name, array in weights.items()}
 assert sum(array.nbytes for array in ours.values()) == 2_000_000_000

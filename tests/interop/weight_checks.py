@@ -3,7 +3,7 @@
 import pytest
 
 from big_align.errors import WeightFileError
-from big_align.interop.weight_files import open_weights
+from big_align.interop.arrays.weight_files import open_weights
 
 
 def read_all(path):

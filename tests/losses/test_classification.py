@@ -18,7 +18,7 @@ def draw_logits(seed=0):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_equals_optax_on_the_labelled_rows_alone(smoothing):
+def test_equals_optax_on_the_labeled_rows_alone(smoothing):
     logits = draw_logits()
     targets = optax.smooth_labels(jax.nn.one_hot(LABEL[REAL], 5), smoothing)
 
@@ -64,7 +64,7 @@ def test_bfloat16_logits_give_a_float32_loss():
     assert softmax_cross_entropy(draw_logits().astype("bfloat16"), LABEL, MASK).dtype == "float32"
 
 
-def test_metrics_count_hits_of_labelled_rows_and_labels_beyond_the_last_class():
+def test_metrics_count_hits_of_labeled_rows_and_labels_beyond_the_last_class():
     logits = jax.nn.one_hot(jnp.array([3, 0, 0, 0, 2, 2, 1, 4]), 5)
     metrics = measure_batch(logits, LABEL, MASK)
     assert metrics["accuracy"] == 3 / 4 and metrics["labels_outside"] == 2

@@ -170,7 +170,7 @@ def test_all_positive_or_no_negative_is_finite():
 
 def test_extremes_are_finite_and_a_nan_is_not_hidden(loss):
     zimg, centers, labels = draw()
-    # Angles of exactly 0 and pi, where the slope of an arccosine is infinite; a centre of zeros.
+    # Angles of exactly 0 and pi, where the slope of an arccosine is infinite; a center of zeros.
     centers = centers.at[labels[0, 0]].set(zimg[0]).at[labels[1, 0]].set(-zimg[1])
     centers = centers.at[labels[2, 0]].set(0)
     assert_finite(differentiate(loss, zimg, centers, labels, scale=1e4))

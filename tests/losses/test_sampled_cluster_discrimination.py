@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from big_align import sharding
-from big_align.class_table import draw_rows, pad_rows
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.row_tables import draw_rows, pad_rows
 
 PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
 OPTIONS = {"scale": 6.0, "margin": 0.3}
@@ -25,7 +25,7 @@ CASES = {
     "only positives": {"b": 9, "k": 40, "ratio": 0.0},
     "everything": {"b": 9, "k": 37, "ratio": 1.0},
     "all positive": {"b": 4, "k": 5, "l": 5},
-    "no labels": {"b": 8, "k": 20, "unlabelled": True},
+    "no labels": {"b": 8, "k": 20, "unlabeled": True},
     "fewer classes than devices": {"b": 8, "k": 3, "l": 2, "ratio": 0.5},
 }
 
@@ -34,7 +34,7 @@ def make_mesh(data, fsdp):
     return sharding.make_mesh(fsdp, jax.devices()[: data * fsdp])
 
 
-def make_batch(b, k, l=3, masked=False, repeated=False, unlabelled=False, seed=0):  # noqa: E741
+def make_batch(b, k, l=3, masked=False, repeated=False, unlabeled=False, seed=0):  # noqa: E741
     rng = np.random.default_rng(seed)
     zimg, centers = rng.normal(size=(b, D)), rng.normal(size=(k, D))
     zimg /= np.linalg.norm(zimg, axis=1, keepdims=True)
@@ -45,7 +45,7 @@ def make_batch(b, k, l=3, masked=False, repeated=False, unlabelled=False, seed=0
         labels[rng.random(b) < 0.3] = -1
         labels[rng.random((b, l)) < 0.3] = -1
         labels[0, 0] = k
-    if unlabelled:
+    if unlabeled:
         labels[:] = -1
     return jnp.float32(zimg), jnp.float32(centers), jnp.asarray(labels, jnp.int32)
 

@@ -1,4 +1,4 @@
-"""Random variables for a model, without compiling its initialisation."""
+"""Random variables for a model, without compiling its initialization."""
 
 import flax.linen as nn
 import jax

@@ -9,7 +9,7 @@ import numpy as np
 from flax import traverse_util
 from safetensors.numpy import load_file
 
-from big_align.interop import mapping
+from big_align.interop.tables import mapping
 from big_align.models.dual_encoder import DualEncoder
 
 UNUSED = ("num_batches_tracked", "pooler.", "logit_scale", "temperature")

@@ -22,7 +22,7 @@ def make_model(**settings):
 
 
 # Published by OpenAI (B, L) and LAION (H), without the projection: for each block 12 width^2 + 13
-# width, the tables of 49408 words and 77 positions, and the final normalisation.
+# width, the tables of 49408 words and 77 positions, and the final normalization.
 @pytest.mark.parametrize(
     "variant, published", [("b", 63_165_952), ("l", 123_060_480), ("h", 352_984_064)]
 )

@@ -1,4 +1,4 @@
-"""Dual encoders against golden numbers of ALIGN and CLIP, and their colours, sizes and lengths."""
+"""Dual encoders against golden numbers of ALIGN and CLIP, and their colors, sizes and lengths."""
 
 import json
 
@@ -160,7 +160,7 @@ def test_clip_has_the_published_number_of_parameters(variant, words, dim, publis
     assert sum(x.size for x in jax.tree.leaves(shapes)) == published
 
 
-def test_uint8_equals_standardised_floats():
+def test_uint8_equals_standardized_floats():
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
     model = make_model(image_mean=mean, image_std=std)
     variables, (image, *_) = make_variables(model), make_batch()

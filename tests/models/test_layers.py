@@ -1,4 +1,4 @@
-"""Batch normalisation by groups, stochastic depth, attention."""
+"""Batch normalization by groups, stochastic depth, attention."""
 
 import functools
 
@@ -30,7 +30,7 @@ def make_variables():
 
 
 @functools.partial(jax.jit, static_argnames="group_size")
-def normalise(x, group_size=None):
+def normalize(x, group_size=None):
     """Returns the result, the new running statistics and gradients."""
     variables = make_variables()
 
@@ -50,7 +50,7 @@ def assert_close(a, b, **tolerance):
 
 def test_one_group_of_everything_is_the_whole_batch():
     x = make_activations()
-    assert_close(normalise(x, SHAPE[0]), normalise(x, None))
+    assert_close(normalize(x, SHAPE[0]), normalize(x, None))
 
 
 def test_whole_batch_equals_flax():
@@ -75,15 +75,15 @@ def test_hand_computed_statistics():
 
 def test_each_group_is_as_if_alone():
     x = make_activations()
-    together, _, _ = normalise(x, 4)
-    alone = [normalise(rows, None)[0] for rows in jnp.split(x, 4)]
+    together, _, _ = normalize(x, 4)
+    alone = [normalize(rows, None)[0] for rows in jnp.split(x, 4)]
     assert_close(together, jnp.concatenate(alone))
 
 
 def test_order_within_a_group_changes_nothing_else():
     x, order = make_activations(), np.arange(SHAPE[0])
     order[4:8] = [6, 4, 7, 5]
-    (y, stats, _), (moved, moved_stats, _) = normalise(x, 4), normalise(x[order], 4)
+    (y, stats, _), (moved, moved_stats, _) = normalize(x, 4), normalize(x[order], 4)
     assert_close(moved, y[order])
     assert_close(moved_stats, stats)
 
@@ -92,13 +92,13 @@ def test_order_within_a_group_changes_nothing_else():
 def test_eight_devices_equal_one(group_size):
     x, mesh = make_activations(), sharding.make_mesh()
     split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES)))
-    assert_close(normalise(split, group_size), normalise(x, group_size))
+    assert_close(normalize(split, group_size), normalize(x, group_size))
 
 
 def test_statistics_are_float32_for_bfloat16_activations():
     x = make_activations(jnp.bfloat16)
-    y, stats, _ = normalise(x)
-    exact, exact_stats, _ = normalise(x.astype(jnp.float32))
+    y, stats, _ = normalize(x)
+    exact, exact_stats, _ = normalize(x.astype(jnp.float32))
     assert y.dtype == jnp.bfloat16 and stats["mean"].dtype == jnp.float32
     assert_close(stats, exact_stats)
     assert_close(y.astype(jnp.float32), exact, rtol=1e-2, atol=1e-2)
@@ -106,7 +106,7 @@ def test_statistics_are_float32_for_bfloat16_activations():
 
 def test_a_batch_that_does_not_divide_is_an_error():
     with pytest.raises(ValueError, match="16 examples .* group_size=3"):
-        normalise(make_activations(), 3)
+        normalize(make_activations(), 3)
 
 
 def test_drop_path_drops_whole_examples_and_keeps_the_mean():

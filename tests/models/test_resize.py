@@ -65,7 +65,7 @@ def test_constants_stay_and_so_do_leading_tokens(new):
 def test_ramps_stay_ramps_away_from_the_edges():
     rows, columns = np.meshgrid(np.arange(8.0), np.arange(8.0), indexing="ij")
     resized = resize_square(rows + 10 * columns, 16)
-    places = (np.arange(16) + 0.5) / 2 - 0.5  # centres of the new pixels, in old ones
+    places = (np.arange(16) + 0.5) / 2 - 0.5  # centers of the new pixels, in old ones
     expected = places[:, None] + 10 * places
     np.testing.assert_allclose(resized[4:-4, 4:-4], expected[4:-4, 4:-4], rtol=1e-5)
     assert np.abs(resized - expected).max() < 4

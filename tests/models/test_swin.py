@@ -43,7 +43,7 @@ def test_parameters_are_the_published_ones(variant, reference_dir):
 
 
 def attend_by_hand(params, x, grid, window, shift, heads):
-    """Attention of one map's tokens, each query and key by itself, after the normalisation.
+    """Attention of one map's tokens, each query and key by itself, after the normalization.
 
     The map is laid on a torus of the padded size; two tokens see each other when they lie in the
     same shifted window and no edge of the torus is between them.

@@ -1,4 +1,4 @@
-"""Laws that every tower obeys: precision, rematerialisation, randomness, compilation."""
+"""Laws that every tower obeys: precision, rematerialization, randomness, compilation."""
 
 import jax
 import jax.numpy as jnp

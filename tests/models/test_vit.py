@@ -78,7 +78,7 @@ def test_golden_numbers_of_mlcd(reference_dir):
     last, pooled, tokens, norm, io = make_golden(folder, tables.MLCD, **settings)
     np.testing.assert_allclose(last, io["last_hidden_state"], atol=1e-4)
     np.testing.assert_allclose(pooled, io["pooler_output"], atol=1e-4)
-    # The reference normalises the class token alone; ours are all normalised.
+    # The reference normalizes the class token alone; ours are all normalized.
     patches = io["last_hidden_state"][:, 1:]
     mean, var = patches.mean(-1, keepdims=True), patches.var(-1, keepdims=True)
     expected = (patches - mean) / np.sqrt(var + 1e-5) * norm["scale"] + norm["bias"]

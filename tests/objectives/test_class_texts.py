@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.class_texts import ClassTexts, tokenize_classes
 from tests import tiny
 

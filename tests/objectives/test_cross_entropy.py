@@ -10,9 +10,9 @@ import pytest
 from big_align import sharding
 from big_align.models.dual_encoder import normalize
 from big_align.objectives.cross_entropy import CrossEntropy
-from big_align.optim import make_optimizer
-from big_align.state import describe_state
-from big_align.step import compile_step, make_train_step
+from big_align.training.optimizers import make_optimizer
+from big_align.training.state import describe_state
+from big_align.training.step import compile_step, make_train_step
 from tests import tiny
 
 CLASSES = 8

@@ -10,12 +10,12 @@ import optax
 import pytest
 
 from big_align import sharding
-from big_align.data.classes import ClassList
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.labels.classes import ClassList
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.align import Align
 from big_align.objectives.iclip import Iclip
 from big_align.objectives.unicl import Unicl
-from big_align.step import accumulated_gradients, full_gradients
+from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 
 TOKENIZER = WordTokenizer(("a", *(f"w{i}" for i in range(12))), tiny.LENGTH)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from big_align import sharding
-from big_align.data.tag_list import make_tag_list
-from big_align.data.tokenizers import WordTokenizer
+from big_align.data.tags.tag_list import make_tag_list
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.tag_recognition import LOSSES, tag_recognition_loss
 from big_align.objectives.align import Clip
 from big_align.objectives.idea import Idea
-from big_align.step import accumulated_gradients, full_gradients
+from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 
 TOKENIZER = WordTokenizer(tuple("abcdefghijklm"), tiny.LENGTH)
@@ -50,7 +50,7 @@ BIAS = {"group_bias": (2.4, -3.0, 0.6, -0.3, 0.9), "bias": (2.4, -3.0, -3.0, -3.
 
 
 def make_params(objective):
-    """Fresh ones, but for a recogniser that finds tags in some images and in others none."""
+    """Fresh ones, but for a recognizer that finds tags in some images and in others none."""
     batch = jax.tree.map(jnp.asarray, tiny.make_batch(2))
     params, state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
     for name in BIAS.keys() & set(params.get("recognizer", ())):
@@ -115,7 +115,7 @@ def test_without_a_new_tag_it_is_clip(devices):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_contrast_alone_is_clip_and_has_no_recogniser(devices):
+def test_contrast_alone_is_clip_and_has_no_recognizer(devices):
     objective = make_objective(devices, dropout=0.1, recognition=False)
     clip = Clip(objective.model, objective.mesh)
     params, state = make_params(objective)
@@ -124,8 +124,8 @@ def test_contrast_alone_is_clip_and_has_no_recogniser(devices):
     assert_close(
         differentiate(objective, params, state, batch), differentiate(clip, params, state, batch), 0
     )
-    with pytest.raises(ValueError, match="recognition = False trains no recogniser"):
-        objective.recognise(params, state, batch)
+    with pytest.raises(ValueError, match="recognition = False trains no recognizer"):
+        objective.recognize(params, state, batch)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_devices_and_microbatches_change_nothing(head, texts):
 
 
 def test_gradient_is_that_of_finite_differences():
-    """Also through the recogniser, whose finds are fixed on either side of a point."""
+    """Also through the recognizer, whose finds are fixed on either side of a point."""
     objective, params, _, batch, outputs = encoded()
     loss = jax.jit(lambda x, p: objective.loss(p, x, None, batch)[0])
     grads = jax.grad(loss)(outputs, params)
@@ -283,7 +283,7 @@ def test_recognition_reads_its_head_in_evaluation_mode(head):
         {"params": params["model"], **state}, batch["image"], method="image_tokens"
     )
     np.testing.assert_array_equal(features, objective.image_features(params, state, batch))
-    logits = objective.recognise(params, state, batch)
+    logits = objective.recognize(params, state, batch)
     read = tokens if head == "ml_decoder" else features
     expected = objective.recognizer.apply({"params": params["recognizer"]}, read)
     np.testing.assert_allclose(logits, expected, atol=1e-6)

@@ -13,9 +13,9 @@ from big_align import sharding
 from big_align.models.vit import ViT
 from big_align.objectives.align import Clip
 from big_align.objectives.lit import Lit
-from big_align.optim import make_optimizer
-from big_align.state import describe_state
-from big_align.step import (
+from big_align.training.optimizers import make_optimizer
+from big_align.training.state import describe_state
+from big_align.training.step import (
     accumulated_gradients,
     compile_step,
     full_gradients,

@@ -9,7 +9,7 @@ from big_align import sharding
 from big_align.objectives.cross_entropy import CrossEntropy
 from big_align.objectives.mixing import MixedLabels, draw_box, pair_rows
 from big_align.objectives.unicl import Unicl
-from big_align.step import full_gradients
+from big_align.training.step import full_gradients
 from big_align.types import Objective
 from tests import tiny
 
@@ -63,10 +63,10 @@ def test_mixup_by_hand():
 
 
 def test_cutmix_takes_a_box_whose_pixels_are_the_share():
-    """Each image has a colour of its own, so that every pixel tells whose it is."""
+    """Each image has a color of its own, so that every pixel tells whose it is."""
     batch = make_batch()
-    colour = np.arange(16, dtype=np.uint8)[:, None, None, None]
-    batch |= {"image": jnp.asarray(np.broadcast_to(colour, (16, 12, 10, 3)))}
+    color = np.arange(16, dtype=np.uint8)[:, None, None, None]
+    batch |= {"image": jnp.asarray(np.broadcast_to(color, (16, 12, 10, 3)))}
     shares = []
     cutmix = jax.jit(make_cross_entropy(**CUTMIX).augment)
     for seed in range(8):

@@ -1,4 +1,4 @@
-"""MLCD's objective: what it compares is eq. 5 of the drawn centres, on any number of devices."""
+"""MLCD's objective: what it compares is eq. 5 of the drawn centers, on any number of devices."""
 
 import functools
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from big_align import sharding
-from big_align.class_table import RowOptimizer, join_rows, split_rows
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.objectives.mlcd import Mlcd
-from big_align.optim import make_optimizer
+from big_align.row_tables import RowOptimizer, join_rows, split_rows
+from big_align.training.optimizers import make_optimizer
 from tests import tiny
 
 K, LABELS = 37, 3

@@ -1,4 +1,4 @@
-"""Multi-task: a classifier on labelled rows, CLIP on captioned rows, and nothing between them."""
+"""Multi-task: a classifier on labeled rows, CLIP on captioned rows, and nothing between them."""
 
 import flax.linen as nn
 import jax
@@ -10,13 +10,13 @@ from big_align import sharding
 from big_align.losses.classification import softmax_cross_entropy
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.multitask import MultiTask
-from big_align.step import full_gradients
+from big_align.training.step import full_gradients
 from tests import tiny
 
 CLASSES = 4
 LABEL = np.array([0, -1, 3, -1, -1, 2, 1, -1, 9, 0, -1, -1, 1, -1, -1, 3], np.int32)
 MASK = np.arange(16) != 6
-LABELLED, CAPTIONED = (np.flatnonzero(MASK & x) for x in ((LABEL >= 0) & (LABEL < 4), LABEL < 0))
+LABELED, CAPTIONED = (np.flatnonzero(MASK & x) for x in ((LABEL >= 0) & (LABEL < 4), LABEL < 0))
 
 
 def make_objective(devices=1, **options):
@@ -45,8 +45,8 @@ def make_batch(label=LABEL):
 def expected_losses(params, outputs):
     """Both losses on slices: no row of the other kind is there."""
     head = params["classifier"]
-    logits = outputs["features"][LABELLED] @ head["kernel"] + head["bias"]
-    label = jnp.asarray(LABEL[LABELLED])
+    logits = outputs["features"][LABELED] @ head["kernel"] + head["bias"]
+    label = jnp.asarray(LABEL[LABELED])
     classification = softmax_cross_entropy(logits, label, jnp.ones(len(label), bool))
     towers = outputs["zimg"][CAPTIONED], outputs["ztxt"][CAPTIONED]
     return classification, sum(contrastive_loss(*towers, jnp.exp(params["log_scale"]))) / 2

@@ -9,7 +9,7 @@ import pytest
 from big_align import sharding
 from big_align.models.dual_encoder import normalize
 from big_align.objectives.supcon import SupCon
-from big_align.step import accumulated_gradients, full_gradients
+from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from big_align.data.tag_list import make_tag_list
-from big_align.data.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
+from big_align.data.tags.tag_list import make_tag_list
+from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
 from big_align.objectives.tag_texts import TagTexts, split_ends
 from tests import tiny
 

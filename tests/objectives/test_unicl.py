@@ -12,7 +12,7 @@ from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.align import Clip
 from big_align.objectives.unicl import DIRECTIONS, Unicl, distinguish_pairs
-from big_align.step import accumulated_gradients, full_gradients
+from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 
 
@@ -107,7 +107,7 @@ def draw_classifier(images, classes, dim=6):
 
 @pytest.mark.parametrize("loss", [contrastive_loss, blockwise_contrastive_loss])
 def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss):
-    """§3.3: texts are vectors of a table with a bias, no length is normalised, and tau is 0."""
+    """§3.3: texts are vectors of a table with a bias, no length is normalized, and tau is 0."""
     classifier, label = draw_classifier(24, 5), jnp.arange(24) * 3 % 5
 
     def image_to_text(features, weights, bias):

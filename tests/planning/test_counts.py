@@ -67,7 +67,7 @@ def test_convolutions_count_what_is_there_and_no_padding():
         return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=names)
 
     made = compile_program(convolve, (2, 5, 5, 3), (3, 3, 3, 4))
-    # Along an axis of 5 with a filter of 3, the outer two places have 2 neighbours, the others 3.
+    # Along an axis of 5 with a filter of 3, the outer two places have 2 neighbors, the others 3.
     assert count_executed_flops(made) == {"f32": 2 * 2 * 13 * 13 * 3 * 4}
 
 

@@ -1,9 +1,9 @@
 """Files that are not there yet are made up in the right size, and it is said."""
 
-from big_align.command_line import load_config
-from big_align.data.classes import read_classes
-from big_align.data.tag_list import read_tag_list
+from big_align.data.labels.classes import read_classes
+from big_align.data.tags.tag_list import read_tag_list
 from big_align.planning.stand_ins import fill_in
+from big_align.runs.command_line import load_config
 
 
 def test_classes_that_are_not_there_are_counted_by_their_name(tmp_path):

@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 
-from big_align.chips import CHIPS
+from big_align.devices.chips import CHIPS
 from big_align.errors import UserError
 from big_align.planning.topologies import count_chips, names, topology_devices
 

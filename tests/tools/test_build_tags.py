@@ -7,11 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from big_align import build, config_check
-from big_align.data.digits import DIGIT_WORDS
-from big_align.data.tag_list import read_tag_list
+from big_align.components import tables
+from big_align.data.sources.digits import DIGIT_WORDS
+from big_align.data.tags.tag_list import read_tag_list
 from big_align.errors import ConfigError
 from big_align.objectives.align import Clip
+from big_align.runs import build, check
 from big_align.tools import build_tags
 from tests import tiny_config
 
@@ -131,7 +132,7 @@ def test_the_module_has_a_help_page():
     assert "--remove_top" in subprocess.run(line, capture_output=True, text=True, check=True).stdout
 
 
-class Recogniser(Clip):
+class Recognizer(Clip):
     """An objective that takes a tag list."""
 
     def __init__(self, model, mesh, tags):
@@ -174,13 +175,13 @@ def test_a_config_brings_tags_into_batches(config):
 
 
 def test_an_objective_over_tags_is_given_the_list(config, monkeypatch):
-    monkeypatch.setitem(build.OBJECTIVES, "recogniser", f"{__name__}:Recogniser")
-    config.objective = dict(name="recogniser")
+    monkeypatch.setitem(tables.OBJECTIVES, "recognizer", f"{__name__}:Recognizer")
+    config.objective = dict(name="recognizer")
     mesh, tokenizer = build.build_mesh(config), build.build_tokenizer(config)
     objective = build.build_objective(config, mesh, tokenizer)
     assert objective.tags.names == ("one", "two", "three", "nine")
     np.testing.assert_array_equal(objective.tags.counts, [2, 2, 1, 1])
-    blank = config_check.BlankTokenizer(config.tokenizer)  # knows no vocabulary
+    blank = check.BlankTokenizer(config.tokenizer)  # knows no vocabulary
     assert build.build_objective(config, mesh, blank).tags.names == objective.tags.names
     config.tokenizer.words = tuple(reversed(DIGIT_WORDS))
     with pytest.raises(ConfigError, match="config.data.tags.path: .* for another vocabulary"):
@@ -191,12 +192,12 @@ def test_an_objective_over_tags_is_given_the_list(config, monkeypatch):
 
 
 def test_wrong_settings_of_tags_are_found_before_data_is_read(config):
-    config_check.check_config(config)
+    check.check_config(config)
     with config.data.unlocked():
         config.data.tags = dict(max_tags="many")
     with pytest.raises(ConfigError, match="config.data.tags.max_tags = 'many' is not of type int"):
-        config_check.check_config(config)
+        check.check_config(config)
     with config.data.unlocked():
         config.data.tags = dict(paths="x")
     with pytest.raises(ConfigError, match="config.data.tags.paths is unknown .did you mean 'path'"):
-        config_check.check_config(config)
+        check.check_config(config)

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from big_align.data import vocabulary
-from big_align.data.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from big_align.data.text import vocabulary
+from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from big_align.tools import build_vocab
 
 CAPTIONS = ["A cat sat on the mat.", "Cats, naïve cats & dogs!", "the dogs sit on mats"] * 20

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from big_align import clustering, shard_files
-from big_align.center_start import scale_rows
-from big_align.embedding_files import ClusterFolder, EmbeddingFolder
+from big_align.clusters import kmeans
+from big_align.clusters.kmeans_init import scale_rows
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.tools import cluster
 from tests.embedding_folder import write_embeddings
 from tests.runs import ROOT, environment, find_port
@@ -52,7 +53,7 @@ def nearest(values, centers, count):
 
 
 @pytest.mark.parametrize("search", ["exact", "scann"])
-def test_every_image_has_its_nearest_centres_under_its_key(
+def test_every_image_has_its_nearest_centers_under_its_key(
     embeddings, values, tmp_path, capsys, search
 ):
     assert run(embeddings, tmp_path / "out", search=search, chunk=50, block=4) == 0
@@ -85,7 +86,7 @@ def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
     embeddings, tmp_path, monkeypatch, capsys
 ):
     assert run(embeddings, tmp_path / "whole", tolerance=0, iterations=6) == 0
-    plain, passes = clustering.SphericalKMeans._pass, []
+    plain, passes = kmeans.SphericalKMeans._pass, []
 
     def stop(means):
         passes.append(1)
@@ -93,7 +94,7 @@ def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
             raise KeyboardInterrupt
         return plain(means)
 
-    monkeypatch.setattr(clustering.SphericalKMeans, "_pass", stop)
+    monkeypatch.setattr(kmeans.SphericalKMeans, "_pass", stop)
     with pytest.raises(KeyboardInterrupt):
         run(embeddings, tmp_path / "out", tolerance=0, iterations=6)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["progress.npz"]
@@ -105,13 +106,13 @@ def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
     assert read_bytes(tmp_path / "out") == read_bytes(tmp_path / "whole")
 
 
-def test_shards_that_are_labelled_are_kept(embeddings, tmp_path, monkeypatch, capsys):
+def test_shards_that_are_labeled_are_kept(embeddings, tmp_path, monkeypatch, capsys):
     output = tmp_path / "out"
     assert run(embeddings, output) == 0
     whole = read_bytes(output)
     (output / "f2.clusters.npy").unlink()
     kept = (output / "f0.clusters.npy").stat().st_mtime_ns
-    monkeypatch.setattr(clustering.SphericalKMeans, "_pass", None)  # would fail
+    monkeypatch.setattr(kmeans.SphericalKMeans, "_pass", None)  # would fail
     assert run(embeddings, output) == 0
     assert read_bytes(output) == whole
     assert (output / "f0.clusters.npy").stat().st_mtime_ns == kept

@@ -10,8 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from big_align import command_line, interop
-from big_align.interop.weight_files import write_safetensors
+from big_align import interop
+from big_align.interop.arrays.weight_files import write_safetensors
+from big_align.runs import command_line
 from big_align.tools import convert
 from tests.runs import ROOT, TINY
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from big_align.data.classes import read_classes
-from big_align.data.descriptions import read_descriptions
+from big_align.data.labels.classes import read_classes
+from big_align.data.labels.descriptions import read_descriptions
 from big_align.tools import describe_classes
 
 

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+import big_align
 from big_align import interop
-from big_align.embedding_files import EmbeddingFolder
-from big_align.interop.preprocessing import Preprocessing
-from big_align.interop.pretrained import Pretrained
+from big_align.data.precomputed.embedding_files import EmbeddingFolder
+from big_align.interop.formats.preprocessing import Preprocessing
+from big_align.interop.formats.pretrained import Pretrained
 from big_align.tools import embed
 from tests.data.samples import encode_image, make_pixels, write_tar
 
@@ -56,7 +57,7 @@ def read_bytes(folder):
 
 
 def expected_features(model):
-    tower = interop.load(model)
+    tower = big_align.load(model)
     image = np.stack([make_pixels(15 * i) for i in range(16)])
     standard = (image / 255 - np.array([0.4, 0.5, 0.6])) / np.array(tower.preprocessing.std)
     features, _ = jax.jit(tower.model.apply)(tower.variables, np.float32(standard))
@@ -182,7 +183,7 @@ def test_bad_input_is_one_line(model, source, tmp_path, capsys, changed, message
 
 
 def test_a_model_that_gives_no_numbers_names_the_image(model, source, tmp_path, capsys):
-    tower = interop.load(model)
+    tower = big_align.load(model)
     broken = jax.tree.map(lambda x: np.full_like(x, np.nan), tower.variables)
     made = Pretrained(NODE, broken, 8, tower.preprocessing)
     interop.save(tmp_path / "nan", made, "big_align")

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align import interop, shard_files
-from big_align.data.array_source import read_npz
-from big_align.interop.architecture import make_model
+from big_align import interop
+from big_align.data.precomputed import shard_files
+from big_align.data.sources.array_source import read_npz
+from big_align.interop.formats.architecture import make_model
 from big_align.tools import show_clusters
 
 COUNT, K, LABELS = 30, 5, 2
@@ -14,9 +15,9 @@ COUNT, K, LABELS = 30, 5, 2
 
 @pytest.fixture
 def source(tmp_path):
-    """Flags of a source: images that tell their number by their colour."""
-    grey = 8 * np.arange(COUNT, dtype=np.uint8)
-    image = np.broadcast_to(grey[:, None, None, None], (COUNT, 8, 8, 3))
+    """Flags of a source: images that tell their number by their color."""
+    gray = 8 * np.arange(COUNT, dtype=np.uint8)
+    image = np.broadcast_to(gray[:, None, None, None], (COUNT, 8, 8, 3))
     np.savez(tmp_path / "images.npz", image=image, label=np.zeros(COUNT, int))
     return [f"--source={tmp_path / 'images.npz'}", "--source_name=npz"]
 
@@ -67,7 +68,7 @@ def test_labels_show_the_same_images_at_every_run(source, tmp_path, capsys):
     assert list(first) == ["labels.png"]
     np.testing.assert_array_equal(first["labels.png"], again["labels.png"])
     assert first["labels.png"].tobytes() != other["labels.png"].tobytes()
-    # A grey level is an image: two that are shown, and some of their clusters' images.
+    # A gray level is an image: two that are shown, and some of their clusters' images.
     levels, counts = np.unique(first["labels.png"], return_counts=True)
     numbers = set((levels[(counts > 6000) & (levels < 255)] // 8).tolist())
     assert 4 <= len(numbers) <= 14 and not numbers & {7, 8, 9}  # These have no label.
@@ -116,7 +117,7 @@ def test_what_does_not_fit_is_one_line(source, tmp_path, capsys):
         ([*few, f"--clusters={clusters}"], "has other shards than the source"),
         ([*source, f"--clusters={strange}"], "the clusters are of other examples"),
         ([f"--clusters={strange}", "--embeddings", embeddings], "holds other examples than"),
-        ([f"--clusters={clusters}", "--embeddings", wide], "have 6 numbers and centres 4"),
+        ([f"--clusters={clusters}", "--embeddings", wide], "have 6 numbers and centers 4"),
         ([f"--clusters={clusters}", "--embeddings", str(tmp_path)], "has no index.json"),
         ([*source, "--model=/nowhere"], "/nowhere: there is no such file or folder"),
         ([*given, wide, wide, "--centers", "a", "b"], "names 2 files for 3 --embeddings"),

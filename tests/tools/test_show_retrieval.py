@@ -4,9 +4,9 @@ import sys
 import pytest
 from PIL import Image
 
-from big_align import build
-from big_align.command_line import load_config
-from big_align.state import describe_state
+from big_align.runs import build
+from big_align.runs.command_line import load_config
+from big_align.training.state import describe_state
 from tests.runs import ROOT, TINY, environment
 
 

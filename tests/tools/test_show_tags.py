@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align import build, config_check, evaluate
-from big_align.command_line import load_config
-from big_align.data.tag_list import make_tag_list, write_tag_list
-from big_align.data.tokenizers import WordTokenizer
-from big_align.state import describe_state
+from big_align.data.tags.tag_list import make_tag_list, write_tag_list
+from big_align.data.text.tokenizers import WordTokenizer
+from big_align.runs import build, check, evaluate
+from big_align.runs.command_line import load_config
+from big_align.training.state import describe_state
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.runs import ROOT, environment
 from tests.tagged_config import WORDS
@@ -103,7 +103,7 @@ def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkey
 @pytest.mark.parametrize(
     "override, message",
     [
-        ("--config.objective.recognition=False", "evaluators.found: .*trains no recogniser"),
+        ("--config.objective.recognition=False", "evaluators.found: .*trains no recognizer"),
         ("--config.evaluators.found.tags={folder}/other.json", "found.tags = .*other tags than"),
         ("--config.evaluators.found.tags={folder}/none.json", "found: tag list .*no such file"),
         ("--config.evaluators.recognition.truths=x", "no field 'truths'"),
@@ -113,12 +113,12 @@ def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkey
 def test_a_config_that_does_not_fit_is_refused_before_it_runs(folder, override, message):
     with pytest.raises(ValueError, match=message):
         config = load_config(f"{CONFIG}:{folder}", override.format(folder=folder))
-        config_check.check_config(config)
+        check.check_config(config)
 
 
-def test_evaluators_of_tags_need_an_objective_that_recognises_them(folder):
+def test_evaluators_of_tags_need_an_objective_that_recognizes_them(folder):
     config = load_config(f"{CONFIG}:{folder}")
     with config.unlocked():
         config.objective = dict(name="clip")
-    with pytest.raises(ValueError, match="found: the objective 'clip' recognises no tags; train"):
-        config_check.check_config(config)
+    with pytest.raises(ValueError, match="found: the objective 'clip' recognizes no tags; train"):
+        check.check_config(config)

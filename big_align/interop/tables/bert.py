@@ -1,6 +1,6 @@
 """BERT and RoBERTa: names in transformers' `BertModel` and `RobertaModel`."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 
 BERT = [
     Rule("token_embedding", "embeddings.word_embeddings", "embedding"),

@@ -1,6 +1,6 @@
 """CLIP's text tower: names in transformers' `CLIPTextModel` and in open_clip."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 from big_align.interop.tables.vit import CLIP_BLOCKS, OPEN_CLIP_BLOCKS
 
 CLIP = [

@@ -1,7 +1,7 @@
 """Dual encoders: names in transformers' `AlignModel` and `CLIPModel` and in open_clip's `CLIP`."""
 
-from big_align.interop.mapping import Rule, prefix_table
 from big_align.interop.tables import bert, clip_text, efficientnet, vit
+from big_align.interop.tables.mapping import Rule, prefix_table
 
 ALIGN = [
     *prefix_table(efficientnet.EFFICIENTNET, "image/", "vision_model."),

@@ -1,6 +1,6 @@
 """EfficientNet: names in transformers' `EfficientNetModel` and in timm's `tf_efficientnet_*`."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 
 EFFICIENTNET = [
     Rule("stem_conv", "embeddings.convolution", "conv"),

@@ -1,6 +1,6 @@
 """ML-Decoder: names in its authors' code."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 
 ML_DECODER = [
     Rule("embed", "decoder.embed_standart", "linear"),

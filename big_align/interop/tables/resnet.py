@@ -1,6 +1,6 @@
 """ResNet: names in transformers' `ResNetModel` and in timm's `resnet*`."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 
 RESNET = [
     Rule("stem_conv", "embedder.embedder.convolution", "conv"),

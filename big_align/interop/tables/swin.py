@@ -1,6 +1,6 @@
 """Swin: names in transformers' `SwinModel` and in timm's `swin_*`."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 
 SWIN = [
     Rule("patch_embedding", "embeddings.patch_embeddings.projection", "patches"),

@@ -1,6 +1,6 @@
 """Vision transformers: names in transformers' `ViTModel`, CLIP and MLCD, in timm and open_clip."""
 
-from big_align.interop.mapping import Rule
+from big_align.interop.tables.mapping import Rule
 
 VIT = [
     Rule("cls_token", "embeddings.cls_token", "flat"),

@@ -1,0 +1,284 @@
+"""Embeds the images of a source into a folder, shard by shard, and continues where it stopped."""
+
+import ast
+import hashlib
+import inspect
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax.errors import ScopeParamShapeError
+from jax.sharding import Mesh
+from jaxtyping import Float
+from tqdm import tqdm
+
+from big_align import sharding
+from big_align.components import tables
+from big_align.components.signatures import lookup, make_named
+from big_align.components.tables import SOURCES
+from big_align.data.examples import Example, Source
+from big_align.data.loading.loader import EvalLoader
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.align import Align
+from big_align.runs import build
+
+
+class Encoder(NamedTuple):
+    """An image encoder, ready to embed.
+
+    Attributes:
+      embedder: on the devices of this process.
+      shape: of its images, (height, width, 3).
+      transform: image operations that make them.
+      what: "embedding" or "features".
+      dim: the width of what it returns.
+      weights: a digest of its parameters.
+    """
+
+    embedder: Embedder
+    shape: tuple[int, ...]
+    transform: str
+    what: str
+    dim: int
+    weights: str
+
+
+def make_encoder(
+    pretrained: Pretrained, what: str, transform: str | None, batch_size: int
+) -> Encoder:
+    """Makes an encoder of images of a model.
+
+    Args:
+      pretrained: a dual encoder or an image tower.
+      what: "embedding", of unit length, or "features" of the image tower before any projection.
+      transform: image operations; None takes the model's own.
+      batch_size: rows of a batch, a multiple of the number of devices.
+
+    Raises:
+      UserError: the model has no image tower, does not tell how images are made, or cannot take
+        those that the transform makes.
+    """
+    if pretrained.kind == "text":
+        raise UserError("the model is a tower for texts; an image encoder is needed")
+    seen = pretrained.preprocessing
+    if transform is None and seen is None:
+        raise UserError("the model does not tell how its images are made: give --transform")
+    transform = transform or seen.transform
+    mesh = sharding.make_mesh(devices=jax.local_devices())
+    model, variables = pretrained.model, dict(pretrained.variables)
+    if pretrained.kind == "image":
+        colors = {"image_mean": seen.mean, "image_std": seen.std} if seen else {}
+        model = DualEncoder(image=model, **colors)
+        variables = {kind: {"image": arrays} for kind, arrays in variables.items()}
+    objective = Align(model, mesh)
+    params, state = {"model": variables.pop("params")}, variables
+    shape = build.shape_of_image(transform, "--transform")
+    verb = objective.embed_image if what == "embedding" else objective.image_features
+    batch = {"image": jax.ShapeDtypeStruct((batch_size, *shape), np.uint8)}
+    try:
+        dim = jax.eval_shape(verb, params, state, batch).shape[1]
+    except (ScopeParamShapeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"the model cannot take images {list(shape)} as transform {transform!r} makes them "
+            f"(its own are {pretrained.image_size} pixels): {str(error).splitlines()[0]}"
+        ) from error
+    return Encoder(
+        _place(objective, mesh, batch_size, params, state),
+        shape, transform, what, dim, _digest(pretrained.flat),
+    )  # fmt: skip
+
+
+def _place(objective: Align, mesh: Mesh, batch_size: int, params: Any, state: Any) -> Embedder:
+    try:
+        embedder = Embedder(objective, mesh, batch_size)
+    except ValueError as error:
+        raise UserError(f"--{error}") from error
+    return embedder.use(*jax.device_put((params, state), sharding.replicated(mesh)))
+
+
+def _digest(flat: Mapping[str, np.ndarray]) -> str:
+    """Returns a text that changes with any weight."""
+    digest = hashlib.sha256()
+    for name in sorted(flat):
+        digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
+        digest.update(np.ascontiguousarray(flat[name]).data)
+    return digest.hexdigest()[:16]
+
+
+def open_source(
+    name: str, path: str, arguments: Sequence[str] = (), captions: bool = False
+) -> tuple[Source, dict]:
+    """Opens a source by a name in `tables.SOURCES`; without captions unless they are asked for.
+
+    Args:
+      name: the kind of source.
+      path: its first argument: a path, or the name of a data set.
+      arguments: the others, each "NAME=VALUE".
+      captions: whether captions are asked for although no argument names them.
+
+    Returns:
+      The source, and the config node that makes it.
+
+    Raises:
+      UserError: a value does not fit, or there is nothing at the path.
+    """
+    target = lookup(name, tables.SOURCES, "--source_name")
+    parameters = inspect.signature(target).parameters
+    node: dict[str, Any] = {"name": name, next(iter(parameters)): path}
+    if "caption" in parameters and parameters["caption"].default and not captions:
+        node["caption"] = ""
+    node |= read_values(arguments, "--source_argument")
+    return make_named(SOURCES, node, "--source"), node
+
+
+def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:
+    """Reads texts "NAME=VALUE", where a value that reads as one of Python is that.
+
+    Raises:
+      UserError: a text has no "="; the message names the flag.
+    """
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        field, equals, value = argument.partition("=")
+        if not equals:
+            raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
+        try:
+            values[field] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            values[field] = value
+    return values
+
+
+class KeyedShards:
+    """Some shards of a source, as a source that keeps the keys of what it reads.
+
+    Args:
+      source: all shards.
+      shards: the numbers of those to read.
+    """
+
+    def __init__(self, source: Source, shards: Sequence[int]):
+        self._source, self._shards = source, list(shards)
+        self.class_names = source.class_names
+        self.shard_sizes = source.shard_sizes[self._shards]
+        self.broken = source.broken[self._shards]
+        self._keys = [[""] * size for size in self.shard_sizes.tolist()]
+
+    def read(self, shard: int, index: int) -> Example:
+        """Reads an example and keeps its key."""
+        example = self._source.read(self._shards[shard], index)
+        self._keys[shard][index] = example.key
+        return example
+
+    def take_keys(self, shard: int) -> list[str]:
+        """Returns the keys of a shard, "" where an example was not read, and forgets them."""
+        keys, self._keys[shard] = self._keys[shard], []
+        return keys
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels."""
+        return self._source.read_text(self._shards[shard], index)
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example."""
+        return self._source.name(self._shards[shard], index)
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard."""
+        return self._source.shard_name(self._shards[shard])
+
+
+def embed_source(
+    encoder: Encoder,
+    source: Source,
+    folder: pathlib.Path,
+    dtype: str = "float16",
+    made_by: Mapping[str, Any] | None = None,
+    max_broken_share: float = 0.01,
+) -> int:
+    """Writes the embeddings of this process's shards that are not there yet.
+
+    Shards are split evenly over the processes. A broken image is named in the log; it keeps its
+    row, of zeros, with an empty key.
+
+    Args:
+      encoder: embeds.
+      source: the examples.
+      folder: is made if need be; every process sees it.
+      dtype: of what is stored, "float16" or "float32".
+      made_by: what else tells the embeddings apart; `model` is for readers only.
+      max_broken_share: the share of broken images above which it stops.
+
+    Returns:
+      How many images were embedded now, broken ones among them.
+
+    Raises:
+      UserError: the folder holds other embeddings, or an embedding is not finite.
+      BrokenDataError: too many images are broken.
+    """
+    shards = shard_files.list_shards(source)
+    index = {
+        "dim": encoder.dim,
+        "dtype": dtype,
+        "unit_length": encoder.what == "embedding",
+        "shards": [shard._asdict() for shard in shards],
+        "made_by": dict(made_by or {})
+        | {"weights": encoder.weights, "what": encoder.what, "transform": encoder.transform},
+    }
+    process, processes = jax.process_index(), jax.process_count()
+    shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
+    mine = range(process, len(shards), processes)
+    todo = [i for i in mine if not shard_files.has_shard(folder, shards[i], EMBEDDINGS)]
+    if not todo:
+        return 0
+    keyed = KeyedShards(source, todo)
+    total = sum(shards[i].count for i in mine)
+    count = sum(shards[i].count for i in todo)
+    folder.mkdir(parents=True, exist_ok=True)
+    bar = tqdm(
+        total=total, initial=total - count, unit="image", dynamic_ncols=True, disable=process != 0
+    )
+    with bar:
+        rows = _embed(encoder, keyed, dtype, max_broken_share, bar)
+        cut = shard_files.cut_in_shards(rows, [shards[i] for i in todo])
+        for place, (shard, values) in enumerate(cut):
+            present = zip(keyed.take_keys(place), values.any(axis=1).tolist(), strict=True)
+            keys = shard_files.join_keys(key if there else "" for key, there in present)
+            shard_files.write_shard(folder, shard, EMBEDDINGS, values, keys)
+    return count
+
+
+def _embed(
+    encoder: Encoder, source: Source, dtype: str, max_broken_share: float, bar: tqdm
+) -> Iterator[Float[np.ndarray, "_ d"]]:
+    """Yields the rows of a source batch by batch; those of broken images are zeros."""
+    embedder = encoder.embedder
+    embed = embedder.embed_images if encoder.what == "embedding" else embedder.image_features
+    size, total = embedder.batch_size, int(source.shard_sizes.sum())
+    with EvalLoader(source, encoder.transform, size, max_broken_share=max_broken_share) as loader:
+        for first, batch in zip(range(0, total, size), loader.images(), strict=True):
+            values, readable = embed([batch], min(size, total - first))
+            with np.errstate(over="ignore"):
+                stored = np.where(readable[:, None], values, 0).astype(dtype)
+            strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+            if len(strange):
+                name = _name(source, first + int(strange[0]))
+                fits = np.isfinite(values[strange[0]]).all()
+                reason = "too large for float16: give --dtype=float32" if fits else "not finite"
+                raise UserError(f"{name}: its {encoder.what} is {reason}")
+            bar.update(len(stored))
+            yield stored
+
+
+def _name(source: Source, number: int) -> str:
+    """Names the example at a place of the source's own order."""
+    ends = np.cumsum(source.shard_sizes)
+    shard = int(np.searchsorted(ends, number, side="right"))
+    return source.name(shard, int(number - ends[shard] + source.shard_sizes[shard]))

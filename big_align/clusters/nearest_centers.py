@@ -1,0 +1,228 @@
+"""The nearest of many centers by cosine, exactly: centers split over all devices, in blocks.
+
+Every device holds its part of the centers. A chunk of rows is collected on all devices; each
+compares it with its centers, a block at a time and keeping what is best so far, and the best of all
+devices are merged. Nothing of size rows x centers exists beyond one block.
+"""
+
+import collections
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from big_align import sharding
+from big_align.errors import UserError
+from big_align.models.dual_encoder import normalize
+
+CHUNK = 4096
+"""Rows of a chunk unless said otherwise."""
+
+BLOCK_CPU, BLOCK = 256, 8192
+"""Centers of a block: on CPUs the logits of a chunk stay in a cache, elsewhere launches are few."""
+
+
+class CenterLayout:
+    """How k centers lie on the devices: equal parts in their order, of whole blocks, zeros last.
+
+    Args:
+      k: centers.
+      mesh: the devices.
+      block: centers that are compared with at a time on each device, at most; None suits it.
+    """
+
+    def __init__(self, k: int, mesh: Mesh, block: int | None = None):
+        if block is None:
+            block = BLOCK_CPU if mesh.devices.flat[0].platform == "cpu" else BLOCK
+        if k < 1 or block < 1:
+            raise UserError(f"k = {k} and block = {block} must be at least 1")
+        self.k, self.mesh = k, mesh
+        part = -(-k // mesh.size)
+        blocks = -(-part // block)
+        self.block = -(-part // blocks)
+        self.part = self.block * blocks
+
+    @property
+    def rows(self) -> int:
+        """Rows with the padding."""
+        return self.part * self.mesh.size
+
+    def place(self, centers: Float[np.ndarray, "k d"]) -> Float[Array, "rows d"]:
+        """Splits centers over the devices; each process fills in what its devices hold."""
+        placement = sharding.batch_sharding(self.mesh)
+
+        def rows(index: tuple) -> np.ndarray:
+            first, end, _ = index[0].indices(self.rows)
+            found = np.float32(centers[first : min(end, self.k)])
+            return np.pad(found, ((0, end - first - len(found)), (0, 0)))
+
+        return jax.make_array_from_callback((self.rows, centers.shape[1]), placement, rows)
+
+    def collect(self, centers: Float[Array, "rows d"]) -> Float[np.ndarray, "k d"]:
+        """Returns the centers on the host, on every process."""
+        whole = jax.jit(lambda x: x, out_shardings=sharding.replicated(self.mesh))(centers)
+        return np.asarray(whole)[: self.k]
+
+    def first(self) -> Int[Array, ""]:
+        """The number of the first center of this device, inside `sharding.map_rows`."""
+        return jax.lax.axis_index(sharding.BATCH_AXES).astype(jnp.int32) * self.part
+
+
+def nearest_of_all(
+    x: Float[Array, "c d"],
+    centers: Float[Array, "part d"],
+    layout: CenterLayout,
+    count: int,
+    precision: str,
+) -> tuple[Float[Array, "c l"], Int[Array, "c l"]]:
+    """Finds the nearest centers of rows that every device has, inside `sharding.map_rows`.
+
+    Args:
+      x: unit-length rows.
+      centers: the part of this device.
+      layout: of the centers.
+      count: how many to find.
+      precision: of the products, as `jnp.matmul` takes it.
+
+    Returns:
+      Cosines, largest first, and the numbers of the centers, on every device. Of equal ones the
+      first counts.
+    """
+    first = layout.first()
+    found = min(count, layout.block)
+
+    def compare(number: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        start = number * layout.block
+        block = jax.lax.dynamic_slice_in_dim(centers, start, layout.block)
+        label = first + start + jnp.arange(layout.block, dtype=jnp.int32)
+        logits = jnp.matmul(x, block.T, precision=precision)
+        logits = jnp.where(label < layout.k, logits, -jnp.inf)
+        if count == 1:
+            # XLA's argmax is no faster than two plain reductions on GPUs, and half as fast on CPUs.
+            top = logits.max(axis=1, keepdims=True)
+            at = jnp.where(logits == top, label, jnp.iinfo(jnp.int32).max).min(1, keepdims=True)
+            nearer = top > best[0]
+            return jnp.where(nearer, top, best[0]), jnp.where(nearer, at, best[1])
+        top, at = jax.lax.top_k(logits, found)
+        return _merge([best[0], top], [best[1], label[at]], count)
+
+    start = jnp.full((len(x), count), -jnp.inf), jnp.full((len(x), count), -1, jnp.int32)
+    best = jax.lax.fori_loop(0, layout.part // layout.block, compare, start)
+    cosines, labels = (jax.lax.all_gather(y, sharding.BATCH_AXES) for y in best)
+    return _merge(list(cosines), list(labels), count)
+
+
+def _merge(
+    cosines: list[Float[Array, "c _"]], labels: list[Int[Array, "c _"]], count: int
+) -> tuple[Float[Array, "c l"], Int[Array, "c l"]]:
+    """Keeps the largest of several lists; among equal ones the first, which has lower numbers."""
+    top, at = jax.lax.top_k(jnp.concatenate(cosines, axis=1), count)
+    return top, jnp.take_along_axis(jnp.concatenate(labels, axis=1), at, axis=1)
+
+
+def collect_rows(x: Float[Array, "rows d"]) -> Float[Array, "c d"]:
+    """Collects a chunk on every device at unit length, inside `sharding.map_rows`."""
+    return normalize(jax.lax.all_gather(x, sharding.BATCH_AXES, tiled=True))
+
+
+def own_rows(x: Array) -> Array:
+    """Returns the rows of this device of what every device has, inside `sharding.map_rows`."""
+    rows = len(x) // math.prod(jax.lax.axis_size(axis) for axis in sharding.BATCH_AXES)
+    first = jax.lax.axis_index(sharding.BATCH_AXES) * rows
+    return jax.lax.dynamic_slice_in_dim(x, first, rows)
+
+
+def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "chunk d"]:
+    """Places rows [first, first + chunk) of the data; each process reads those of its devices.
+
+    Args:
+      rows: has `count`, `dim` and `read(first, end)`.
+      first: the first row.
+      chunk: a multiple of the number of devices; what lies behind the last row is zero.
+      mesh: the devices.
+    """
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        low, high, _ = index[0].indices(chunk)
+        found = rows.read(*(min(first + place, rows.count) for place in (low, high)))
+        missing = high - low - len(found)
+        return np.concatenate([found, np.zeros((missing, rows.dim), found.dtype)])
+
+    placement = sharding.batch_sharding(mesh)
+    return jax.make_array_from_callback((chunk, rows.dim), placement, read)
+
+
+def round_chunk(chunk: int, count: int, mesh: Mesh) -> int:
+    """Returns a number of rows that divides over the devices, no more than there are rows."""
+    if chunk < 1:
+        raise UserError(f"chunk = {chunk} must be at least 1")
+    return -(-min(chunk, max(count, 1)) // mesh.size) * mesh.size
+
+
+def one_ahead(begun: Iterator[Any]) -> Iterator[Any]:
+    """Yields items when the next one has begun: the devices work while its rows are read."""
+    held = collections.deque()
+    for item in begun:
+        held.append(item)
+        if len(held) > 1:
+            yield held.popleft()
+    yield from held
+
+
+class NearestCenters:
+    """Finds the nearest centers of rows that are read in chunks.
+
+    Args:
+      centers: unit-length rows.
+      mesh: the devices; the centers are split over them.
+      count: how many to find.
+      block: see `CenterLayout`.
+      chunk: rows that are compared at a time.
+      precision: of the products; only "highest" is exact on accelerators.
+
+    Raises:
+      UserError: `count` is more than there are centers.
+    """
+
+    def __init__(
+        self,
+        centers: Float[np.ndarray, "k d"],
+        mesh: Mesh,
+        count: int,
+        block: int | None = None,
+        chunk: int = CHUNK,
+        precision: str = "highest",
+    ):
+        if not 1 <= count <= len(centers):
+            raise UserError(f"{count} of {len(centers)} centers are asked for")
+        layout = CenterLayout(len(centers), mesh, block)
+        self._centers, self._mesh, self._chunk = layout.place(centers), mesh, chunk
+
+        def on_device(_: tuple, rows: tuple[Array, Array]) -> tuple[Array, Array]:
+            x = collect_rows(rows[1])
+            found = nearest_of_all(x, rows[0], layout, count, precision)
+            return own_rows(found[0]), own_rows(found[1])
+
+        self._find = jax.jit(
+            lambda centers, x: sharding.map_rows(on_device, (), (centers, x), mesh),
+            out_shardings=sharding.replicated(mesh),
+        )
+
+    def __call__(
+        self, rows: Any
+    ) -> Iterator[tuple[Float[np.ndarray, "n l"], Int[np.ndarray, "n l"]]]:
+        """Yields, chunk by chunk on every process, cosines [n l] and numbers [n l] of centers.
+
+        Args:
+          rows: has `count`, `dim` and `read(first, end)`.
+        """
+        chunk = round_chunk(self._chunk, rows.count, self._mesh)
+        starts = range(0, rows.count, chunk)
+        begun = (self._find(self._centers, place_rows(rows, i, chunk, self._mesh)) for i in starts)
+        for first, found in zip(starts, one_ahead(begun), strict=True):
+            yield tuple(np.asarray(x)[: rows.count - first] for x in found)

@@ -1,0 +1,340 @@
+"""Decoding of images, and small operations on them that a config composes by name.
+
+A transform is a text such as `resize(346)|random_crop(289)|flip_horizontal`. Most operations only
+move the frame through which the picture is seen; the pixels are decoded and resampled once, at
+the end, and only those that are kept. An operation on pixels, such as `color_jitter`, has them
+decoded and resampled before it; what follows it sees its result as a picture of its own.
+"""
+
+import ast
+import functools
+import inspect
+import io
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+from big_align.data import examples
+from big_align.data.images import pixel_ops, rand_augment
+from big_align.data.images.pixel_ops import Rng
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+METHODS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+ORIENTATION = 0x0112  # the EXIF tag
+LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
+
+
+class View(NamedTuple):
+    """A picture seen through a frame: a box of the source, resampled to a size.
+
+    Attributes:
+      image: the picture; its pixels may not be decoded yet.
+      box: left, top, right, bottom in pixels of `image`.
+      width: pixels of the result.
+      height: pixels of the result.
+      mirrored: whether left and right are exchanged.
+      method: the resampling filter.
+    """
+
+    image: Any
+    box: tuple[float, float, float, float]
+    width: int
+    height: int
+    mirrored: bool = False
+    method: str = "bicubic"
+
+    def crop(self, left: int, top: int, width: int, height: int) -> "View":
+        """Keeps a rectangle, given in pixels of the result."""
+        if self.mirrored:
+            left = self.width - left - width
+        x0, y0, x1, y1 = self.box
+        x_scale, y_scale = (x1 - x0) / self.width, (y1 - y0) / self.height
+        box = (
+            x0 + left * x_scale, y0 + top * y_scale,
+            x0 + (left + width) * x_scale, y0 + (top + height) * y_scale,
+        )
+        return self._replace(box=box, width=width, height=height)
+
+    def render(self) -> UInt8[np.ndarray, "h w 3"]:
+        """Returns the pixels; raises BrokenExample where the file cannot be decoded."""
+        return np.asarray(self.render_picture())
+
+    def render_picture(self) -> Image.Image:
+        """Decodes to RGB and resamples; raises BrokenExample like `render`."""
+        image, box = _load(self.image, self.box, self.width, self.height)
+        size = (self.width, self.height)
+        if size != image.size or box != (0, 0, *size):
+            image = image.resize(size, METHODS[self.method], box=box)
+        if self.mirrored:  # NumPy would copy a reversed view pixel by pixel
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return image
+
+
+def open_view(image: bytes | UInt8[np.ndarray, "h w 3"]) -> View:
+    """Shows all of an encoded image, or of pixels; EXIF orientation is applied.
+
+    Only the header of a file is read, so a file that is cut off fails when it is rendered.
+
+    Raises:
+      BrokenExample: the bytes are not an image of a known format.
+    """
+    if isinstance(image, np.ndarray):
+        picture = Image.fromarray(image)
+    else:
+        try:
+            picture = Image.open(io.BytesIO(image), formats=FORMATS)
+            if "exif" in picture.info and picture.getexif().get(ORIENTATION, 1) != 1:
+                picture = ImageOps.exif_transpose(picture)  # as whoever wrote the caption saw it
+        except Exception as error:  # Pillow's decoders raise whatever their formats make them
+            raise examples.BrokenExample(f"the image cannot be opened ({error})") from error
+    return _show_all(picture)
+
+
+def _show_all(picture: Image.Image) -> View:
+    width, height = picture.size
+    return View(picture, (0.0, 0.0, float(width), float(height)), width, height)
+
+
+def _load(
+    image: Image.Image, box: tuple[float, float, float, float], width: int, height: int
+) -> tuple[Image.Image, tuple[float, float, float, float]]:
+    """Decodes to RGB; a JPEG much larger than the result is decoded at a half, quarter or eighth.
+
+    At least two decoded pixels stay for each of the result, so the filter has the last word.
+    """
+    full = image.size
+    ratio = min((box[2] - box[0]) / width, (box[3] - box[1]) / height)
+    try:
+        if ratio >= 4:
+            image.draft(None, (int(full[0] / ratio * 2), int(full[1] / ratio * 2)))
+        image = to_rgb(image)
+        image.load()
+    except Exception as error:
+        raise examples.BrokenExample(f"the image cannot be decoded ({error})") from error
+    if image.size != full:
+        x_scale, y_scale = image.width / full[0], image.height / full[1]
+        box = (box[0] * x_scale, box[1] * y_scale, box[2] * x_scale, box[3] * y_scale)
+    return image, box
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Converts any mode to RGB: alpha goes on white, 16-bit gray keeps its upper 8 bits."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I"):
+        gray = np.asarray(image)
+        bright = gray.max(initial=0) > 255
+        image = Image.fromarray((gray >> 8 if bright else gray).clip(0, 255).astype(np.uint8))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=image.getchannel("A"))
+        return white
+    return image.convert("RGB")
+
+
+OPERATIONS: dict[str, Callable[..., View]] = {}
+
+
+def register(operation: Callable[..., View]) -> Callable[..., View]:
+    """Makes a function of a view, a random generator and literal arguments known by its name."""
+    OPERATIONS[operation.__name__] = operation
+    return operation
+
+
+def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
+    """Makes a function of an RGB picture, a generator and literals known by its name."""
+
+    @functools.wraps(operation)
+    def on_view(view: View, rng: Rng, **arguments: Any) -> View:
+        return _show_all(operation(view.render_picture(), rng, **arguments))
+
+    register(on_view)
+    return operation
+
+
+for _operation in (
+    pixel_ops.color_jitter,
+    pixel_ops.grayscale,
+    pixel_ops.gaussian_blur,
+    pixel_ops.random_erasing,
+    rand_augment.rand_augment,
+):
+    register_pixels(_operation)
+
+
+@register
+def resize(
+    view: View, rng: Rng, height: int, width: int | None = None, method: str = "bicubic"
+) -> View:
+    """Resizes to a square, or to a height and a width, without keeping the aspect."""
+    return view._replace(height=height, width=width or height, method=method)
+
+
+@register
+def resize_small(view: View, rng: Rng, size: int, method: str = "bicubic") -> View:
+    """Resizes the shorter side to `size` and keeps the aspect."""
+    scale = size / min(view.height, view.width)
+    height, width = (max(size, round(side * scale)) for side in (view.height, view.width))
+    return view._replace(height=height, width=width, method=method)
+
+
+@register
+def central_crop(view: View, rng: Rng, height: int, width: int | None = None) -> View:
+    """Keeps the middle; an odd margin is larger at the right and at the bottom."""
+    left, top = _margins(view, height, width or height, "central_crop")
+    return view.crop(left // 2, top // 2, width or height, height)
+
+
+@register
+def random_crop(view: View, rng: Rng, height: int, width: int | None = None) -> View:
+    """Keeps a rectangle at a place drawn uniformly."""
+    left, top = _margins(view, height, width or height, "random_crop")
+    return view.crop(_draw(rng, left), _draw(rng, top), width or height, height)
+
+
+@register
+def random_resized_crop(
+    view: View,
+    rng: Rng,
+    size: int,
+    scale_min: float = 0.08,
+    scale_max: float = 1.0,
+    ratio_min: float = 3 / 4,
+    ratio_max: float = 4 / 3,
+    method: str = "bicubic",
+    tries: int = 10,
+) -> View:
+    """Keeps a rectangle of random area (a share of the image) and aspect, made a square.
+
+    A rectangle that stands out of the image is drawn again, as the published recipes do; the last
+    of `tries` is cut to the image.
+    """
+    for _ in range(tries):
+        area = (scale_min + (scale_max - scale_min) * rng.random()) * view.width * view.height
+        ratio = ratio_min * (ratio_max / ratio_min) ** rng.random()
+        width = max(1, round(math.sqrt(area * ratio)))
+        height = max(1, round(math.sqrt(area / ratio)))
+        if width <= view.width and height <= view.height:
+            break
+    width, height = min(width, view.width), min(height, view.height)
+    left, top = _draw(rng, view.width - width), _draw(rng, view.height - height)
+    view = view.crop(left, top, width, height)
+    return view._replace(height=size, width=size, method=method)
+
+
+@register
+def flip_horizontal(view: View, rng: Rng, probability: float = 0.5) -> View:
+    """Exchanges left and right with a probability."""
+    if rng.random() >= probability:
+        return view
+    return view._replace(mirrored=not view.mirrored)
+
+
+def _draw(rng: Rng, largest: int) -> int:
+    return int(rng.random() * (largest + 1))
+
+
+def _margins(view: View, height: int, width: int, name: str) -> tuple[int, int]:
+    if height > view.height or width > view.width:
+        raise ValueError(
+            f"{name}({height}, {width}) is larger than the image, which is {view.height} high and "
+            f"{view.width} wide there; put a resize before it"
+        )
+    return view.width - width, view.height - height
+
+
+class Transform:
+    """A chain of operations from an encoded image, or pixels, to pixels.
+
+    Args:
+      transform: operations parted by `|`, with literal arguments; empty only decodes.
+
+    Raises:
+      ValueError: an unknown operation or a wrong argument, with what would be legal.
+    """
+
+    def __init__(self, transform: str):
+        self._steps = [_bind(node, transform) for node in _split_chain(transform)]
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules that define the operations, for another process to import."""
+        return sorted({operation.__module__ for operation, _ in self._steps})
+
+    def __call__(
+        self, image: bytes | UInt8[np.ndarray, "_ _ 3"], rng: Rng
+    ) -> UInt8[np.ndarray, "h w 3"]:
+        """Applies the chain; raises BrokenExample where the image cannot be decoded."""
+        view = open_view(image)
+        for operation, arguments in self._steps:
+            view = operation(view, rng, **arguments)
+        return view.render()
+
+
+def _split_chain(text: str) -> list[ast.expr]:
+    if not text.strip():
+        return []
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"transform {text!r} does not read as op(arguments)|op ...") from error
+    chain = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        chain.insert(0, node.right)
+        node = node.left
+    return [node, *chain]
+
+
+def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any]]:
+    """Finds an operation and checks its arguments against its signature."""
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    name = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(node)
+    if name not in OPERATIONS:
+        raise ValueError(
+            f"unknown operation {name!r} in transform {text!r}; known: {', '.join(OPERATIONS)}"
+        )
+    signature = inspect.signature(OPERATIONS[name])
+    own = list(signature.parameters.values())[2:]
+    try:
+        arguments = [ast.literal_eval(argument) for argument in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        bound = signature.replace(parameters=own).bind(*arguments, **named).arguments
+        for parameter in own:
+            if parameter.name in bound:
+                bound[parameter.name] = _check(parameter, bound[parameter.name])
+    except (TypeError, ValueError) as error:
+        usage = ", ".join(str(parameter) for parameter in own)
+        raise ValueError(
+            f"{ast.unparse(node)} in transform {text!r}: {error}; usage: {name}({usage})"
+        ) from error
+    return OPERATIONS[name], bound
+
+
+def _check(parameter: inspect.Parameter, value: Any) -> Any:
+    """Returns the value in the type of its parameter; raises ValueError where it does not fit."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if parameter.name == "method":
+        if value not in METHODS:
+            raise ValueError(f"method {value!r} is none of {', '.join(METHODS)}")
+    elif parameter.annotation is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{parameter.name}={value!r} is neither True nor False")
+    elif parameter.annotation is float:
+        largest = LARGEST.get(parameter.name, math.inf)
+        if not number or not 0 <= value <= largest:
+            legal = "of at least 0" if largest == math.inf else f"from 0 to {largest}"
+            raise ValueError(f"{parameter.name}={value!r} is not a number {legal}")
+        return float(value)
+    elif not number or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{parameter.name}={value!r} is not a whole number of at least 1")
+    return value

@@ -1,0 +1,244 @@
+"""Class lists: the names, descriptions and ids of the labels 0 to n - 1."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from big_align.components.signatures import suggest
+from big_align.errors import UserError
+
+BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassList:
+    """Classes in the order of their labels.
+
+    Two classes may have the same name: they stay two, told apart by description or id.
+
+    Attributes:
+      names: what a class is called.
+      descriptions: what the name means, "" where there is none.
+      ids: the WordNet id ("n02124075") or the folder of a class, "" where there is none.
+      templates: texts with one {} for the name that belong to this list; () for none.
+
+    Raises:
+      ValueError: the attributes are not of one length, or there is no class.
+    """
+
+    names: tuple[str, ...]
+    descriptions: tuple[str, ...]
+    ids: tuple[str, ...]
+    templates: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        counts = {len(self.names), len(self.descriptions), len(self.ids)}
+        if len(counts) > 1 or 0 in counts:
+            raise ValueError(
+                f"{len(self.names)} names, {len(self.descriptions)} descriptions and "
+                f"{len(self.ids)} ids; there must be one of each a class, and at least one class"
+            )
+
+    @classmethod
+    def from_names(cls, names: Sequence[str]) -> "ClassList":
+        """Makes a list of names alone, which are kept as they are."""
+        return cls(tuple(names), ("",) * len(names), ("",) * len(names))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def phrases(self, with_descriptions: bool) -> tuple[str, ...]:
+        """Returns what fills a template: "NAME", or "NAME, DESCRIPTION" (iCLIP eq. 5).
+
+        The full stop of a description is left to the template.
+        """
+        if not with_descriptions:
+            return self.names
+        return tuple(
+            f"{name}, {description.rstrip('.')}" if description else name
+            for name, description in zip(self.names, self.descriptions, strict=True)
+        )
+
+
+def built_in_names() -> list[str]:
+    """Lists the class lists that come with the package."""
+    return sorted(name[:-5] for name in os.listdir(BUILT_IN) if name.endswith(".json"))
+
+
+def join_classes(lists: Sequence[ClassList]) -> ClassList:
+    """Lays class lists end to end; a label of list i grows by the lengths of those before it.
+
+    A class that stands in two lists stays two classes. Templates are kept where all lists have the
+    same.
+    """
+    templates = {classes.templates for classes in lists}
+    return ClassList(
+        tuple(name for classes in lists for name in classes.names),
+        tuple(text for classes in lists for text in classes.descriptions),
+        tuple(text for classes in lists for text in classes.ids),
+        templates.pop() if len(templates) == 1 else (),
+    )
+
+
+def read_classes(name_or_path: str) -> ClassList:
+    """Reads a class list; the label of a class is its position.
+
+    Underscores in names become spaces, since names are shown to text encoders. Of several names
+    (`names`: a JSON list, or a text parted by commas as WordNet's lemmas) the first is the name.
+    `label`, where it is given, must be the position; an `id` that is the position as an integer is
+    a label and no id.
+
+    Args:
+      name_or_path: a list of the package ("imagenet", "cifar10", ...) or a file: JSON, which is a
+        list of names, a list of objects {name or names, description?, id or wnid?, label?}, or an
+        object {classes: such a list, templates?}; CSV with these columns; or text with a name a
+        line.
+
+    Raises:
+      UserError: there is no such list or file, or it cannot be read; a class has no name; a label
+        is not the position; or two classes have the same name, description and id.
+    """
+    path = _find(name_or_path)
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"class list {path}: cannot be read as text: {error}") from error
+    if path.endswith(".json"):
+        entries, templates = _entries_of_json(text, path)
+    elif path.endswith(".csv"):
+        entries, templates = _entries_of_csv(text, path), ()
+    else:
+        lines = text.rstrip().splitlines()
+        entries, templates = [(f"line {n}", line) for n, line in enumerate(lines, start=1)], ()
+    if not entries:
+        raise UserError(f"class list {path}: has no class")
+    rows = [
+        _read_entry(entry, position, f"class list {path}, {place}")
+        for position, (place, entry) in enumerate(entries)
+    ]
+    _check_distinct(rows, [place for place, _ in entries], path)
+    return ClassList(*zip(*rows, strict=True), templates)
+
+
+def write_classes(classes: ClassList, path: str, source: str) -> None:
+    """Writes a class list as JSON that `read_classes` reads, a class a line.
+
+    Args:
+      classes: the list.
+      path: the file to write.
+      source: where it comes from, for whoever opens the file.
+    """
+    rows = zip(classes.names, classes.descriptions, classes.ids, strict=True)
+    objects = [dict(name=name, description=text, id=id) for name, text, id in rows]
+    lists = {
+        "classes": [{key: value for key, value in row.items() if value} for row in objects],
+        "templates": classes.templates,
+    }
+    fields = [f' "source": {json.dumps(source, ensure_ascii=False)}']
+    for field, entries in lists.items():
+        if entries:
+            lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
+            fields.append(f' "{field}": [\n{lines}\n ]')
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(fields) + "\n}\n")
+
+
+def _find(name_or_path: str) -> str:
+    known = built_in_names()
+    if name_or_path in known:
+        return os.path.join(BUILT_IN, f"{name_or_path}.json")
+    if os.path.isfile(name_or_path):
+        return name_or_path
+    raise UserError(
+        f"class list {name_or_path!r} is neither a file nor a list of the package"
+        f"{suggest(name_or_path, known)}, which are: {', '.join(known)}"
+    )
+
+
+def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"class list {path}: is no JSON: {error}") from error
+    entries, templates = content, []
+    if isinstance(content, dict):
+        entries, templates = content.get("classes"), content.get("templates", [])
+    if not isinstance(entries, list):
+        raise UserError(
+            f"class list {path}: must be a list of names or objects, or an object with `classes`"
+        )
+    if not isinstance(templates, list) or any(
+        not isinstance(template, str) or template.count("{}") != 1 for template in templates
+    ):
+        raise UserError(
+            f"class list {path}: `templates` must be a list of texts with one {{}} where the "
+            "class name goes"
+        )
+    return [(f"entry {n}", entry) for n, entry in enumerate(entries)], tuple(templates)
+
+
+def _entries_of_csv(text: str, path: str) -> list[tuple[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+    header = reader.fieldnames or []
+    if not {"name", "names"} & set(header):
+        raise UserError(
+            f"class list {path}: the first line must name the columns, `name` and perhaps "
+            f"`description` and `id`; it has: {', '.join(header) or 'nothing'}"
+        )
+    entries = []
+    for row in reader:
+        if None in row or None in row.values():
+            raise UserError(
+                f"class list {path}, line {reader.line_num}: has not the {len(header)} columns of "
+                "the first line; a text with commas goes in double quotes"
+            )
+        for key in ("id", "label"):  # CSV has no integers
+            if row.get(key, "").isdecimal():
+                row[key] = int(row[key])
+        entries.append((f"line {reader.line_num}", row))
+    return entries
+
+
+def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
+    """Returns the name, description and id of a class."""
+    if isinstance(entry, str):
+        entry = {"name": entry}
+    if not isinstance(entry, Mapping):
+        raise UserError(f"{where}: {entry!r} must be a text or an object with a `name`")
+    label = entry.get("label")
+    if label not in (None, "", position):
+        raise UserError(f"{where}: `label` is {label!r}; it must be the position, {position}")
+    name = _first_name(entry)
+    description = entry.get("description") or ""
+    if not isinstance(name, str) or not name.strip(" _\t"):
+        raise UserError(f"{where}: has no name; a class is a text or an object with a `name`")
+    if not isinstance(description, str):
+        raise UserError(f"{where}: the description of {name!r} must be a text")
+    ids = (entry.get("id"), entry.get("wnid"))
+    id = next((str(value) for value in ids if value not in (None, "", position)), "")
+    return " ".join(name.replace("_", " ").split()), " ".join(description.split()), id
+
+
+def _first_name(entry: Mapping) -> Any:
+    if entry.get("name"):
+        return entry["name"]
+    names = entry.get("names")
+    if isinstance(names, str):
+        names = names.split(",")
+    return names[0] if isinstance(names, list) and names else None
+
+
+def _check_distinct(rows: list[tuple[str, str, str]], places: list[str], path: str) -> None:
+    first = {}
+    for row, place in zip(rows, places, strict=True):
+        if row in first:
+            raise UserError(
+                f"class list {path}: {first[row]} and {place} are both {row[0]!r} and nothing "
+                "tells them apart; give them different names, descriptions or ids"
+            )
+        first[row] = place

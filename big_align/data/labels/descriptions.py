@@ -1,0 +1,203 @@
+"""What the classes of a list mean, from WordNet and from files (iCLIP §3, eq. 5)."""
+
+import csv
+import dataclasses
+import io
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.word_net import ID, WordNet
+from big_align.errors import UserError
+
+ORIGINS = {
+    "file": "by the file of descriptions",
+    "list": "by the class list itself",
+    "id": "by WordNet ids",
+    "name": "by names in WordNet",
+    "": "without a description",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a class means.
+
+    Attributes:
+      text: the meaning, "" where none was found.
+      origin: who says so, a key of ORIGINS.
+      note: for the report: which sense was taken of how many, or why there is no text.
+    """
+
+    text: str
+    origin: str
+    note: str = ""
+
+
+def read_descriptions(path: str) -> dict[str, str | None]:
+    """Reads a file of descriptions by name or id.
+
+    Args:
+      path: JSON, an object {name or id: description} or a list of objects {name?, id or wnid?,
+        description}; or CSV with these columns.
+
+    Returns:
+      Descriptions by id and by name; None for a name that has several.
+
+    Raises:
+      UserError: the file cannot be read, or has no description.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+        rows = _rows_of_csv(text) if path.endswith(".csv") else _rows_of_json(json.loads(text))
+    except (OSError, ValueError) as error:
+        raise UserError(f"descriptions {path}: cannot be read: {error}") from error
+    found = defaultdict(set)
+    for row in rows:
+        description = " ".join(str(row.get("description") or "").split())
+        for key in (row.get("id"), row.get("wnid"), row.get("name")):
+            if description and isinstance(key, str) and key.strip():
+                found[_clean(key)].add(description)
+    if not found:
+        raise UserError(
+            f"descriptions {path}: has none; a row needs a `description` and a `name` or an `id`"
+        )
+    return {key: texts.pop() if len(texts) == 1 else None for key, texts in found.items()}
+
+
+def _rows_of_csv(text: str) -> list[dict]:
+    return list(csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True))
+
+
+def _rows_of_json(content: Any) -> list[Mapping]:
+    if isinstance(content, dict) and not isinstance(content.get("classes"), list):
+        return [{"name": key, "description": text} for key, text in content.items()]
+    rows = content["classes"] if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it must be an object {name or id: description} or a list of objects")
+    return rows
+
+
+def _clean(key: str) -> str:
+    return " ".join(key.replace("_", " ").split())
+
+
+def describe(
+    classes: ClassList, word_net: WordNet, given: Mapping[str, str | None]
+) -> list[Description]:
+    """Finds what each class means.
+
+    What is given comes first, then what the list says itself, then the synset of a WordNet id,
+    and for a class without such an id the first sense of its name.
+
+    Args:
+      classes: the list.
+      word_net: the dictionary; untouched where every class is described without it.
+      given: of `read_descriptions`.
+
+    Returns:
+      A description a class.
+
+    Raises:
+      UserError: WordNet is needed and not there, or a name has several descriptions in `given`.
+    """
+    return [
+        _describe_one(*one, word_net, given)
+        for one in zip(classes.names, classes.descriptions, classes.ids, strict=True)
+    ]
+
+
+def _describe_one(
+    name: str, own: str, id: str, word_net: WordNet, given: Mapping[str, str | None]
+) -> Description:
+    key = next((key for key in (_clean(id), name) if key in given), None)
+    if key is not None:
+        if given[key] is None:
+            raise UserError(
+                f"descriptions: {key!r} has several; an `id` that the class list has too tells "
+                "which is meant"
+            )
+        return Description(given[key], "file")
+    if own:
+        return Description(own, "list")
+    if ID.fullmatch(id):
+        text = word_net.describe_id(id)
+        return Description(text, "id") if text else Description("", "", "no synset has this id")
+    senses = word_net.senses_of(name)
+    if not senses:
+        return Description("", "", "no noun of WordNet")
+    count = f"{senses[0][0]}, first of {len(senses)}" if len(senses) > 1 else ""
+    return Description(senses[0][1], "name", count)
+
+
+def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> ClassList:
+    """Returns the list with its descriptions.
+
+    Raises:
+      UserError: classes of one name got the same description, or none, without different WordNet
+        ids to say that this is so.
+    """
+    described = dataclasses.replace(classes, descriptions=tuple(each.text for each in found))
+    for phrase, labels in find_repeated(described.phrases(with_descriptions=True)).items():
+        ids = {classes.ids[label] for label in labels if ID.fullmatch(classes.ids[label])}
+        if len(ids) < len(labels):
+            raise UserError(
+                f"labels {', '.join(map(str, labels))} are all {phrase!r}, and nothing tells them "
+                "apart; give them WordNet ids, or descriptions by id"
+            )
+    return described
+
+
+def find_repeated(texts: Sequence[str]) -> dict[str, list[int]]:
+    """Returns the texts that stand more than once, with their positions."""
+    places = defaultdict(list)
+    for position, text in enumerate(texts):
+        places[text].append(position)
+    return {text: positions for text, positions in places.items() if len(positions) > 1}
+
+
+def report(
+    classes: ClassList, found: Sequence[Description], given: Mapping[str, str | None]
+) -> list[str]:
+    """Tells what came out, in lines.
+
+    Args:
+      classes: the list with its descriptions, from `apply_descriptions`.
+      found: from `describe`.
+      given: of `read_descriptions`.
+    """
+    counts = {origin: sum(each.origin == origin for each in found) for origin in ORIGINS}
+    lines = [f"{len(classes)} classes"]
+    lines += [f"  {counts[key]:6d} {words}" for key, words in ORIGINS.items() if counts[key]]
+    rows = list(zip(range(len(classes)), classes.names, classes.ids, found, strict=True))
+    lines += _section(
+        "Names with several senses in WordNet, and the one taken (an id chooses another):",
+        [f"{n} {name}: {x.text} ({x.note})" for n, name, _, x in rows if x.text and x.note],
+    )
+    lines += _section(
+        "Without a description:",
+        [f"{n} {name} {id}".rstrip() + f": {x.note}" for n, name, id, x in rows if not x.text],
+    )
+    phrases = classes.phrases(with_descriptions=True)
+    lines += _section(
+        "One name, several classes:",
+        [
+            f"{n} {phrases[n]}{f' ({classes.ids[n]})' if classes.ids[n] else ''}"
+            for labels in find_repeated(classes.names).values()
+            for n in labels
+        ],
+    )
+    lines += _section(
+        "Several classes with the same name and description, which no text can tell apart:",
+        [f"{', '.join(map(str, n))}: {phrase}" for phrase, n in find_repeated(phrases).items()],
+    )
+    known = {*classes.names, *map(_clean, classes.ids)}
+    unused = [key for key in given if key not in known]
+    return lines + _section("In the file of descriptions, but no class:", unused)
+
+
+def _section(title: str, rows: list[str]) -> list[str]:
+    return [f"{title[:-1]} ({len(rows)}):", *(f"  {row}" for row in rows)] if rows else []

@@ -1,0 +1,115 @@
+"""Whether the labels of a source, and the names it has for them, fit a class list."""
+
+import concurrent.futures
+import functools
+import re
+
+import numpy as np
+
+from big_align.data import examples
+from big_align.data.labels.classes import ClassList
+from big_align.errors import UserError
+
+CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
+CHECK_THREADS = 32  # reads wait for storage, not for the processor
+CHECK_CHUNK = 64
+
+
+def check_label(name: str, label: int, num_classes: int) -> None:
+    """Raises a UserError where a label is not in a class list.
+
+    Args:
+      name: of the example, for the message.
+      label: its class, or -1.
+      num_classes: the length of the list.
+    """
+    if label == examples.NO_LABEL:
+        raise UserError(
+            f"{name} has no label, and a class list of {num_classes} is set: let the source read "
+            "labels (its argument `label`), or leave `classes` out"
+        )
+    if not 0 <= label < num_classes:
+        raise UserError(
+            f"{name} has the label {label}, which is not in the class list: its {num_classes} "
+            f"classes are the labels 0 to {num_classes - 1}. Mend the label or set `classes` to a "
+            "list that has it"
+        )
+
+
+def check_labels(source: examples.Source, num_classes: int) -> None:
+    """Looks at the labels of up to 65,536 examples, spread evenly, without reading images.
+
+    Broken examples are passed over.
+
+    Raises:
+      UserError: names the first example found whose label is missing or not in the class list.
+    """
+    ends = np.cumsum(source.shard_sizes)
+    total = int(ends[-1])
+    count = min(total, CHECKED_FIRST)
+    numbers = np.arange(count) * total // count
+    shards = np.searchsorted(ends, numbers, side="right")
+    indexes = numbers - (ends - source.shard_sizes)[shards]
+    places = list(zip(shards.tolist(), indexes.tolist(), strict=True))
+    chunks = [places[first : first + CHECK_CHUNK] for first in range(0, count, CHECK_CHUNK)]
+    check = functools.partial(_check_places, source, num_classes)
+    pool = concurrent.futures.ThreadPoolExecutor(CHECK_THREADS)
+    try:
+        for _ in pool.map(check, chunks):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_places(
+    source: examples.Source, num_classes: int, places: list[tuple[int, int]]
+) -> None:
+    for place in places:
+        try:
+            label = examples.single_label(source.read_text(*place)[1])
+        except examples.WrongLabel as error:
+            raise UserError(f"{source.name(*place)}: {error}") from error
+        except examples.BrokenExample:
+            continue
+        check_label(source.name(*place), label, num_classes)
+
+
+def check_class_names(source: examples.Source, classes: ClassList) -> None:
+    """Compares the classes that a source names with a class list, label by label.
+
+    A name of the source may be the name or the id of its class in the list; case, underscores and
+    hyphens do not count. A source that names no classes is not compared.
+
+    Raises:
+      UserError: there are not as many, or some differ; names the first.
+    """
+    if source.class_names is None:
+        return
+    where = source.shard_name(0)
+    found = [_normalize(name) for name in source.class_names]
+    wanted = [
+        {_normalize(name), _normalize(id)}
+        for name, id in zip(classes.names, classes.ids, strict=True)
+    ]
+    if len(found) != len(wanted):
+        raise UserError(
+            f"the source of {where} has {len(found)} classes and the class list has {len(wanted)}: "
+            "label by label they must be the same. Set `classes` to the list of this source"
+        )
+    differing = [n for n, name in enumerate(found) if name not in wanted[n]]
+    if differing:
+        first = differing[0]
+        id = f" ({classes.ids[first]})" if classes.ids[first] else ""
+        reordered = all(any(name in names for names in wanted) for name in found)
+        raise UserError(
+            f"label {first} is {source.class_names[first]!r} in the source of {where} and "
+            f"{classes.names[first]!r}{id} in the class list; {len(differing)} of {len(found)} "
+            "classes differ"
+            + (": they are the same in another order. Sort" if reordered else ". Write")
+            + " the class list as the source has it"
+        )
+
+
+def _normalize(name: str) -> str:
+    """Leaves words in lower case, parted by single spaces."""
+    return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()

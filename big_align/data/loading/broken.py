@@ -1,0 +1,77 @@
+"""The count of broken examples, and the end of a run that has too many of them."""
+
+import threading
+
+import numpy as np
+from absl import logging
+
+from big_align.data import examples
+from big_align.errors import BrokenDataError
+
+LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
+LOGGED_EVERY = 100
+SEEN_BEFORE_STOP = 2000  # fewer examples say too little about a share of the data
+
+
+class BrokenTally:
+    """Counts each broken example once, names it in the log, and stops when they are too many.
+
+    The share is that of the examples seen, those that the source left out while indexing among
+    them. Until 2000 examples (or all, where there are fewer) are seen, it is taken of as many.
+
+    Args:
+      source: gives the shards, their sizes, their names and what was broken at the start.
+      max_share: the largest share of examples that may be broken.
+
+    Raises:
+      BrokenDataError: the source left out more than the share.
+    """
+
+    def __init__(self, source: examples.Source, max_share: float):
+        self._source = source
+        self._max_share = max_share
+        self._num_examples = int(source.shard_sizes.sum())
+        self._left_out = int(source.broken.sum())
+        self._seen = 0
+        self._found: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
+        self._check(self._num_examples)
+
+    @property
+    def count(self) -> int:
+        """Examples known to be broken."""
+        return self._left_out + len(self._found)
+
+    def see(self, count: int) -> None:
+        """Notes that examples were read, broken or not."""
+        with self._lock:
+            self._seen += count
+
+    def add(self, shard: int, index: int, error: Exception) -> None:
+        """Notes a broken example; raises BrokenDataError when there are too many."""
+        with self._lock:
+            if (shard, index) in self._found:
+                return
+            self._found.add((shard, index))
+            found = len(self._found)
+            seen = min(self._num_examples, max(self._seen, SEEN_BEFORE_STOP))
+        if found <= LOGGED_FIRST or found % LOGGED_EVERY == 0:
+            logging.warning(
+                "skipped %s: %s (%d skipped so far)", self._source.name(shard, index), error, found
+            )
+        self._check(seen, f"; the last one is {self._source.name(shard, index)}: {error}")
+
+    def _check(self, seen: int, last: str = "") -> None:
+        count = self.count
+        if count <= self._max_share * (seen + self._left_out):
+            return
+        per_shard = self._source.broken.copy()
+        with self._lock:
+            shards = np.array([shard for shard, _ in self._found], np.int64)
+        np.add.at(per_shard, shards, 1)
+        worst = int(per_shard.argmax())
+        raise BrokenDataError(
+            f"{count} of {seen + self._left_out} examples are broken, which is more than "
+            f"max_broken_share={self._max_share:g}; most are in {self._source.shard_name(worst)} "
+            f"({per_shard[worst]} broken there){last}. Mend the shard or raise max_broken_share"
+        )

@@ -1,0 +1,149 @@
+"""The loader of an evaluation set."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from big_align.data import examples, randomness
+from big_align.data.images import image_ops
+from big_align.data.loading import broken, parallel
+from big_align.data.loading.parallel import HostBatch
+from big_align.errors import BrokenDataError, UserError
+
+
+class EvalLoader:
+    """A finite set in its own order: its texts at once, its images in batches.
+
+    Every process makes its rows of every batch, and all make equally many batches.
+
+    Args:
+      source: the examples.
+      transform: image operations that end in one size.
+      batch_size: examples of the global batch.
+      rows: the rows of a batch that this process makes, ascending; None is all.
+      max_broken_share: the share of broken examples above which the run stops.
+      num_threads: None is one a core.
+      prefetch: batches that are filled ahead.
+
+    Raises:
+      ValueError: a value is out of range or the transform is wrong.
+      BrokenDataError: too many examples are broken.
+    """
+
+    def __init__(
+        self,
+        source: examples.Source,
+        transform: str,
+        batch_size: int,
+        rows: Int[np.ndarray, " r"] | None = None,
+        max_broken_share: float = 0.01,
+        num_threads: int | None = None,
+        prefetch: int = 2,
+    ):
+        parallel.check_at_least(1, prefetch=prefetch, batch_size=batch_size)
+        self.num_examples = int(source.shard_sizes.sum())
+        self._rows = parallel.check_rows(rows, batch_size)
+        self._source = source
+        self._transform = image_ops.Transform(transform)
+        self._batch_size = batch_size
+        self._tally = broken.BrokenTally(source, max_broken_share)
+        self._ends = np.cumsum(source.shard_sizes)
+        self._workers = parallel.Workers(num_threads)
+        self._prefetch = prefetch
+        self._image_shape: tuple[int, ...] | None = None
+
+    @property
+    def broken(self) -> int:
+        """Examples that this process knows to be broken."""
+        return self._tally.count
+
+    def captions(self) -> list[list[str]]:
+        """Reads the captions of every example, in the order of the images; [] where broken."""
+        return [captions for captions, _ in self._texts()]
+
+    def labels(self) -> Int32[np.ndarray, " n"]:
+        """Reads the class of every example, in the order of the images; -1 where it has none.
+
+        Raises:
+          UserError: an example has several.
+        """
+        labels = []
+        for number, found in enumerate(self.label_sets()):
+            try:
+                labels.append(examples.single_label(found))
+            except examples.WrongLabel as error:
+                raise UserError(f"{self._source.name(*self._locate(number))}: {error}") from error
+        return np.array(labels, np.int32)
+
+    def label_sets(self) -> list[tuple[int, ...]]:
+        """Reads the classes of every example, in the order of the images; () where broken."""
+        return [labels for _, labels in self._texts()]
+
+    def images(self) -> Iterator[HostBatch]:
+        """Returns an iterator over this process's rows of every batch, in order.
+
+        Each has `image` uint8 [b h w 3] and `mask` bool [b], which is False on padding after the
+        last example and on broken examples.
+        """
+        if self._image_shape is None:
+            self._image_shape = self._find_shape()
+        starts = range(0, self.num_examples, self._batch_size)
+        return parallel.take_ahead(map(self._start, starts), self._prefetch + 1)
+
+    def close(self) -> None:
+        """Ends the threads; the images cannot be read again."""
+        self._workers.close()
+
+    def __enter__(self) -> "EvalLoader":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _start(self, start: int) -> parallel.Filling:
+        size = len(self._rows)
+        batch = {
+            "image": np.zeros((size, *self._image_shape), np.uint8),
+            "mask": np.zeros(size, bool),
+        }
+
+        def job(batch: HostBatch, begin: int, end: int) -> None:
+            for row in range(begin, end):
+                number = start + int(self._rows[row])
+                if number < self.num_examples:
+                    pixels = self._pixels(number)
+                    if pixels is not None:
+                        batch["image"][row], batch["mask"][row] = pixels, True
+
+        return self._workers.fill(batch, size, job)
+
+    def _find_shape(self) -> tuple[int, ...]:
+        for number in range(self.num_examples):
+            pixels = self._pixels(number)
+            if pixels is not None:
+                return pixels.shape
+        raise BrokenDataError("no image can be decoded")
+
+    def _pixels(self, number: int) -> np.ndarray | None:
+        shard, index = self._locate(number)
+        self._tally.see(1)
+        try:
+            image = self._source.read(shard, index).image
+            return self._transform(image, randomness.PositionRandom(0, number))
+        except examples.BrokenExample as error:
+            self._tally.add(shard, index, error)
+            return None
+
+    def _texts(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+        for number in range(self.num_examples):
+            shard, index = self._locate(number)
+            try:
+                yield self._source.read_text(shard, index)
+            except examples.BrokenExample as error:
+                self._tally.add(shard, index, error)
+                yield [], ()
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        shard = int(np.searchsorted(self._ends, number, side="right"))
+        return shard, int(number - self._ends[shard] + self._source.shard_sizes[shard])

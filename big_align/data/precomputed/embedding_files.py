@@ -1,0 +1,199 @@
+"""Folders of embeddings and of clusters, memory-mapped; `shard_files` says what is in them."""
+
+import functools
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.data.precomputed.shard_files import (
+    CLUSTERS,
+    EMBEDDINGS,
+    INDEX,
+    KEYS,
+    Shard,
+    has_shard,
+    read_index,
+)
+from big_align.errors import UserError
+
+CENTERS = "centers.npy"
+OPEN_FILES = 128
+
+
+class ShardFolder:
+    """What folders of embeddings and of clusters share; everything is checked when it is opened.
+
+    Args:
+      path: the folder.
+      fields: what its index must have.
+      ending: of the files with arrays.
+
+    Raises:
+      UserError: it is no such folder, or shards are missing or not as long as the index says.
+    """
+
+    def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
+        self.path = pathlib.Path(path)
+        self.index = read_index(self.path, ("shards", *fields))
+        self._ending = ending
+        self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
+        self._select([Shard(**entry) for entry in self.index["shards"]])
+        missing = [shard for shard in self.shards if not has_shard(self.path, shard, ending)]
+        if missing:
+            raise UserError(
+                f"{self.path} lacks {len(missing)} of {len(self.shards)} shards, "
+                f"{missing[0].file}{ending} the first: the command that made it continues"
+            )
+
+    def _select(self, shards: Sequence[Shard]) -> None:
+        self.shards = list(shards)
+        self._ends = np.cumsum([shard.count for shard in shards], dtype=np.int64)
+        self.count = int(self._ends[-1]) if shards else 0
+
+    def array(self, shard: Shard) -> np.ndarray:
+        """Returns the rows of a shard, memory-mapped."""
+        return self._open(shard)
+
+    def _open_array(self, shard: Shard) -> np.ndarray:
+        path = self.path / (shard.file + self._ending)
+        try:
+            rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path} is cut short or no array ({error})") from error
+        return rows
+
+    def _check(self, width: int, dtype: str) -> None:
+        """Checks every array against the index, and the keys against the arrays."""
+        for shard in self.shards:
+            if not shard.count:
+                continue
+            rows, wanted = self.array(shard), (shard.count, width)
+            if rows.shape != wanted or rows.dtype != dtype:
+                raise UserError(
+                    f"{self.path / shard.file}{self._ending} is {rows.dtype} {list(rows.shape)}, "
+                    f"but {INDEX} says {dtype} {list(wanted)}"
+                )
+            keys = self.key_lines(shard).count(b"\n")
+            if keys != shard.count:
+                raise UserError(
+                    f"{self.path / shard.file}{KEYS} has {keys} lines, but the shard "
+                    f"{shard.count} examples"
+                )
+
+    def key_lines(self, shard: Shard) -> bytes:
+        """Reads the file of the keys of a shard."""
+        path = self.path / (shard.file + KEYS)
+        if not path.is_file():
+            raise UserError(f"{path} is missing")
+        return path.read_bytes()
+
+    def keys(self, shard: Shard) -> list[str]:
+        """Reads the keys of a shard; that of an example that could not be read is empty."""
+        return self.key_lines(shard).decode("utf-8", "surrogateescape").split("\n")[:-1]
+
+    def locate(self, number: int) -> tuple[Shard, int]:
+        """Returns the shard of a row of the whole folder, and the place in it."""
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        shard = self.shards[place]
+        return shard, int(number - self._ends[place] + shard.count)
+
+    def name(self, number: int) -> str:
+        """Names an example, as in `train-00003.tar: 00000042`."""
+        shard, index = self.locate(number)
+        return f"{shard.name}: {self.keys(shard)[index]}"
+
+
+class EmbeddingFolder(ShardFolder):
+    """The embeddings that big_align.tools.embed wrote, as if they were one array.
+
+    Args:
+      path: the folder.
+
+    Attributes:
+      shards: in their order.
+      count: rows.
+      dim: columns.
+      absent: rows of zeros, for examples that could not be read.
+
+    Raises:
+      UserError: it is no such folder, or a file is missing, cut short or of another shape.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        super().__init__(path, ("dim", "dtype"), EMBEDDINGS)
+        self.dim, self.dtype = int(self.index["dim"]), self.index["dtype"]
+        self._check(self.dim, self.dtype)
+        lines = (self.key_lines(shard) for shard in self.shards if shard.count)
+        self.absent = sum(len(re.findall(rb"\n(?=\n)", b"\n" + keys)) for keys in lines)
+
+    def read(self, first: int, end: int) -> Float[np.ndarray, "n d"]:
+        """Reads rows as they are stored."""
+        pieces = []
+        while first < end:
+            shard, index = self.locate(first)
+            piece = self.array(shard)[index : index + end - first]
+            pieces.append(piece)
+            first += len(piece)
+        return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), self.dtype)
+
+    def take(self, numbers: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n d"]:
+        """Reads chosen rows as they are stored, shard by shard."""
+        rows = np.zeros((len(numbers), self.dim), self.dtype)
+        places = np.searchsorted(self._ends, numbers, side="right")
+        for place in np.unique(places).tolist():
+            chosen, shard = places == place, self.shards[place]
+            rows[chosen] = self.array(shard)[numbers[chosen] - self._ends[place] + shard.count]
+        return rows
+
+    def part(self, shards: Sequence[Shard]) -> "EmbeddingFolder":
+        """Returns a view of some of the shards."""
+        view = object.__new__(EmbeddingFolder)
+        view.__dict__ = dict(self.__dict__)
+        view._select(shards)
+        return view
+
+
+class ClusterFolder(ShardFolder):
+    """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n l], -1 for none.
+
+    Args:
+      path: the folder.
+
+    Attributes:
+      shards: in their order.
+      k: clusters.
+      labels_per_image: columns of the arrays, nearest first.
+      centers: float32 [k d] of unit length, memory-mapped.
+
+    Raises:
+      UserError: it is no such folder, or a file is missing, cut short or of another shape.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        super().__init__(path, ("k", "dim", "labels_per_image"), CLUSTERS)
+        self.k, self.labels_per_image = self.index["k"], self.index["labels_per_image"]
+        self._check(self.labels_per_image, "int32")
+        self.centers = read_centers(self.path, self.k, self.index["dim"])
+
+
+def read_centers(folder: pathlib.Path, k: int, dim: int) -> Float[np.ndarray, "k d"]:
+    """Opens the centers of a folder of clusters.
+
+    Raises:
+      UserError: they are missing, cut short, or as many or wide as the index does not say.
+    """
+    path = folder / CENTERS
+    try:
+        centers = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is missing, cut short or no array ({error})") from error
+    if centers.shape != (k, dim) or centers.dtype != np.float32:
+        raise UserError(
+            f"{path} is {centers.dtype} {list(centers.shape)}, but {INDEX} says float32 "
+            f"{[k, dim]}"
+        )
+    return centers

@@ -1,0 +1,105 @@
+"""Rows that belong to the examples of a source: clusters, or embeddings made beforehand.
+
+They lie in folders (`embedding_files`), a file for each shard of the source, and are found by the
+shard and the place in it. The key of the example proves that both were made of the same data.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+from jaxtyping import Shaped
+
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder, ShardFolder
+from big_align.data.precomputed.shard_files import Shard, list_shards
+from big_align.errors import UserError
+
+FOLDERS = {"clusters": ClusterFolder, "image_embedding": EmbeddingFolder}
+"""What can be joined: fields of a batch, and what their folders are."""
+
+OPEN_KEYS = 128
+
+
+class Join:
+    """The rows of a folder for the examples of a source; read at random and from several threads.
+
+    Args:
+      folder: of clusters or of embeddings.
+      source: the examples; the folder may have shards that it lacks.
+
+    Attributes:
+      shape: of a row.
+      dtype: of a row.
+
+    Raises:
+      UserError: the folder lacks a shard of the source, or has it with another number of examples.
+    """
+
+    def __init__(self, folder: ShardFolder, source: Source):
+        self._folder = folder
+        there = {shard.name: shard for shard in folder.shards}
+        self._shards = [self._match(shard, there) for shard in list_shards(source)]
+        first = next(shard for shard in self._shards if shard.count)
+        self.shape, self.dtype = folder.array(first).shape[1:], folder.array(first).dtype
+        self._has_clusters = isinstance(folder, ClusterFolder)
+        self._keys = functools.lru_cache(maxsize=OPEN_KEYS)(self._read_keys)
+
+    def _match(self, shard: Shard, there: dict[str, Shard]) -> Shard:
+        found = there.get(shard.name)
+        if found is None:
+            have = ", ".join(itertools.islice(there, 3))
+            raise UserError(
+                f"{self._folder.path} has nothing for the shard {shard.name}; it has {have}"
+                f"{', ...' if len(there) > 3 else ''}: embed and cluster the data that is trained"
+            )
+        if found.count != shard.count:
+            raise UserError(
+                f"{self._folder.path} has {found.count} examples of the shard {shard.name}, which "
+                f"now has {shard.count}: embed the data again, with the source opened as here"
+            )
+        return found
+
+    def _read_keys(self, shard: int) -> list[str]:
+        return self._folder.keys(self._shards[shard])
+
+    def read(self, shard: int, index: int, key: str) -> Shaped[np.ndarray, "..."]:
+        """Reads the row of an example.
+
+        Args:
+          shard: of the source.
+          index: of the example in it.
+          key: of the example.
+
+        Returns:
+          A row of `shape`; clusters are -1 for an example that could not be read at that time.
+
+        Raises:
+          BrokenExample: the example could not be read when it was embedded.
+          UserError: another example stood in this place then.
+        """
+        then = self._keys(shard)[index]
+        if then and then != key:
+            raise UserError(
+                f"{self._folder.path}: example {index} of {self._shards[shard].name} was {then!r} "
+                f"when it was embedded and is now {key!r}: embed the data again, or open the "
+                "source with the arguments of then"
+            )
+        if not then and not self._has_clusters:
+            raise BrokenExample("it could not be read when it was embedded")
+        return self._folder.array(self._shards[shard])[index]
+
+
+def open_joins(paths: dict[str, str], source: Source) -> dict[str, Join]:
+    """Opens what is joined to a source.
+
+    Args:
+      paths: the folder of each field of the batch.
+      source: the examples.
+
+    Raises:
+      UserError: there is no such field, or a folder is broken or does not fit the source.
+    """
+    if unknown := sorted(paths.keys() - FOLDERS.keys()):
+        raise UserError(f"{unknown[0]!r} cannot be joined; known: {', '.join(FOLDERS)}")
+    return {field: Join(FOLDERS[field](path), source) for field, path in paths.items() if path}

@@ -1,0 +1,176 @@
+"""Folders with embeddings, or clusters, of the examples of a source: a pair of files a shard.
+
+A folder holds `index.json` and, for each shard of the source, an array whose rows stand in the
+source's own order (`FILE.npy`, or `FILE.clusters.npy`) and the keys of the examples, one a line
+(`FILE.keys`). An example that could not be read when it was embedded keeps its row, so that the
+place in a shard means the same everywhere: its row is of zeros (no cluster: -1) and its key empty.
+Files are memory-mapped, so the folder lies on a disk that every process sees. A file has its name
+only when it is whole.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Shaped
+
+from big_align.data.examples import Source
+from big_align.errors import UserError
+
+FORMAT = 1
+INDEX, KEYS, PARTIAL = "index.json", ".keys", ".partial"
+EMBEDDINGS, CLUSTERS = ".npy", ".clusters.npy"
+
+
+class Shard(NamedTuple):
+    """A shard of a source and its files.
+
+    Attributes:
+      name: the source's name of it; the second of one name is "NAME (2)".
+      file: what its files are called, without the endings.
+      count: its examples.
+    """
+
+    name: str
+    file: str
+    count: int
+
+
+def list_shards(source: Source) -> list[Shard]:
+    """Lists the shards of a source; one without examples has an entry, but no files."""
+    shards, seen = [], collections.Counter()
+    for number, count in enumerate(source.shard_sizes.tolist()):
+        name = source.shard_name(number)
+        seen[name] += 1
+        plain = re.sub(r"[^\w.-]+", "_", name.rpartition("/")[2], flags=re.ASCII)[-60:]
+        times = f" ({seen[name]})" if seen[name] > 1 else ""
+        shards.append(Shard(name + times, f"{number:06d}-{plain}", count))
+    return shards
+
+
+def claim_folder(
+    folder: pathlib.Path, index: Mapping[str, Any], write: bool, free: Sequence[str] = ()
+) -> None:
+    """Writes the index of a folder, or checks that the one there says the same.
+
+    Args:
+      folder: is made if need be.
+      index: what the folder will hold.
+      write: False only checks: another process writes.
+      free: entries of `made_by` that may differ.
+
+    Raises:
+      UserError: the folder holds something else; the message says what differs.
+    """
+    path = folder / INDEX
+    index = {"format": FORMAT} | index
+    if path.is_file():
+        there = read_index(folder, ())
+        there["made_by"] = there.get("made_by", {}) | {k: index["made_by"].get(k) for k in free}
+        check_same(folder, there, index)
+    elif write:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
+        write_whole(path, text.encode())
+
+
+def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises a UserError that names what differs between what is there and what would be made."""
+    if faults := _differences(there, json.loads(json.dumps(here))):
+        raise UserError(
+            f"{folder} was made otherwise: {'; '.join(faults)}; give another --output, or remove "
+            f"the folder"
+        )
+
+
+def _differences(there: Any, here: Any, where: str = "") -> list[str]:
+    """Lists the entries in which two indexes differ."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = dict.fromkeys([*there, *here])
+        found = (_differences(there.get(k), here.get(k), f"{where}.{k}".lstrip(".")) for k in keys)
+        return [fault for faults in found for fault in faults]
+    if there == here:
+        return []
+    if isinstance(there, list) and isinstance(here, list):
+        pairs = [pair for pair in zip(there, here, strict=False) if pair[0] != pair[1]]
+        first = f", and {pairs[0][0]} is now {pairs[0][1]}" if pairs else ""
+        return [f"{where} are {len(there)} there and {len(here)} now{first}"]
+    return [f"{where} is {there!r} there and {here!r} now"]
+
+
+def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
+    """Reads the index of a folder.
+
+    Raises:
+      UserError: there is none, or it is not as it was written.
+    """
+    path = folder / INDEX
+    if not path.is_file():
+        raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error})") from error
+    if not isinstance(index, dict) or index.get("format") != FORMAT:
+        found = index.get("format") if isinstance(index, dict) else None
+        raise UserError(f"{path} has format {found!r}; this version reads {FORMAT}")
+    if missing := [field for field in fields if field not in index]:
+        raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
+    return index
+
+
+def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:
+    """Writes a file under another name and renames it when it is whole."""
+    partial = path.with_name(path.name + PARTIAL)
+    with partial.open("wb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            np.save(file, content)
+    os.replace(partial, path)
+
+
+def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
+    """Tells whether the files of a shard are there, or it needs none."""
+    return not shard.count or (folder / (shard.file + ending)).is_file()
+
+
+def write_shard(
+    folder: pathlib.Path, shard: Shard, ending: str, rows: np.ndarray, keys: bytes
+) -> None:
+    """Writes the files of a shard; the array comes last, so where it is, all is."""
+    write_whole(folder / (shard.file + KEYS), keys)
+    write_whole(folder / (shard.file + ending), rows)
+
+
+def join_keys(keys: Iterable[str]) -> bytes:
+    """Returns the content of a file of keys.
+
+    Raises:
+      UserError: a key holds the end of a line.
+    """
+    keys = list(keys)
+    if broken := [key for key in keys if "\n" in key]:
+        raise UserError(f"the key {broken[0]!r} holds an end of line: rename the example")
+    return "".join(f"{key}\n" for key in keys).encode("utf-8", "surrogateescape")
+
+
+def cut_in_shards(
+    pieces: Iterable[Shaped[np.ndarray, "_ ..."]], shards: Sequence[Shard]
+) -> Iterator[tuple[Shard, np.ndarray]]:
+    """Joins rows that come in pieces of any size, and yields those of each shard that has any."""
+    stream, held, have = iter(pieces), [], 0
+    for shard in shards:
+        if not shard.count:
+            continue
+        while have < shard.count:
+            held.append(next(stream))
+            have += len(held[-1])
+        joined = np.concatenate(held)
+        yield shard, joined[: shard.count]
+        held, have = [joined[shard.count :]], have - shard.count

@@ -1,0 +1,79 @@
+"""Images in files of their own, listed with labels and captions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from big_align.data import examples, files
+
+SHARD_SIZE = 16
+"""Examples of a shard. Lists often stand class by class; `Order` permutes the shards over the
+whole list before it shuffles in windows, so that a window, and a batch, holds all classes."""
+
+
+class ListedSource:
+    """Examples whose images are files; the images are read when they are asked for.
+
+    Args:
+      title: of the list, for messages.
+      paths: the file of each image.
+      labels: the classes of each image.
+      captions: the text of each image; None where there are none.
+      class_names: the name of each label, if known.
+      lines: integers [n], the line of each example in the list; None where there is no list.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        paths: Sequence[str],
+        labels: Sequence[tuple[int, ...]],
+        captions: Sequence[str] | None = None,
+        class_names: tuple[str, ...] | None = None,
+        lines: Sequence[int] | None = None,
+    ):
+        self._title = title
+        self._files = files.files_of(paths[0])
+        self._paths = np.array([path.encode("utf-8", "surrogateescape") for path in paths])
+        self._labels = np.array([label for row in labels for label in row], np.int32)
+        self._label_ends = np.cumsum([len(row) for row in labels])
+        self._captions = captions
+        self._lines = lines
+        self.class_names = class_names
+        starts = np.arange(0, len(paths), SHARD_SIZE)
+        self.shard_sizes = np.minimum(SHARD_SIZE, len(paths) - starts).astype(np.int64)
+        self.broken = np.zeros(len(starts), np.int64)
+
+    def read(self, shard: int, index: int) -> examples.Example:
+        """Reads an example; raises BrokenExample where the file cannot be read."""
+        captions, labels = self.read_text(shard, index)
+        path = self._path(shard * SHARD_SIZE + index)
+        try:
+            with self._files.open(path) as file:
+                image = file.read()
+        except FileNotFoundError as error:
+            raise examples.BrokenExample(f"there is no file {path}") from error
+        return examples.Example(path, image, captions, labels)
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Returns captions and labels."""
+        number = shard * SHARD_SIZE + index
+        captions = [self._captions[number]] if self._captions is not None else []
+        first = self._label_ends[number - 1] if number else 0
+        return captions, tuple(self._labels[first : self._label_ends[number]].tolist())
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example by its line, as in `train.csv, line 43`, or by its file."""
+        number = shard * SHARD_SIZE + index
+        if self._lines is None:
+            return self._path(number)
+        return f"{self._title}, line {self._lines[number]}"
+
+    def shard_name(self, shard: int) -> str:
+        """Names a stretch of the list."""
+        first = shard * SHARD_SIZE
+        size = int(self.shard_sizes[shard])
+        return f"{self._title} ({size} examples from {self._path(first)} on)"
+
+    def _path(self, number: int) -> str:
+        return self._paths[number].decode("utf-8", "surrogateescape")

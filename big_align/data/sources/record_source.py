@@ -1,0 +1,265 @@
+"""TFRecord files and prepared TensorFlow data sets, read at random."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from big_align.data import examples, files, tensorflow_on_cpu
+from big_align.data.sources import shard_index
+
+LENGTH, CHECKSUM = 8, 4  # bytes before the data of a record: its length and that one's checksum
+
+
+class RecordSource:
+    """Examples that are serialized tf.train.Example messages.
+
+    Args:
+      shards: sequences of messages: `len(shard)` and `shard[index]`, read from any thread.
+      names: the name of each shard.
+      broken: int64 [shards], records known to be lost.
+      image: the feature that holds the encoded image.
+      caption: the feature that holds one or more texts; None or "" reads none.
+      label: the feature that holds the class numbers, one or several; None reads none.
+    """
+
+    class_names: tuple[str, ...] | None = None
+
+    def __init__(
+        self,
+        shards: list[Any],
+        names: list[str],
+        broken: np.ndarray,
+        image: str = "image",
+        caption: str | None = "caption",
+        label: str | None = None,
+    ):
+        self._shards = shards
+        self._names = names
+        self._image = image
+        self._caption = caption
+        self._label = label
+        self._parse = tensorflow_on_cpu.load().train.Example.FromString
+        self.shard_sizes = np.array([len(shard) for shard in shards], np.int64)
+        self.broken = broken
+        if not self.shard_sizes.sum():
+            raise ValueError(f"no record in {', '.join(names)}")
+
+    def read(self, shard: int, index: int) -> examples.Example:
+        """Reads an example; raises BrokenExample."""
+        features = self._features(shard, index)
+        captions, labels = self._texts(features)
+        image = _values(features, self._image, "bytes_list")
+        return examples.Example(str(index), image[0], captions, labels)
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels; raises BrokenExample."""
+        return self._texts(self._features(shard, index))
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example, as in `train.tfrecord-00003-of-00008: record 42`."""
+        return f"{self._names[shard]}: record {index}"
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard."""
+        return self._names[shard]
+
+    def _features(self, shard: int, index: int) -> Any:
+        try:
+            return self._parse(self._shards[shard][index]).features.feature
+        except Exception as error:  # protobuf's error is not importable without its package
+            raise examples.BrokenExample(f"the record is no tf.train.Example ({error})") from error
+
+    def _texts(self, features: Any) -> tuple[list[str], tuple[int, ...]]:
+        captions, labels = [], ()
+        if self._caption:
+            values = _values(features, self._caption, "bytes_list")
+            captions = examples.clean_captions([examples.decode_text(value) for value in values])
+        if self._label:
+            values = _values(features, self._label, "int64_list", may_be_empty=True)
+            labels = examples.clean_labels(list(values))
+        return captions, labels
+
+
+class TFRecordSource(RecordSource):
+    """Examples of TFRecord files; the headers of the records are scanned once.
+
+    Args:
+      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
+      image: the feature that holds the encoded image.
+      caption: the feature that holds one or more texts; None or "" reads none.
+      label: the feature that holds the class numbers, one or several; None reads none.
+      index_dir: a folder that keeps the scans for the next start.
+
+    Raises:
+      ValueError: nothing matches the path, or no file holds a record.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        image: str = "image",
+        caption: str | None = "caption",
+        label: str | None = None,
+        index_dir: str | None = None,
+    ):
+        paths = files.expand_paths(path)
+        shards, broken = open_tfrecords(paths, index_dir)
+        names = [os.path.basename(path) for path in paths]
+        super().__init__(shards, names, broken, image, caption, label)
+
+
+class TFDSSource(RecordSource):
+    """Examples of a prepared TensorFlow data set, stored as TFRecord or ArrayRecord.
+
+    Args:
+      dataset: its name, with a config if it has several: `coco_captions/2014`.
+      split: a split or a part of it: `train`, `train[:90%]`.
+      data_dir: where it was prepared; None is TFDS's own folder.
+      image: the feature that holds the image, which TFDS stores encoded.
+      caption: the feature that holds one or more texts, as in `captions/text`; None reads none.
+      label: the feature that holds the class numbers, one or several; None reads none. Where the
+        data set names its classes, they are `class_names`.
+      index_dir: a folder that keeps the scans for the next start.
+
+    Raises:
+      ValueError: the data set is unknown or not prepared, or has no such split.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        split: str,
+        data_dir: str | None = None,
+        image: str = "image",
+        caption: str | None = None,
+        label: str | None = None,
+        index_dir: str | None = None,
+    ):
+        builder, parts = _open_split(dataset, split, data_dir)
+        paths = [part.filename for part in parts]
+        if "array_record" in os.path.basename(paths[0]):
+            shards = [_ArrayRecords(path) for path in paths]
+            broken = np.zeros(len(paths), np.int64)
+        else:
+            shards, broken = open_tfrecords(paths, index_dir)
+        shards = [
+            _Part(shard, part.skip, part.take) for shard, part in zip(shards, parts, strict=True)
+        ]
+        names = [os.path.basename(path) for path in paths]
+        super().__init__(shards, names, broken, image, caption, label)
+        self.class_names = _class_names(builder.info.features, label) if label else None
+
+
+def open_tfrecords(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
+    """Opens TFRecord files as sequences of bytes.
+
+    Returns:
+      The sequences, and int64 [shards] how many records are estimated to be lost.
+    """
+    system = files.files_of(paths[0])
+    indexes = shard_index.index_shards(paths, _index, "tfrecord", index_dir)
+    shards = [_Records(system, *pair) for pair in zip(paths, indexes, strict=True)]
+    return shards, shard_index.count_broken(indexes)
+
+
+class _Records:
+    """The records of a TFRecord file."""
+
+    def __init__(self, system: files.Files, path: str, index: shard_index.ShardIndex):
+        self._files, self._path, self._table = system, path, index.table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._files.read(self._path, *self._table[index].tolist())
+
+
+class _ArrayRecords:
+    """The records of an ArrayRecord file."""
+
+    def __init__(self, path: str):
+        from array_record.python import array_record_data_source
+
+        self._records = array_record_data_source.ArrayRecordDataSource([path])
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._records[index]
+
+
+class _Part:
+    """A stretch of a sequence: a split may take only some records of a file."""
+
+    def __init__(self, records: Any, skip: int, take: int):
+        self._records, self._skip = records, skip
+        rest = max(0, len(records) - skip)
+        self._size = rest if take < 0 else min(take, rest)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._records[self._skip + index]
+
+
+def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> Any:
+    """Returns the values of a feature; raises BrokenExample where it has none of this kind."""
+    if name not in features:
+        raise examples.BrokenExample(f"no feature {name!r} (it has {', '.join(sorted(features))})")
+    values = getattr(features[name], kind).value
+    if not values and not (may_be_empty and features[name].HasField(kind)):
+        raise examples.BrokenExample(f"the feature {name!r} is empty or no {kind}")
+    return values
+
+
+def _index(file: files.ReadableFile, size: int) -> shard_index.ShardIndex:
+    rows, fault = [], ""
+    for start, length, fault in scan_records(file, size):
+        if not fault:
+            rows.append((start, length))
+    table = np.array(rows, np.uint64).reshape(-1, 2)
+    return shard_index.ShardIndex(table, np.array([], "S1"), 0, fault)
+
+
+def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int, str]]:
+    """Yields the offset and size in bytes of each record, and in the end why it stops too early."""
+    position = 0
+    while position < size:
+        file.seek(position)
+        start = position + LENGTH + CHECKSUM
+        length = int.from_bytes(file.read(LENGTH), "little")
+        if start + length + CHECKSUM > size:
+            yield 0, 0, f"the record at byte {position} goes on beyond the end of the file"
+            return
+        yield start, length, ""
+        position = start + length + CHECKSUM
+
+
+def _open_split(dataset: str, split: str, data_dir: str | None) -> tuple[Any, list[Any]]:
+    """Returns the data set, and the files of a split with the records that belong to it."""
+    tensorflow_on_cpu.load()
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(dataset, data_dir=data_dir, try_gcs=False)
+        parts = builder.info.splits[split].file_instructions if builder.info.splits else []
+    except (tfds.core.registered.DatasetNotFoundError, ValueError, KeyError) as error:
+        raise ValueError(f"TFDS data set {dataset!r}, split {split!r}: {error}") from error
+    if not parts:
+        raise ValueError(
+            f"TFDS data set {dataset!r} is not prepared in {builder.data_dir}: run `tfds build "
+            f"{dataset}` or set data_dir to the folder where it is"
+        )
+    return builder, parts
+
+
+def _class_names(features: Any, label: str) -> tuple[str, ...] | None:
+    """Returns what TFDS calls the classes of a feature; None where it only numbers them."""
+    names = getattr(features[label], "names", None) if label in features else None
+    numbers = [str(number) for number in range(len(names or ()))]  # TFDS's answer without names
+    return tuple(names) if names and list(names) != numbers else None

@@ -1,0 +1,175 @@
+"""Which tags a corpus of captions has, and how often: the making of a tag list (IDEA §4.1)."""
+
+import collections
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from absl import logging
+from tqdm import tqdm
+
+from big_align.data import examples
+from big_align.data.labels.classes import read_classes
+from big_align.data.labels.word_net import WordNet
+from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor, split_words
+from big_align.errors import UserError
+
+OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
+OPEN_IMAGES_HEADER = ["LabelName", "DisplayName"]
+
+
+class Chosen(NamedTuple):
+    """Tags of a corpus.
+
+    Attributes:
+      names: the most frequent first.
+      counts: captions with each.
+      removed: the names of more frequent tags that were left out.
+      candidates: how many names had been looked for.
+      captions: how many captions there are.
+    """
+
+    names: list[str]
+    counts: list[int]
+    removed: list[str]
+    candidates: int
+    captions: int
+
+
+def read_names(path: str) -> list[str]:
+    """Reads the names that tags may have, in lower case and each once.
+
+    Args:
+      path: OpenImages' class descriptions (CSV with rows "/m/011k07,Tortoise", with or without a
+        header), or what `read_classes` takes.
+
+    Raises:
+      UserError: there is no such file or class list, or it cannot be read.
+    """
+    names = _read_open_images(path) if path.endswith(".csv") else None
+    if names is None:
+        names = read_classes(path).names
+    # names of the same words are one tag
+    kept: dict[tuple[str, ...], str] = {}
+    for name in names:
+        if words := tuple(split_words(name.replace("_", " "))):
+            kept.setdefault(words, " ".join(name.replace("_", " ").lower().split()))
+    return list(kept.values())
+
+
+def _read_open_images(path: str) -> list[str] | None:
+    """Returns the names in OpenImages' CSV; None of another one."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None  # `read_classes` tells what is wrong
+    if rows and rows[0] == OPEN_IMAGES_HEADER:
+        rows = rows[1:]
+    if not rows or not OPEN_IMAGES_ID.fullmatch(rows[0][0]):
+        return None
+    for number, row in enumerate(rows, start=1):
+        if len(row) != 2:
+            raise UserError(f"{path}: class {number} is {','.join(row)!r}, not an id and a name")
+    return [name for _, name in rows]
+
+
+def list_nouns(dictionary: WordNet) -> list[str]:
+    """Lists the nouns of WordNet that can be tags of one or several words.
+
+    Left out are plurals of other nouns, numbers, single letters, and what begins with a function
+    word.
+
+    Raises:
+      UserError: WordNet is not there.
+    """
+
+    def is_tag(name: str) -> bool:
+        words = split_words(name)
+        if " ".join(words) != name or words[0] in FUNCTION_WORDS or len(words[0]) < 2:
+            return False
+        return name.replace(" ", "").isalpha() and dictionary.lemma_of(words[-1]) == words[-1]
+
+    return [name for name in dictionary.nouns() if is_tag(name)]
+
+
+def choose_tags(
+    names: Sequence[str],
+    read_captions: Callable[[], Iterable[str]],
+    min_count: int = 6,
+    remove_top: int = 0,
+    max_tags: int | None = None,
+    dictionary: WordNet | None = None,
+) -> Chosen:
+    """Chooses the tags of a list and counts them.
+
+    Captions are read twice. What is chosen follows from the counts with all names; the counts that
+    are returned are those of the chosen ones, which may be higher: a compound that is too rare to
+    be a tag no longer hides the noun in it.
+
+    Args:
+      names: that tags may have.
+      read_captions: yields the captions from the beginning.
+      min_count: captions that a tag needs (§4.1: "more than 5").
+      remove_top: how many of the most frequent tags are left out (Table 4, RmTopFreq).
+      max_tags: how many of the most frequent remaining ones are kept at most; None for all.
+      dictionary: leaves out names that are mostly no nouns; None for names that someone chose.
+
+    Raises:
+      UserError: no tag remains.
+    """
+    captions, counts = _count(names, read_captions(), "counting names")
+    frequent = [id for id, count in counts.most_common() if count >= min_count]
+    frequent.sort(key=lambda id: (-counts[id], id))
+    if dictionary:
+        frequent = [id for id in frequent if dictionary.is_mostly_noun(names[id])]
+    kept = [names[id] for id in frequent[remove_top:][:max_tags]]
+    if not kept:
+        raise UserError(
+            f"no tag remains: of {len(names)} names {len(frequent)} stand in at least {min_count} "
+            f"of {captions} captions, and the {remove_top} most frequent are left out; give more "
+            "captions or other names, or lower --min_count or --remove_top"
+        )
+    captions, counts = _count(kept, read_captions(), "counting tags")
+    order = sorted(range(len(kept)), key=lambda id: (-counts[id], id))
+    return Chosen(
+        [kept[id] for id in order],
+        [counts[id] for id in order],
+        [names[id] for id in frequent[:remove_top]],
+        len(names),
+        captions,
+    )
+
+
+def _count(
+    names: Sequence[str], captions: Iterable[str], what: str
+) -> tuple[int, collections.Counter]:
+    """Counts captions, and those with each tag."""
+    extract = TagExtractor(names, len(names))
+    counts: collections.Counter = collections.Counter()
+    number = 0
+    for caption in tqdm(captions, what, unit=" captions", mininterval=1.0):
+        counts.update(extract.find([caption]))
+        number += 1
+    return number, counts
+
+
+def read_captions(source: examples.Source, used: int | None = None) -> Iterator[str]:
+    """Yields the captions of a source; the first unreadable example is named in the log.
+
+    Args:
+      source: the examples.
+      used: how many captions of each, the first ones; None for all.
+    """
+    broken = 0
+    for shard, size in enumerate(source.shard_sizes.tolist()):
+        for index in range(size):
+            try:
+                yield from source.read_text(shard, index)[0][:used]
+            except examples.BrokenExample as error:
+                broken += 1
+                if broken == 1:
+                    logging.warning("left out %s: %s", source.name(shard, index), error)
+    if broken:
+        logging.warning("%d broken examples were left out", broken)

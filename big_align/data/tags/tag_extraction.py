@@ -1,0 +1,188 @@
+"""The tags that captions name (IDEA §3.2)."""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int32
+
+from big_align.data.labels.word_net import WordNet
+from big_align.errors import UserError
+
+NO_TAG = -1
+
+WORDS = re.compile(r"[^\W_]+|(?<![^\W_])[-\u2010]|[-\u2010](?![^\W_])|[^\w\s\u2010-]")
+"""Words, and the signs that part them; a hyphen inside a word parts it as a space does."""
+
+FUNCTION_WORDS = frozenset(
+    "a about above after against all along am among an and any are around as at be because been "
+    "before behind being below beside between both but by can could did do does doing done down "
+    "during each either else few for from had has have having he her here hers him his how i if "
+    "in into is it its just least less like many may me might mine more most much must my near "
+    "neither no nor not of off on one or our out over own per same shall she should so some such "
+    "than that the their them then there these they this those though through thus till to too "
+    "toward under until up upon us very via was we were what when where whether which while who "
+    "whose why will with within without would yet you your".split()
+)
+"""No plurals, and no nouns although WordNet has some ("a" vitamin, "in" for inch, "who")."""
+
+TRUTH_WIDTH = 4
+"""Places for all tags of an image, for each place for those of its text."""
+
+
+class TagExtractor:
+    """Finds tags in captions; the same result for the same captions, and safe to call from threads.
+
+    A caption is read in lower case, as words and signs. Tags are matched by whole words:
+    - A tag of one word matches that word, or else a word whose lemma it is (WordNet, as a noun):
+      "dogs" is "dog". A tag that is listed in the plural matches its singular too, unless the
+      plural is a noun of its own as "glasses" is.
+    - A tag of several words matches these words in sequence, with no sign but a hyphen between
+      them. The paper matches them with the sentence directly; here the last word may be in the
+      plural, so that "hot dogs" counts.
+    - What stands inside a tag of several words is not matched in that place: "hot dog" is no "dog",
+      but "a dog and a hot dog" is both. Of the paper's "we only select the compound nouns without
+      hypernyms" this is the reading: "wedding cake" (one of its Fig. 5) brings no "cake".
+
+    Args:
+      names: of the tags, in the order of their ids.
+      max_tags: places of a result; of more tags those with the smallest ids, which are the most
+        frequent ones, are kept.
+      wordnet: folder with corpora/wordnet.zip; None for where NLTK looks.
+
+    Raises:
+      UserError: a name has no words, or two names have the same, or WordNet is not there.
+      ValueError: `max_tags` is below 1.
+    """
+
+    def __init__(self, names: Sequence[str], max_tags: int, wordnet: str | None = None):
+        if max_tags < 1:
+            raise ValueError(f"max_tags is {max_tags}; it must be at least 1")
+        self._names, self.max_tags = tuple(names), max_tags
+        self._dictionary = WordNet(wordnet)
+        self._lemma = functools.lru_cache(maxsize=2**18)(self._find_lemma)
+        self._single = functools.lru_cache(maxsize=2**18)(self._find_single)
+        self._ids: dict[tuple[str, ...], int] = {}
+        self._lengths: dict[str, tuple[int, ...]] = {}
+        self._index()
+
+    def __call__(self, captions: Sequence[str]) -> Int32[np.ndarray, " t"]:
+        """Returns the ids of the tags that stand in any of the captions, ascending, then -1."""
+        return pad_tags(self.find(captions), self.max_tags)
+
+    def find(self, captions: Iterable[str]) -> set[int]:
+        """Returns the ids of the tags that stand in any of the captions."""
+        found: set[int] = set()
+        for caption in captions:
+            words, shadowed = split_words(caption), 0
+            for place, word in enumerate(words):
+                if word in self._lengths:
+                    id, end = self._find_compound(words, place)
+                    # what ends no later than an earlier compound stands inside it
+                    if end > shadowed:
+                        found.add(id)
+                        shadowed = end
+                if place >= shadowed:
+                    found.add(self._single(word))
+        found.discard(NO_TAG)
+        return found
+
+    def _find_compound(self, words: list[str], place: int) -> tuple[int, int]:
+        """Returns the id of the longest compound that begins in a place, and its end, or -1, 0."""
+        for length in self._lengths[words[place]]:
+            end = place + length
+            if end <= len(words):
+                head, last = tuple(words[place : end - 1]), words[end - 1]
+                id = self._ids.get((*head, last))
+                if id is None:
+                    id = self._ids.get((*head, self._lemma(last)))
+                if id is not None:
+                    return id, end
+        return NO_TAG, 0
+
+    def _find_single(self, word: str) -> int:
+        id = self._ids.get((word,))
+        return self._ids.get((self._lemma(word),), NO_TAG) if id is None else id
+
+    def _find_lemma(self, word: str) -> str:
+        # signs, numbers and other writing have no plural here
+        if word in FUNCTION_WORDS or not (word.isascii() and word.isalpha()):
+            return word
+        return self._dictionary.lemma_of(word)
+
+    def _index(self) -> None:
+        """Notes the words of every name, then those with the last in the singular."""
+        listed = [tuple(split_words(name)) for name in self._names]
+        for id, words in enumerate(listed):
+            if not words:
+                raise UserError(f"the tag {self._names[id]!r} has no words")
+            if (other := self._ids.setdefault(words, id)) != id:
+                raise UserError(
+                    f"the tags {self._names[other]!r} and {self._names[id]!r} are the same words: "
+                    "leave one out"
+                )
+        for id, words in enumerate(listed):
+            *head, last = words
+            if (lemma := self._lemma(last)) != last and not self._is_noun(words):
+                self._ids.setdefault((*head, lemma), id)
+        lengths: dict[str, set[int]] = {}
+        for words in self._ids:
+            if len(words) > 1:
+                lengths.setdefault(words[0], set()).add(len(words))
+        self._lengths = {word: tuple(sorted(some, reverse=True)) for word, some in lengths.items()}
+
+    def _is_noun(self, words: tuple[str, ...]) -> bool:
+        return self._dictionary.has_noun(" ".join(words))
+
+
+class Tagger:
+    """Makes the fields `tags` and, where it is wanted, `true_tags` of an example.
+
+    Args:
+      extract: finds the tags.
+      truth: also gives the tags of all captions of an example, in `TRUTH_WIDTH` times the places.
+    """
+
+    def __init__(self, extract: TagExtractor, truth: bool = False):
+        self._extract, self._truth = extract, truth
+        self.shapes = tag_shapes(extract.max_tags, truth)
+
+    def __call__(
+        self, texts: Sequence[str], captions: Sequence[str]
+    ) -> dict[str, Int32[np.ndarray, " t"]]:
+        """Returns the fields of an example.
+
+        Args:
+          texts: what it was given.
+          captions: all that it has.
+        """
+        tags = self._extract(texts)
+        if not self._truth:
+            return {"tags": tags}
+        given = set(tags[tags >= 0].tolist())
+        (width,) = self.shapes["true_tags"]
+        others = sorted(self._extract.find([*texts, *captions]) - given)[: width - len(given)]
+        return {"tags": tags, "true_tags": pad_tags([*given, *others], width)}
+
+
+def tag_shapes(max_tags: int, truth: bool) -> dict[str, tuple[int]]:
+    """Returns the shape of each field of an example that a `Tagger` makes."""
+    shapes = {"tags": (max_tags,)}
+    return shapes | {"true_tags": (TRUTH_WIDTH * max_tags,)} if truth else shapes
+
+
+def pad_tags(ids: Iterable[int], width: int) -> Int32[np.ndarray, " t"]:
+    """Returns the smallest of some ids, ascending, then -1."""
+    padded = np.full(width, NO_TAG, np.int32)
+    kept = sorted(ids)[:width]
+    padded[: len(kept)] = kept
+    return padded
+
+
+def split_words(text: str) -> list[str]:
+    """Splits a text into words in lower case and the signs between them."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return WORDS.findall(text.lower())

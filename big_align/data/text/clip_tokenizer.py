@@ -1,0 +1,138 @@
+"""CLIP's byte-pair encoding (Radford et al. 2021, §2.4) in plain Python."""
+
+import functools
+import hashlib
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int32
+
+from big_align.data.text.byte_pairs import (
+    CONTRACTIONS,
+    byte_letters,
+    character_class,
+    merge_pieces,
+    read_merges,
+)
+
+NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
+START, END = "<|startoftext|>", "<|endoftext|>"
+
+# CLIP splits clean text into contractions, letters, single digits, and other signs. A caption that
+# spells out a special token is plain text, lest it end in its middle.
+ASCII_WORDS = re.compile(rf"{CONTRACTIONS}|[a-z]+|[0-9]|[^\sa-z0-9]+")  # five times faster
+
+# Typographic characters that CLIP's cleaning (ftfy) makes plain.
+PLAIN = {
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u02bc"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)},
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFF01, 0xFF5F)},
+}
+
+
+class ClipTokenizer:
+    """The tokenizer of the published CLIP models: start, pieces, end, then zeros.
+
+    Texts are unescaped from HTML, made plain (curly quotes, ligatures and full-width letters),
+    composed (NFC), stripped of repeated spaces and lowered. That is the published cleaning but
+    for the repair of wrongly decoded text, which CLIP leaves to a package whose results change
+    with its version.
+
+    Args:
+      merges: the published `bpe_simple_vocab_16e6.txt.gz`, or transformers' `merges.txt` or
+        `tokenizer.json`.
+      length: ids of a text; of a longer one the first pieces and the end are kept.
+
+    Raises:
+      ValueError: the file is missing or is not a list of merges, or the length is below 3.
+    """
+
+    def __init__(self, merges: str, length: int = 77):
+        if length < 3:
+            raise ValueError(f"length is {length}; it must be at least 3")
+        pairs = list_merges(merges)
+        pieces = list_pieces(pairs)
+        self._letters = byte_letters()
+        self._ids = {piece: number for number, piece in enumerate(pieces)}
+        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        self._any_words = _any_words()
+        self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
+        self.length = length
+        self.vocab_size = len(pieces)
+        self.fingerprint = hashlib.sha256(f"clip {length} {pieces}".encode()).hexdigest()
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+        start, end = self._ids[START], self._ids[END]
+        text = np.zeros((len(texts), self.length), np.int32)
+        text_mask = np.zeros(text.shape, bool)
+        for row, caption in enumerate(texts):
+            ids = [start]
+            caption = clean_text(caption)
+            pattern = ASCII_WORDS if caption.isascii() else self._any_words
+            for word in pattern.findall(caption):
+                ids += self._encode(word)
+            ids = [*ids[: self.length - 1], end]
+            text[row, : len(ids)] = ids
+            text_mask[row, : len(ids)] = True
+        return text, text_mask
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        """Merges the bytes of a word, the pair of the lowest rank first."""
+        pieces = [self._letters[byte] for byte in word.encode("utf-8")]
+        pieces[-1] += "</w>"
+        pieces = merge_pieces(pieces, self._ranks)
+        return tuple(self._ids[piece] for piece in pieces)
+
+
+def clean_text(text: str) -> str:
+    """Brings a caption into the form that the merges were learned on."""
+    if "&" in text:
+        text = html.unescape(html.unescape(text))
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(PLAIN))
+    return " ".join(text.split()).lower()
+
+
+def list_merges(path: str) -> list[tuple[str, str]]:
+    """Reads CLIP's merges.
+
+    Args:
+      path: the published gzipped text, the same as plain text (`merges.txt`), or a
+        `tokenizer.json` of transformers.
+
+    Returns:
+      Pairs of pieces, the first ones being merged first.
+
+    Raises:
+      ValueError: the file is missing or is not such a list.
+    """
+    lines = read_merges(path, "CLIP publishes bpe_simple_vocab_16e6.txt.gz")[:NUM_MERGES]
+    pairs = [tuple(line.split()) for line in lines]
+    if len(pairs) != NUM_MERGES or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"merges: {path!r} does not hold {NUM_MERGES} pairs of pieces")
+    return pairs
+
+
+def list_pieces(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Lists every piece in the order of its id: bytes, bytes that end a word, merges, specials."""
+    letters = byte_letters().values()
+    # ids count the bytes in the order of their letters' code points, then the merges
+    singles = sorted(letters, key=lambda letter: (ord(letter) > 255, letter))
+    pieces = singles + [letter + "</w>" for letter in singles]
+    return [*pieces, *(first + second for first, second in pairs), START, END]
+
+
+def _any_words() -> re.Pattern[str]:
+    """Builds CLIP's pattern for any language.
+
+    `\w` holds letters and numbers, but `\d` lacks some (fractions, Roman numerals).
+    """
+    numbers = character_class("Nl", "No")
+    return re.compile(rf"{CONTRACTIONS}|[^\W\d_{numbers}]+|[\d{numbers}]|(?:[^\s\w]|_)+")

@@ -1,0 +1,264 @@
+"""Tokenizers: callables from texts to `text` int32 [n l] and `text_mask` bool [n l].
+
+Each is safe to call from threads and has `vocab_size`, `length` and `fingerprint`, a hash of
+everything that decides its ids: a model is evaluated with the tokenizer that trained it. Those that
+do not know every word have `unknown_id`, which stands for what they do not know.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int32
+
+from big_align.data import tensorflow_on_cpu
+from big_align.data.labels.classes import read_classes
+from big_align.data.text.clip_tokenizer import ClipTokenizer
+from big_align.errors import UserError
+
+__all__ = [
+    "ClassNameTokenizer",
+    "ClipTokenizer",
+    "Tokenizer",
+    "WordPieceTokenizer",
+    "WordTokenizer",
+]
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What turns captions and prompts into ids."""
+
+    vocab_size: int
+    length: int
+    fingerprint: str
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+
+
+class WordTokenizer:
+    """Whole words of a closed vocabulary, parted by spaces, behind [CLS]; case is ignored.
+
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, then the words in their order.
+
+    Args:
+      words: the vocabulary.
+      length: ids of a text; what is longer is cut off.
+
+    Raises:
+      ValueError: a word stands twice or has a space, or the length is below 2.
+    """
+
+    unknown_id = 1
+
+    def __init__(self, words: tuple[str, ...], length: int):
+        _check_length(length, 2)
+        repeated = [word for word, count in Counter(map(str.lower, words)).items() if count > 1]
+        spaced = [word for word in words if word.split() != [word]]
+        if repeated or spaced:
+            fault = "stands twice" if repeated else "is empty or has a space"
+            raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
+        self.length = length
+        self.vocab_size = len(words) + 3
+        self.fingerprint = _fingerprint("words", words, length)
+        self._ids = {word.lower(): number for number, word in enumerate(words, start=3)}
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+        unknown = self.unknown_id
+        rows = [
+            [2, *(self._ids.get(word, unknown) for word in text.lower().split())] for text in texts
+        ]
+        text = np.zeros((len(texts), self.length), np.int32)
+        for row, ids in zip(text, rows, strict=True):
+            row[: len(ids)] = ids[: self.length]
+        return text, text != 0
+
+
+class ClassNameTokenizer:
+    """A class name, or "NAME, DESCRIPTION", becomes the label of the class: one id a text.
+
+    It goes with a table of embeddings in place of a text encoder (UniCL, Table 3).
+
+    Args:
+      classes: a class list of the package or a file, as `read_classes` takes it.
+      length: ids of a text, of which there is one.
+
+    Raises:
+      ValueError: the class list cannot be read, two of its classes have the same name and
+        description, or the length is not 1.
+    """
+
+    def __init__(self, classes: str, length: int = 1):
+        if length != 1:
+            raise ValueError(f"length is {length}; a class name is one id, so it must be 1")
+        known = read_classes(classes)
+        phrases = known.phrases(with_descriptions=True)
+        self._ids = {phrase: label for label, phrase in enumerate(phrases)}
+        if len(self._ids) < len(known):
+            twice = Counter(phrases).most_common(1)[0][0]
+            raise UserError(
+                f"classes: several of {classes} are {twice!r}; descriptions tell them apart, "
+                "which python -m big_align.tools.describe_classes adds"
+            )
+        counts = Counter(known.names)
+        for label, name in enumerate(known.names):
+            if counts[name] == 1:
+                self._ids.setdefault(name, label)
+        self._classes = classes
+        self.length = length
+        self.vocab_size = len(known)
+        self.fingerprint = _fingerprint("class_names", phrases)
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns labels, all of which are real.
+
+        Raises:
+          UserError: a text is no class, or a name that several classes have.
+        """
+        for text in texts:
+            if text not in self._ids:
+                raise UserError(
+                    f"{text!r} is not the name of one class of {self._classes}; names stand alone "
+                    "(the template '{}'), with their descriptions where classes share a name"
+                )
+        text = np.array([self._ids[text] for text in texts], np.int32).reshape(-1, 1)
+        return text, np.ones_like(text, bool)
+
+
+class NoTokenizer:
+    """Stands where no texts are read: with `captions_per_image = 0` and without a text tower.
+
+    Args:
+      length: of the texts that there are none of.
+    """
+
+    vocab_size = 0
+    fingerprint = "none"
+
+    def __init__(self, length: int = 1):
+        _check_length(length, 1)
+        self.length = length
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns arrays without rows.
+
+        Raises:
+          UserError: there is a text.
+        """
+        if len(texts):
+            raise UserError(
+                f"config.tokenizer.name = 'none' makes no ids of texts as {texts[0]!r}: set "
+                "config.data.captions_per_image = 0, or name a tokenizer"
+            )
+        return np.zeros((0, self.length), np.int32), np.zeros((0, self.length), bool)
+
+
+class WordPieceTokenizer:
+    """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
+
+    Args:
+      vocabulary: a file with one piece a line, continued pieces with ##, or a `tokenizer.json`.
+      length: ids of a text; of a longer one the first pieces and [SEP] are kept.
+      lowercase: whether case and accents are dropped; as when the vocabulary was made.
+
+    Raises:
+      ValueError: the file is missing, or lacks a special token, or the length is below 3.
+    """
+
+    def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
+        _check_length(length, 3)
+        pieces = list_wordpieces(vocabulary)
+        self.length = length
+        self.vocab_size = len(pieces)
+        self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)
+        places = {piece: number for number, piece in enumerate(pieces)}
+        self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
+        self.unknown_id = places["[UNK]"]
+        self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+
+    def __call__(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns ids and which of them are real."""
+        pieces, starts = self._tokenize(texts)
+        counts = np.minimum(np.diff(starts), self.length - 2)[:, None]
+        column = np.arange(self.length)[None, :]
+        text_mask = column < counts + 2
+        text = np.full(text_mask.shape, self._pad, np.int32)
+        text[:, 0] = self._start
+        inner = (column > 0) & (column <= counts)
+        text[inner] = pieces[(starts[:-1, None] + column - 1)[inner]]
+        text[column == counts + 1] = self._end
+        return text, text_mask
+
+
+def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
+    """Makes a function from texts to flat ids and where each text starts, [n + 1]."""
+    tf = tensorflow_on_cpu.load()
+    import tensorflow_text
+
+    with tf.device("CPU"):
+        tokenizer = tensorflow_text.FastBertTokenizer(
+            vocab=pieces, token_out_type=tf.int32, lower_case_nfd_strip_accents=lowercase
+        )
+
+    def tokenize(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        with tf.device("CPU"):
+            ragged = tokenizer.tokenize(tf.constant(list(texts), tf.string))
+        return ragged.values.numpy(), ragged.row_splits.numpy()
+
+    return tokenize
+
+
+def list_wordpieces(vocabulary: str) -> list[str]:
+    """Reads a WordPiece vocabulary.
+
+    Args:
+      vocabulary: a file with one piece a line, or a `tokenizer.json` of transformers.
+
+    Returns:
+      Pieces in the order of their ids.
+
+    Raises:
+      ValueError: the file is missing, or lacks a special token.
+    """
+    make = "python -m big_align.tools.build_vocab makes a vocabulary"
+    if not os.path.isfile(vocabulary):
+        raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}")
+    with open(vocabulary, encoding="utf-8") as file:
+        text = file.read()
+    if vocabulary.endswith(".json"):
+        ids = json.loads(text).get("model", {}).get("vocab", {})
+        pieces = sorted(ids, key=ids.__getitem__)
+    else:
+        pieces = text.splitlines()
+    missing = [token for token in SPECIAL_TOKENS[:4] if token not in pieces]
+    if missing:
+        raise ValueError(f"vocabulary: {vocabulary!r} lacks {', '.join(missing)}; {make}")
+    return pieces
+
+
+def _check_length(length: int, least: int) -> None:
+    if length < least:
+        raise ValueError(f"length is {length}; it must be at least {least}")
+
+
+def _fingerprint(kind: str, entries: Iterable[str], *settings: Any) -> str:
+    text = json.dumps([kind, list(entries), settings])
+    return hashlib.sha256(text.encode()).hexdigest()

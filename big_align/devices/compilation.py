@@ -1,0 +1,70 @@
+"""Compiling: with options that are checked, and with a cache that outlives a process."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from big_align.errors import ConfigError
+from big_align.types import Node
+
+
+def use_cache(folder: str | None) -> None:
+    """Keeps compiled programs in a folder, where later processes find them.
+
+    Of several processes the first one writes and all read, so they should share the folder. What
+    compiles in less than a second is not kept, unless JAX is told otherwise
+    (`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`).
+
+    Args:
+      folder: a path, or a bucket as in `gs://bucket/cache`; None changes nothing.
+    """
+    if folder and folder != jax.config.jax_compilation_cache_dir:
+        # JAX decides at its first compilation whether there is a cache; this one may be later.
+        compilation_cache.reset_cache()
+        jax.config.update("jax_compilation_cache_dir", folder)
+
+
+def check_cache(folder: str | None) -> None:
+    """Checks that a folder can hold the cache.
+
+    Raises:
+      ConfigError: it is a file, or lies in one.
+    """
+    path = None if folder is None or "://" in folder else os.path.abspath(folder)
+    while path and not os.path.exists(path):
+        path = os.path.dirname(path)
+    if path and not os.path.isdir(path):
+        raise ConfigError(f"config.compilation_cache = {folder!r}: {path} is no folder")
+
+
+def check_options(options: Node) -> None:
+    """Checks that options have values that a compiler could take.
+
+    Raises:
+      ConfigError: one has not; the compiler alone knows the names.
+    """
+    for name, value in options.items():
+        if not isinstance(value, str | int | float | None):
+            raise ConfigError(
+                f"config.compiler_options.{name} = {value!r} is not True, False, a number or a text"
+            )
+
+
+def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
+    """Compiles a program with the compiler's options.
+
+    Raises:
+      ConfigError: the compiler knows no such option, or not this value.
+    """
+    try:
+        return lowered.compile(compiler_options=dict(options) or None)
+    except jax.errors.JaxRuntimeError as error:
+        # "No such compile option: 'name'", "While setting option name, 'x' is not a valid ..."
+        known = re.search(r"No such compile option.*|While setting option.*", str(error))
+        if not known:
+            raise
+        raise ConfigError(f"config.compiler_options: {known[0]}") from error

@@ -1,0 +1,87 @@
+"""What XLA is told when it compiles a train step, for each kind of chip and number of slices.
+
+All of it overlaps communication with computation. The compilers of libtpu and XLA accept these by
+name as options of one program (`compiler_options`), so nothing has to be set before JAX starts.
+
+Sources:
+  [axlearn] github.com/apple/axlearn, axlearn/common/compiler_options.py
+  [maxtext] github.com/AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py
+  [openxla] openxla.org/xla/flags_guidance
+  [gpu] docs.jax.dev/en/latest/gpu_performance_tips.html and openxla.org/xla/gpu_optimization_levels
+  [toolbox] docs.nvidia.com/jax-toolbox, performance-profiling/gpu-performance
+"""
+
+
+from jax.sharding import Mesh
+
+from big_align.devices.chips import find_chip
+from big_align.types import Node
+
+Options = dict[str, str | int | float | bool]
+
+_TPU: Options = {
+    # Starts transfers early and waits for them late [axlearn].
+    "xla_tpu_enable_latency_hiding_scheduler": True,
+}
+_ASYNC_COLLECTIVES: Options = {
+    # Runs an all-gather beside the computations that do not need it, in one fusion, over several of
+    # them [openxla, for v5e and later; maxtext "CF_FOR_ALL_GATHER", for v5p and v6e].
+    "xla_enable_async_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
+    "xla_tpu_overlap_compute_collective_tc": True,
+}
+TPU_FLAGS: dict[str, Options] = {
+    "v2": _TPU,
+    "v3": _TPU,
+    # Off by default on v4 and not known to v3's hardware [axlearn].
+    "v4": _TPU
+    | {"xla_enable_async_all_gather": True, "xla_enable_async_collective_permute": True},
+    "v5e": _TPU | _ASYNC_COLLECTIVES,
+    "v5p": _TPU | _ASYNC_COLLECTIVES,
+    # The share of the larger vector memory that one operation may use [axlearn, maxtext].
+    "v6e": _TPU | _ASYNC_COLLECTIVES | {"xla_tpu_scoped_vmem_limit_kib": "98304"},
+    "tpu7x": _TPU | _ASYNC_COLLECTIVES,
+}
+"""Options for TPUs by `Chip.name`."""
+
+SLICE_FLAGS: Options = {
+    # All-reduces between slices overlap with the backward pass of the layers below [axlearn;
+    # maxtext "DATA_PARALLEL_OVERLAP"].
+    "xla_tpu_enable_data_parallel_all_reduce_opt": True,
+    "xla_tpu_data_parallel_opt_different_sized_ops": True,
+    # And are finished together, late [axlearn].
+    "xla_tpu_enable_sunk_dcn_allreduce_done_with_host_reduction": True,
+}
+"""Options for several TPU slices, in addition."""
+
+GPU_FLAGS: Options = {
+    "xla_gpu_enable_latency_hiding_scheduler": True,  # [gpu, toolbox]
+    # Loops fetch what their next round needs, and send what the last one made [gpu].
+    "xla_gpu_enable_pipelined_all_gather": True,
+    "xla_gpu_enable_pipelined_reduce_scatter": True,
+    "xla_gpu_enable_pipelined_all_reduce": True,
+}
+"""Options for several GPUs; one alone has nothing to overlap."""
+
+
+def choose_options(mesh: Mesh, given: Node) -> Options:
+    """Returns the compiler's options for a mesh.
+
+    Args:
+      mesh: real devices, or those of a topology.
+      given: options that replace or join those of the tables; None takes one away.
+
+    Returns:
+      Options by name; of a CPU or an unknown TPU only those given.
+    """
+    devices = mesh.devices.ravel()
+    chip, options = find_chip(devices[0].device_kind), {}
+    if devices[0].platform == "gpu" and len(devices) > 1:
+        options |= GPU_FLAGS
+    elif chip and chip.name in TPU_FLAGS:
+        options |= TPU_FLAGS[chip.name]
+        if len({getattr(device, "slice_index", 0) for device in devices}) > 1:
+            options |= SLICE_FLAGS
+    return {name: x for name, x in {**options, **given}.items() if x is not None}

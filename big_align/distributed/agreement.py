@@ -1,0 +1,108 @@
+"""Processes that do not agree would train on together, each on something else: they are stopped.
+
+Process 0 writes what it has into the key-value store once. The others read a digest each, and what
+it stands for only where theirs is another.
+"""
+
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from big_align.distributed import processes
+from big_align.errors import UserError
+
+LIBRARIES = ("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint")
+FACTS_A_VALUE = 1000  # a value of the store is a message; gRPC takes 4 MB
+DAY = 24 * 3600 * 1000  # process 0 may index its data first; whether it lives others watch
+
+
+def check_start(config: ConfigDict) -> None:
+    """Checks that all processes have the same config, and run the same code.
+
+    Raises:
+      UserError: one has another; the message names the field or file, and the process.
+    """
+    _check("config", lambda: dict(_flatten("config", json.loads(config.to_json_best_effort()))))
+    _check("code", _describe_code)
+
+
+def check_data(shards: Mapping[str, str]) -> None:
+    """Checks that all processes find the same examples.
+
+    Args:
+      shards: what each shard is called and holds, by its place in the order.
+
+    Raises:
+      UserError: one finds others; the message names the first shard and the process.
+    """
+    _check("data", lambda: shards)
+
+
+def check_step(lowered: jax.stages.Lowered) -> None:
+    """Checks that all processes are about to compile the same train step.
+
+    Raises:
+      UserError: one has another.
+    """
+    _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text().encode())})
+
+
+def find_difference(
+    process: int, facts: Mapping[str, str], others: Mapping[str, str]
+) -> str | None:
+    """Returns the first difference to process 0 in one line; None where there is none."""
+    for name in others | facts:
+        mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
+        if mine != other:
+            return f"process {process} has {name} = {mine}, process 0 has {other}"
+    return None
+
+
+def _check(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
+    state = processes.coordination()
+    if state.num_processes == 1:
+        return
+    facts, key = describe(), f"big_align/{topic}/"
+    digest = _digest(json.dumps(facts, sort_keys=True).encode())
+    if state.process_id == 0:
+        names = iter(facts)
+        for number in itertools.count():
+            part = {name: facts[name] for name in itertools.islice(names, FACTS_A_VALUE)}
+            if not part:
+                break
+            state.client.key_value_set(f"{key}facts/{number}", json.dumps(part))
+        state.client.key_value_set(f"{key}digest", digest)  # last: whoever reads it may read on
+        return
+    if state.client.blocking_key_value_get(f"{key}digest", DAY) != digest:
+        parts = dict(state.client.key_value_dir_get(f"{key}facts/"))
+        ordered = sorted(parts, key=lambda path: int(path.rpartition("/")[2]))
+        others = {name: fact for path in ordered for name, fact in json.loads(parts[path]).items()}
+        raise UserError(find_difference(state.process_id, facts, others))
+
+
+def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _flatten(f"{name}.{key}", value)
+    else:
+        yield name, json.dumps(node)
+
+
+def _describe_code() -> dict[str, str]:
+    package = pathlib.Path(__file__).parent.parent
+    files = {
+        str(path.relative_to(package.parent)): f"a file of SHA-256 {_digest(path.read_bytes())}"
+        for path in package.rglob("*.py")
+    }
+    return files | {f"version of {name}": importlib.metadata.version(name) for name in LIBRARIES}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

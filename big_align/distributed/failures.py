@@ -1,0 +1,173 @@
+"""A process that fails says why, and the others leave with its reason.
+
+Without this they wait for it: in a collective, and five minutes in JAX's barrier at the end. All of
+it goes through the key-value store of JAX's coordination service, which lives in process 0.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from big_align.distributed import activity
+
+BEAT_SECONDS = 5
+SILENT_BEATS = 6
+"""Beats that may be missing: a process that only computes hard is late by one or two."""
+
+LAST_WORD_SECONDS = 2
+"""Process 0 leaves this much later than the others, which learn from it what has happened."""
+
+FINISH_SECONDS = 300
+"""How long a process that has finished waits for the others."""
+
+GONE = "error: process 0 failed: it was killed, or its host is gone"
+
+_BEATS = "big_align/beats/"
+_OUTCOME = "big_align/outcome"
+"""Holds the first process that failed and why, or null when all have finished."""
+
+
+class Watch:
+    """Watches over the other processes of a run, in two threads.
+
+    One waits for a process to fail. The other tells that this process lives, and what it does;
+    in process 0 it also notices who has become silent. JAX has heartbeats of its own, which end
+    what is left after 100 seconds, with a page of C++.
+
+    Args:
+      store: the key-value store.
+      process: the number of this process.
+      count: how many there are.
+    """
+
+    def __init__(self, store: Any, process: int, count: int):
+        self._store = store
+        self._process = process
+        self._over = threading.Event()
+        self._abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._abort)
+        self._leaving = threading.Lock()
+        # The last beat of each process, and its age in beats.
+        self._beats: dict[int, tuple[Any, int]] = dict.fromkeys(range(count), (None, 0))
+        self._threads = [
+            threading.Thread(target=target, name=target.__name__, daemon=True)
+            for target in (self._wait_for_outcome, self._beat)
+        ]
+
+    def start(self) -> None:
+        """Starts the threads."""
+        for thread in self._threads:
+            thread.start()
+        # JAX calls abort() where process 0 is gone, mostly before the thread that waits is told.
+        # Handlers of Python's `signal` would run in the main thread, and too late for that.
+        ctypes.CDLL(None).signal(signal.SIGABRT, self._abort_handler)
+
+    def finish(self) -> None:
+        """Waits until the others have finished too, or leaves as they fail; ends the threads."""
+        try:
+            self._store.wait_at_barrier("big_align/finished", FINISH_SECONDS * 1000)
+            self._store.key_value_set(_OUTCOME, "null", allow_overwrite=True)
+        except jax.errors.JaxRuntimeError:
+            pass  # JAX's own barrier comes next, and tells what is wrong
+        for thread in self._threads:
+            thread.join(timeout=BEAT_SECONDS)
+
+    def fail(self, text: str, reason: str, is_consequence: bool = False) -> None:
+        """Tells all processes why this one fails, prints the text, and leaves with status 1.
+
+        Args:
+          text: what is printed here.
+          reason: what the others print after the number of this process, one line.
+          is_consequence: it may have failed because another is lost; if so that one is told of
+            instead, as soon as its silence is noticed.
+        """
+        if is_consequence:
+            time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))
+        name = f"process {self._process} "
+        self._announce(
+            self._process, reason if reason.startswith(name) else f"{name}failed: {reason}"
+        )
+        self._leave(text)
+
+    def activities(self) -> dict[int, dict[str, Any]]:
+        """Returns in process 0 what every process last said that it does, by its number.
+
+        `silent` is for how many seconds it has said nothing since.
+        """
+        return {
+            process: beat | {"silent": (age > 1) * age * BEAT_SECONDS}
+            for process, (beat, age) in self._beats.items()
+            if beat
+        }
+
+    def _wait_for_outcome(self) -> None:
+        outcome = None
+        while outcome is None:
+            try:
+                outcome = self._store.blocking_key_value_get(_OUTCOME, 60_000)
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    self._leave(GONE)
+        self._over.set()
+        process, reason = json.loads(outcome) or (self._process, "")
+        if process != self._process:
+            self._leave(f"error: {reason}")
+
+    def _beat(self) -> None:
+        number = 0
+        while not self._over.wait(BEAT_SECONDS if number else 0):
+            number += 1
+            beat = activity.describe() | {"number": number}
+            try:
+                key = f"{_BEATS}{self._process}"
+                self._store.key_value_set(key, json.dumps(beat), allow_overwrite=True)
+                if self._process == 0:
+                    self._notice_silence()
+            except jax.errors.JaxRuntimeError:
+                return  # the other thread finds out what it means
+
+    def _notice_silence(self) -> None:
+        """Counts its own beats, not seconds: when process 0 is held up nobody else seems silent."""
+        texts = {int(k.rpartition("/")[2]): v for k, v in self._store.key_value_dir_get(_BEATS)}
+        for process, (last, age) in self._beats.items():
+            beat = json.loads(texts.get(process, "null"))
+            age = age + 1 if beat == last else 0
+            self._beats[process] = beat, age
+            if age >= SILENT_BEATS:
+                self._announce(
+                    process,
+                    f"process {process} failed: no sign of life for {age * BEAT_SECONDS} s; it was "
+                    f"killed, or its host {beat['host'] if beat else ''} is gone",
+                )
+
+    def _abort(self, _: int) -> None:
+        time.sleep(LAST_WORD_SECONDS)  # if process 0 is gone, the thread that waits is told now
+        # Another thread tells the others: if it cannot, what aborts holds the lock of the store's
+        # client, and is the client, which has lost process 0.
+        reason = f"process {self._process} failed: aborted, see what it printed"
+        telling = threading.Thread(target=self._announce, args=(self._process, reason), daemon=True)
+        telling.start()
+        telling.join(LAST_WORD_SECONDS)
+        self._leave(GONE if telling.is_alive() else "error: aborted, see above")
+
+    def _announce(self, process: int, reason: str) -> None:
+        try:
+            self._store.key_value_set(_OUTCOME, json.dumps([process, reason]))
+        except jax.errors.JaxRuntimeError:
+            pass  # another was first, or process 0 is gone
+
+    def _leave(self, text: str) -> None:
+        self._leaving.acquire()  # never released: the first to come has the word
+        sys.stdout.flush()
+        with tqdm.external_write_mode(file=sys.stderr):  # takes a progress bar away
+            print(text.rstrip(), file=sys.stderr, flush=True)
+            if self._process == 0:
+                time.sleep(LAST_WORD_SECONDS)
+            os._exit(1)

@@ -1,0 +1,151 @@
+"""Embeddings of many images or texts with a trained model, on any number of devices.
+
+Evaluators, notebooks and offline jobs go through `Embedder`: it pads, places and gathers, so that
+they see NumPy arrays with one row per example.
+"""
+
+from collections.abc import Callable, Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float, Int
+
+from big_align import sharding
+from big_align.errors import UserError
+from big_align.types import Batch, ModelState, Objective, Params
+
+REMEDIES = {
+    "image_features": "evaluate its embeddings in place of the features: what='embedding'",
+    "classify": (
+        "evaluate it with zero_shot, or train an objective that has classes, such as "
+        "cross_entropy, multitask or iclip"
+    ),
+    "recognize": "train the objective idea, which recognizes tags",
+}
+"""What to do where an objective lacks a verb that not every objective has."""
+
+
+class Embedder:
+    """Embeds with the towers of an objective; compiles once per shape.
+
+    Args:
+      objective: gives `embed_image` and `embed_text`, and where it has them `image_features`,
+        `classify` and `recognize`.
+      mesh: the devices to use.
+      batch_size: rows of a batch over all devices, a multiple of their number.
+    """
+
+    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int):
+        self.mesh = mesh
+        self.batch_size = batch_size
+        self.rows = sharding.process_rows(mesh, batch_size)
+        self._objective = objective
+        self._compiled: dict[str, Callable] = {}
+        self._variables: tuple[Params, ModelState] | None = None
+
+    def use(self, params: Params, model_state: ModelState) -> "Embedder":
+        """Takes the weights to embed with from now on."""
+        self._variables = (params, model_state)
+        return self
+
+    def _compile(self, verb: str) -> Callable:
+        """Returns a verb of the objective, compiled lazily, and gathered on every device."""
+        if verb not in self._compiled:
+            apply = getattr(self._objective, verb, None)
+            if apply is None:
+                raise UserError(
+                    f"the objective {type(self._objective).__name__} has no {verb!r}; "
+                    f"{REMEDIES.get(verb, 'another objective is needed')}"
+                )
+            # The mask goes along, so that every process learns which rows of the others are real.
+            def run(params: Params, model_state: ModelState, batch: Batch) -> tuple:
+                with sharding.weights_on(self.mesh):
+                    return jnp.float32(apply(params, model_state, batch)), batch["mask"]
+
+            self._compiled[verb] = jax.jit(run, out_shardings=sharding.replicated(self.mesh))
+        return self._compiled[verb]
+
+    def _apply(
+        self, verb: str, batch: dict[str, np.ndarray]
+    ) -> tuple[Float[np.ndarray, "b d"], Bool[np.ndarray, "b"]]:
+        if self._variables is None:
+            raise RuntimeError("call use(params, model_state) before embedding")
+        placed = sharding.place_batch(batch, self.mesh)
+        rows, mask = self._compile(verb)(*self._variables, placed)
+        return np.asarray(rows), np.asarray(mask)
+
+    def _apply_to_images(
+        self, verb: str, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, "n"]]:
+        rows = [self._apply(verb, dict(batch)) for batch in batches]
+        values, mask = (np.concatenate(x)[:count] for x in zip(*rows, strict=True))
+        return values, mask
+
+    def embed_images(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, "n"]]:
+        """Embeds the images of a loader.
+
+        Args:
+          batches: this process's rows of each batch of `batch_size`: `image` and `mask`.
+          count: how many examples there are; the rest of the last batch is padding.
+
+        Returns:
+          Unit-length embeddings in the order of the loader, and which of them are real (an image
+          that could not be decoded is not), on every process.
+        """
+        return self._apply_to_images("embed_image", batches, count)
+
+    def image_features(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
+        """Like `embed_images`, but what the image tower pools, before any projection.
+
+        Raises:
+          UserError: the objective has no such features.
+        """
+        return self._apply_to_images("image_features", batches, count)
+
+    def classify_images(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
+        """Like `embed_images`, but logits over the classes that the objective was trained on.
+
+        Raises:
+          UserError: the objective has no classes.
+        """
+        return self._apply_to_images("classify", batches, count)
+
+    def recognize(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
+        """Like `embed_images`, but logits of the tags that the objective recognizes.
+
+        Raises:
+          UserError: the objective recognizes none.
+        """
+        return self._apply_to_images("recognize", batches, count)
+
+    def embed_texts(
+        self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
+    ) -> Float[np.ndarray, "n d"]:
+        """Embeds tokenized texts that every process holds.
+
+        Args:
+          text: token ids.
+          text_mask: True on real tokens.
+
+        Returns:
+          Unit-length embeddings, on every process.
+        """
+        count = len(text)
+        rows = []
+        for start in range(0, count, self.batch_size):
+            # Padding repeats the last text: a row of nothing but padding could be not finite.
+            picked = np.minimum(start + self.rows, count - 1)
+            mask = np.ones(len(picked), bool)
+            batch = {"text": text[picked], "text_mask": text_mask[picked], "mask": mask}
+            rows.append(self._apply("embed_text", batch)[0])
+        return np.concatenate(rows)[:count]

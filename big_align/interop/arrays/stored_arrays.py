@@ -1,0 +1,173 @@
+"""Arrays that lie in files, read when they are asked for.
+
+An array is read at its position into memory of its own. It is not mapped: pages of a map count as
+memory of the process for as long as the map lives, so that reading a file through it and keeping
+what was read takes twice the file.
+"""
+
+import collections
+import json
+import math
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from big_align.errors import WeightFileError
+
+DTYPES = {
+    name: np.dtype(name)
+    for name in (
+        *("float64", "float32", "float16", "bool", "int64", "int32", "int16", "int8"),
+        *("uint64", "uint32", "uint16", "uint8"),
+    )
+} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+SAFETENSORS = "a safetensors file (.safetensors)"
+TORCH = "a zip archive, as torch.save writes it (.pt, .pth, .bin)"
+LEGACY = "a file that torch wrote before version 1.6"
+
+SIGNATURES = (  # what a file begins with, and what it then is
+    (b"PK\x03\x04", TORCH),
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", LEGACY),
+    (b"\x80", "a pickle"),
+    (b"version https://git-lfs", "a pointer of git-lfs (`git lfs pull` fetches the file itself)"),
+    (b"<", "a web page (the download failed)"),
+    (b"{", "JSON"),
+)
+
+LONGEST_HEADER = 100_000_000
+"""Bytes of JSON in a safetensors file, the limit of the format."""
+
+
+class BinaryFile:
+    """A file open for reading at positions, from any thread.
+
+    Args:
+      path: the file.
+
+    Raises:
+      WeightFileError: it does not exist or cannot be opened.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+        try:
+            self._file = open(path, "rb", buffering=0)
+        except FileNotFoundError:
+            raise WeightFileError(f"{path} does not exist") from None
+        except OSError as error:
+            raise WeightFileError(f"{path} cannot be read: {error.strerror}") from error
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fills a buffer of bytes with what lies from `start` on.
+
+        Raises:
+          WeightFileError: the file ends before the buffer is full.
+        """
+        done = 0
+        while done < len(buffer):  # the system reads at most 2 GiB in one go
+            count = os.preadv(self._file.fileno(), [buffer[done:]], start + done)
+            if not count:
+                raise WeightFileError(
+                    f"{self.path} is truncated: it ends at byte {start + done}, where "
+                    f"{start + len(buffer)} are needed; copy or download it again"
+                )
+            done += count
+
+    def read(self, start: int, size: int) -> bytes:
+        """Returns `size` bytes from `start` on; raises as `read_into`."""
+        buffer = bytearray(size)
+        self.read_into(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def close(self) -> None:
+        """Closes the file; arrays that were read remain."""
+        self._file.close()
+
+
+class StoredArray(NamedTuple):
+    """Where an array lies in a file.
+
+    This is a tuple because a pickle can overwrite attributes of other objects that it makes.
+
+    Args:
+      file: the open file.
+      start: position of the first element, in bytes.
+      shape: its shape.
+      dtype: its type.
+      strides: steps along each axis, in elements; None where rows lie one after another.
+      swapped: whether the file has the other order of bytes than this machine.
+    """
+
+    file: BinaryFile
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    strides: tuple[int, ...] | None = None
+    swapped: bool = False
+
+    @property
+    def end(self) -> int:
+        """Position behind the last element, in bytes."""
+        if self.strides is None or 0 in self.shape:
+            extent = math.prod(self.shape)
+        else:
+            steps = zip(self.shape, self.strides, strict=True)
+            extent = 1 + sum((size - 1) * stride for size, stride in steps)
+        return self.start + extent * self.dtype.itemsize
+
+    def read(self) -> np.ndarray:
+        """Returns the array, writable and with rows one after another."""
+        raw = np.empty(self.end - self.start, np.uint8)
+        self.file.read_into(self.start, memoryview(raw))
+        if self.swapped:
+            raw.view(f"u{self.dtype.itemsize}").byteswap(inplace=True)
+        flat = raw.view(self.dtype)
+        if self.strides is None or 0 in self.shape:
+            return flat.reshape(self.shape)
+        steps = [stride * self.dtype.itemsize for stride in self.strides]
+        array = np.lib.stride_tricks.as_strided(flat, self.shape, steps)
+        return flat.reshape(self.shape) if array.flags.c_contiguous else array.copy(order="C")
+
+
+def recognize(file: BinaryFile) -> str:
+    """Says what a file is, judged by its first bytes."""
+    start = file.read(0, min(file.size, 64))
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
+        return SAFETENSORS
+    if not start:
+        return "empty"
+    known = (what for first, what in SIGNATURES if start.lstrip().startswith(first))
+    return next(known, f"of an unknown kind (it begins with {start[:8]!r})")
+
+
+def parse_json(text: bytes, where: str) -> dict[str, Any]:
+    """Parses a JSON object.
+
+    Args:
+      text: UTF-8.
+      where: what it is, for messages.
+
+    Raises:
+      WeightFileError: it is no JSON object, or names something twice.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = collections.Counter(name for name, _ in pairs)
+        if len(counts) < len(pairs):
+            raise WeightFileError(f"{where} has {counts.most_common(1)[0][0]!r} twice")
+        return dict(pairs)
+
+    try:
+        parsed = json.loads(text.decode(), object_pairs_hook=once)
+    except WeightFileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise WeightFileError(f"{where} is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise WeightFileError(f"{where} is not a JSON object")
+    return parsed

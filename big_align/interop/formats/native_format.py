@@ -1,0 +1,120 @@
+"""Our own folders, which hold any model."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from big_align.errors import UserError, WeightFileError, WeightsMismatch
+from big_align.interop.arrays.weight_files import open_weights
+from big_align.interop.formats import architecture
+from big_align.interop.formats.preprocessing import Preprocessing
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.interop.formats.text_files import read_json
+
+FORMAT = "big_align"
+TEMPERATURE = "temperature"
+FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
+VOCABULARIES = {
+    "wordpiece": ("vocabulary",),
+    "clip": ("merges",),
+    "roberta": ("vocabulary", "merges"),
+}
+"""The arguments of a tokenizer that name files."""
+
+
+def recognize(path: pathlib.Path) -> bool:
+    """Tells whether a folder is one of ours."""
+    return read_json(path / "config.json").get("format") == FORMAT
+
+
+def read(path: pathlib.Path) -> Pretrained:
+    """Reads a folder that `write` made.
+
+    Raises:
+      WeightsMismatch: the weights are not those of the model in `config.json`; all that differs is
+        listed.
+      WeightFileError: a file is damaged.
+    """
+    config = read_config(path / "config.json", FIELDS)
+    node, tokenizer = config["model"], config["tokenizer"]
+    for file in _vocabularies_of(tokenizer):
+        tokenizer |= {file: str(path / tokenizer[file])}
+        if not (path / tokenizer[file]).is_file():
+            raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
+    shapes = architecture.expected_shapes(node, config["image_size"])
+    with open_weights(path) as weights:
+        stored = {name: array.shape for name, array in weights.arrays.items()}
+        faults = [f"{name} is missing" for name in sorted(shapes.keys() - stored.keys())]
+        faults += [f"{name} has no place" for name in sorted(stored.keys() - shapes.keys())]
+        faults += [
+            f"{name} has shape {list(stored[name])}, the model {list(shapes[name])}"
+            for name in sorted(stored.keys() & shapes.keys())
+            if stored[name] != shapes[name]
+        ]
+        if faults:
+            raise WeightsMismatch(
+                f"{path} does not hold the model that its config describes:\n"
+                + "\n".join(f"  {fault}" for fault in faults[:40])
+            )
+        flat = {name: weights[name] for name in weights}
+    seen = config["preprocessing"]
+    return Pretrained(
+        node,
+        architecture.unflatten(flat),
+        config["image_size"],
+        preprocessing=Preprocessing(**seen) if seen else None,
+        tokenizer=tokenizer,
+        temperature=config[TEMPERATURE],
+    )
+
+
+def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Reads a `config.json` of ours, with tuples for JSON's lists, as configs have them.
+
+    Raises:
+      WeightFileError: it is not JSON, or lacks some fields.
+    """
+    config = _tuples(read_json(path))
+    if missing := [field for field in fields if field not in config]:
+        raise WeightFileError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
+    return config
+
+
+def write(pretrained: Pretrained) -> dict[str, Any]:
+    """Makes the files of a folder of ours, by name.
+
+    Raises:
+      UserError: the file of the tokenizer's vocabulary is missing.
+    """
+    files, tokenizer = {}, dict(pretrained.tokenizer or {}) or None
+    for file in _vocabularies_of(tokenizer):
+        source = pathlib.Path(tokenizer[file])
+        if not source.is_file():
+            raise UserError(f"the model's tokenizer has its {file} in {source}, which is missing")
+        content = source.read_bytes()
+        if files.setdefault(source.name, content) != content:
+            raise UserError(f"the model's tokenizer has two files {source.name}; rename one")
+        tokenizer[file] = source.name
+    seen = pretrained.preprocessing
+    values = (
+        pretrained.node,
+        pretrained.image_size,
+        dataclasses.asdict(seen) if seen else None,
+        tokenizer,
+        pretrained.temperature,
+    )
+    config = {"format": FORMAT} | dict(zip(FIELDS, values, strict=True))
+    return files | {"config.json": config, "model.safetensors": pretrained.flat}
+
+
+def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Returns the arguments of a tokenizer that name files."""
+    return VOCABULARIES.get(tokenizer["name"], ()) if tokenizer else ()
+
+
+def _tuples(node: Any) -> Any:
+    """Turns the lists of JSON into the tuples that configs have."""
+    if isinstance(node, dict):
+        return {k: _tuples(v) for k, v in node.items()}
+    return tuple(map(_tuples, node)) if isinstance(node, list) else node

@@ -1,0 +1,155 @@
+"""How images are prepared for a model, as transformers, open_clip and our configs say it."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from big_align.errors import WeightFileError
+from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+HALF = (0.5, 0.5, 0.5)
+"""Mean and standard deviation in transformers unless said otherwise: pixels from -1 to 1."""
+
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+"""Pillow's numbers of our resampling methods, as transformers writes them."""
+
+CONVNEXT_CROP, CONVNEXT_WHOLE = 0.875, 384
+"""ConvNext's processor keeps so much of an edge, and all of it from so many pixels on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """Resizes, takes the middle `size` x `size`, then (x / 255 - mean) / std.
+
+    Args:
+      size: pixels of an edge of what the model sees.
+      resize: pixels of an edge before the crop.
+      keep_aspect: whether `resize` is the shorter edge, or both edges whatever the aspect.
+      mean: of red, green and blue, on a scale from 0 to 1.
+      std: standard deviations, on the same scale.
+      method: the resampling filter.
+    """
+
+    size: int
+    resize: int
+    keep_aspect: bool = True
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    method: str = "bicubic"
+
+    @property
+    def transform(self) -> str:
+        """The image operations of an evaluator in a config."""
+        name = "resize_small" if self.keep_aspect else "resize"
+        method = "" if self.method == "bicubic" else f", method={self.method!r}"
+        return f"{name}({self.resize}{method})|central_crop({self.size})"
+
+    @staticmethod
+    def from_transform(
+        transform: str, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> "Preprocessing":
+        """Reads it from the image operations of an evaluator.
+
+        Raises:
+          ValueError: they are not a resize and a central crop, which is all that other libraries
+            can be told.
+        """
+        method = r"(?:,\s*(?:method\s*=\s*)?['\"](\w+)['\"])?"
+        pattern = rf"\s*(resize|resize_small)\((\d+){method}\)\s*(?:\|\s*central_crop\((\d+)\)\s*)?"
+        match = re.fullmatch(pattern, transform)
+        if not match or (match[1] == "resize_small" and not match[4]):
+            raise ValueError(
+                f"transform {transform!r} cannot be told to other libraries; "
+                f"'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)' can"
+            )
+        resize, crop, keep_aspect = int(match[2]), int(match[4] or match[2]), "small" in match[1]
+        colors = tuple(mean), tuple(std)
+        return Preprocessing(crop, resize, keep_aspect, *colors, match[3] or "bicubic")
+
+
+def read_processor(config: Mapping[str, Any], where: str) -> Preprocessing | None:
+    """Reads the settings of an image processor of transformers; None if they say no size.
+
+    Args:
+      config: the contents of `preprocessor_config.json`, of any version.
+      where: the folder, for messages.
+
+    Raises:
+      WeightFileError: a value is not of the kind that belongs there.
+    """
+    if config.get("size") is None:
+        return None
+    try:
+        return Preprocessing(**_read_frame(config), **_read_colors(config))
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+        raise WeightFileError(
+            f"{where}: the settings of its image processor cannot be read "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _class_of(config: Mapping[str, Any]) -> str:
+    return config.get("image_processor_type") or config.get("feature_extractor_type") or ""
+
+
+def _read_frame(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads how the picture is resized and cropped."""
+    size, name = config["size"], _class_of(config)
+    if isinstance(size, int):  # files of 2022 and before
+        size = {"shortest_edge" if name.startswith(("CLIP", "ConvNext")) else "height": size}
+    edge = resize = int(size.get("shortest_edge") or size["height"])
+    keep_aspect = "shortest_edge" in size
+    if name.startswith("ConvNext"):
+        keep_aspect = edge < CONVNEXT_WHOLE
+        resize = int(edge / config.get("crop_pct", CONVNEXT_CROP)) if keep_aspect else edge
+    elif config.get("do_center_crop", name.startswith("CLIP")):
+        crop = config.get("crop_size") or edge
+        edge = crop if isinstance(crop, int) else int(crop["height"])
+    number = config.get("resample")
+    filters = {v: k for k, v in FILTERS.items()}
+    method = "bicubic" if number is None else filters[number]
+    return {"size": edge, "resize": resize, "keep_aspect": keep_aspect, "method": method}
+
+
+def _read_colors(config: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    """Reads (x f - offset - mean) / std as (x / 255 - mean') / std'."""
+    name = _class_of(config)
+    defaults = (CLIP_MEAN, CLIP_STD) if name.startswith("CLIP") else (HALF, HALF)
+    pairs = zip(("image_mean", "image_std"), defaults, strict=True)
+    mean, std = (tuple(map(float, config.get(key) or default)) for key, default in pairs)
+    # EfficientNet's processor divides twice for the classifier of its authors.
+    twice = std if config.get("include_top", name.startswith("EfficientNet")) else (1.0,) * 3
+    if not config.get("do_normalize", True):
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
+    factor = round(factor * 255, 9)
+    offset = float(bool(config.get("rescale_offset")))
+    return {
+        "mean": tuple((offset + m) / factor for m in mean),
+        "std": tuple(s * t / factor for s, t in zip(std, twice, strict=True)),
+    }
+
+
+def write_processor(model_type: str, preprocessing: Preprocessing) -> dict[str, Any]:
+    """Writes `preprocessor_config.json` for a model type of transformers."""
+    p = preprocessing
+    sides = ("shortest_edge",) if p.keep_aspect else ("height", "width")
+    # CLIP's processor can do all that ours does; AlignProcessor insists on EfficientNet's.
+    efficientnet = {"image_processor_type": "EfficientNetImageProcessor"}
+    efficientnet |= {"include_top": False, "rescale_offset": False}
+    kind = efficientnet if model_type == "align" else {"image_processor_type": "CLIPImageProcessor"}
+    return kind | {
+        "do_resize": True,
+        "size": dict.fromkeys(sides, p.resize),
+        "resample": FILTERS[p.method],
+        "do_center_crop": True,
+        "crop_size": {"height": p.size, "width": p.size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(p.mean),
+        "image_std": list(p.std),
+    }

@@ -1,0 +1,150 @@
+"""A model with its weights, and all that others need to use it."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from big_align.errors import UserError, WeightsMismatch
+from big_align.interop.formats import architecture
+from big_align.interop.formats.architecture import Node
+from big_align.interop.formats.preprocessing import Preprocessing
+from big_align.interop.tables import mapping
+from big_align.interop.tables.mapping import Rule
+
+UNUSED = (
+    *("pooler.", "classifier", "num_batches_tracked", "position_ids", "relative_position_index"),
+    *("attn_mask", "cls.", "lm_head.", "head.", "fc.", "logit_scale", "logit_bias"),
+    "temperature",
+)
+"""Parts of names of arrays that no tower of ours has: heads, counters, tables that are computed."""
+
+COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
+"""Those of them that need not be kept, as whoever opens a file computes them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A dual encoder, or one tower, with its weights.
+
+    A dual encoder may lack the text tower: then it is an image tower with a projection.
+
+    Attributes:
+      node: the model, as `config.model` or `config.model.image` and `config.model.text` have it.
+      variables: parameters and statistics, as `model.apply` takes them.
+      image_size: pixels of an edge of its images, None for a text tower.
+      preprocessing: how images are prepared, where it is known.
+      tokenizer: as `config.tokenizer` has it, where it is known.
+      temperature: what cosines are divided by, None for a tower.
+      source: the format that it was read from, None if it was not.
+      kept: arrays of the file that the model has no place for, by their names there; they are
+        written back to the same format.
+    """
+
+    node: Node
+    variables: Mapping[str, Any]
+    image_size: int | None = None
+    preprocessing: Preprocessing | None = None
+    tokenizer: Mapping[str, Any] | None = None
+    temperature: float | None = None
+    source: str | None = None
+    kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What it is: "dual", "image" or "text"."""
+        return architecture.kind_of(self.node)
+
+    def kept_for(self, format: str) -> dict[str, np.ndarray]:
+        """Returns what was kept aside for a format, nothing if it came from another."""
+        return dict(self.kept) if self.source == format else {}
+
+    @property
+    def description(self) -> str:
+        """The names of its towers."""
+        if self.kind != "dual":
+            return self.node["name"]
+        towers = (self.node[part] for part in ("image", "text"))
+        return " and ".join(tower["name"] for tower in towers if tower)
+
+    @property
+    def model(self) -> nn.Module:
+        """The flax module; a dual encoder has `encode_image` and `encode_text`."""
+        return architecture.make_model(self.node)
+
+    def tower(self, part: str) -> "Pretrained":
+        """Returns one tower by itself, with what belongs to it.
+
+        Args:
+          part: "image" or "text".
+
+        Raises:
+          UserError: it is a tower for the other kind of inputs.
+        """
+        if part == self.kind:
+            return self
+        if self.kind != "dual" or not self.node[part]:
+            known = self.kind if self.kind != "dual" else "image"
+            raise UserError(f"the model is a tower for {known}s, it has none for {part}s")
+        image = part == "image"
+        return Pretrained(
+            self.node[part],
+            {name: arrays[part] for name, arrays in self.variables.items() if part in arrays},
+            self.image_size if image else None,
+            preprocessing=self.preprocessing if image else None,
+            tokenizer=None if image else self.tokenizer,
+        )
+
+    @property
+    def flat(self) -> dict[str, np.ndarray]:
+        """Arrays by path, on the host."""
+        return {k: np.asarray(v) for k, v in architecture.flatten(self.variables).items()}
+
+    def entries(self, table: Sequence[Rule]) -> list[mapping.Entry]:
+        """Finds the counterparts of all arrays in a table of a format."""
+        paths = architecture.flatten(self.variables)
+        return mapping.correspond(table, paths, architecture.depths_of(self.node))
+
+
+def assemble(
+    node: Node,
+    table: Sequence[Rule],
+    weights: Mapping[str, np.ndarray],
+    *,
+    image_size: int | None,
+    where: str,
+    unused: Sequence[str] = UNUSED,
+    **more: Any,
+) -> Pretrained:
+    """Makes a model of the arrays of a file.
+
+    Args:
+      node: the model that the file's config describes.
+      table: where its arrays are.
+      weights: the file's arrays, read as they are asked for.
+      image_size: pixels of an edge; None for a text tower.
+      where: the file or folder, for messages.
+      unused: parts of names of arrays that may be left over.
+      more: other attributes of the result.
+
+    Returns:
+      The model; arrays that are left over are kept aside.
+
+    Raises:
+      WeightsMismatch: arrays are missing, of another shape, or left over; all are listed.
+    """
+    shapes = architecture.expected_shapes(node, image_size)
+    entries = mapping.correspond(table, shapes, architecture.depths_of(node))
+    flat = architecture.take(entries, weights, shapes, where)
+    left = set(weights) - {entry.theirs for entry in entries}
+    strange = sorted(name for name in left if not any(part in name for part in unused))
+    if strange:
+        raise WeightsMismatch(
+            f"{where} holds {len(strange)} arrays that the model of its config has no place for: "
+            f"{', '.join(strange[:12])}{' ...' if len(strange) > 12 else ''}"
+        )
+    aside = sorted(name for name in left if not any(part in name for part in COMPUTED))
+    kept = {name: np.asarray(weights[name]) for name in aside}
+    return Pretrained(node, architecture.unflatten(flat), image_size, kept=kept, **more)

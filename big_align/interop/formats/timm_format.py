@@ -1,0 +1,207 @@
+"""Image towers of timm: folders as on the Hugging Face hub, and state dicts by themselves."""
+
+import math
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from big_align.errors import WeightsMismatch
+from big_align.interop.arrays.weight_files import FORMATS, open_weights
+from big_align.interop.formats import architecture
+from big_align.interop.formats.preprocessing import FILTERS, Preprocessing
+from big_align.interop.formats.pretrained import Pretrained, assemble
+from big_align.interop.formats.text_files import read_json
+from big_align.interop.formats.timm_models import COMMON, FAMILIES, SIZE, Family, Told
+from big_align.interop.tables.mapping import Rule
+from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
+
+COUNTER = "num_batches_tracked"
+BUFFERS = (COUNTER, "relative_position_index", "attn_mask")
+CROP = 0.875
+"""timm's share of an edge that the crop keeps, where a config is silent."""
+
+
+def recognize(path: pathlib.Path) -> bool:
+    """Tells whether a folder or a file of weights is one of timm."""
+    if path.is_dir():
+        return _read_config(path) is not None
+    if path.suffix not in FORMATS:
+        return False
+    with open_weights(path) as weights:
+        return any(family.mark in weights for family in FAMILIES)
+
+
+def _read_config(folder: pathlib.Path) -> dict[str, Any] | None:
+    """Returns `config.json`, or None if the folder is not timm's."""
+    config = read_json(folder / "config.json")
+    if not isinstance(config.get("architecture"), str):
+        return None
+    # Old folders have the fields of `pretrained_cfg` beside the others.
+    return config if "pretrained_cfg" in config else {**config, "pretrained_cfg": config}
+
+
+def read(path: pathlib.Path) -> Pretrained:
+    """Reads a folder, or a state dict by itself.
+
+    The architecture follows from names and shapes. What they do not tell follows from the name of
+    the architecture and `model_args`; a state dict by itself is taken for what timm makes by
+    default. Then heads of a ViT are 64 wide (wider in the four largest), its activation is the
+    exact GELU, its epsilon 1e-5 where `norm_pre` tells CLIP's and 1e-6 otherwise; an EfficientNet
+    is one of TensorFlow's (`tf_`), whose padding and epsilon differ from those of timm's own.
+
+    Raises:
+      WeightsMismatch: the architecture has no counterpart, or the weights are of another; the
+        message says what does not fit.
+      WeightFileError: a file is damaged or not what its name says.
+    """
+    config = _read_config(path) if path.is_dir() else None
+    told, seen = Told("", {}, None), None
+    if config:
+        name, arguments = config["architecture"].split(".")[0], config.get("model_args") or {}
+        size = _read_size(config["pretrained_cfg"], arguments, str(path))
+        told = Told(name, arguments, size)
+        seen = _read_preprocessing(config["pretrained_cfg"], size)
+    with open_weights(path) as weights:
+        shapes = {name: array.shape for name, array in weights.arrays.items()}
+        family = _find_family(shapes, told, str(path))
+        try:
+            node, size = family.read(shapes, told)
+        except KeyError as error:
+            raise WeightsMismatch(
+                f"{path} looks like a {family.tower} of timm, but {error.args[0]} is missing"
+            ) from error
+        except WeightsMismatch as error:
+            raise WeightsMismatch(f"{path}: {error}") from error
+        return assemble(
+            {"name": family.tower} | node,
+            _table(family, shapes),
+            weights,
+            image_size=size,
+            where=str(path),
+            source="timm",
+            unused=(*BUFFERS, *_heads(family)),
+            preprocessing=seen,
+        )
+
+
+def _find_family(shapes: Mapping[str, Any], told: Told, where: str) -> Family:
+    family = next((f for f in FAMILIES if f.mark in shapes), None)
+    known = ", ".join(f.tower for f in FAMILIES)
+    if family is None:
+        raise WeightsMismatch(f"{where} has no arrays with timm's names of a {known}")
+    if told.name and not re.fullmatch(family.names, told.name):
+        raise WeightsMismatch(
+            f"{where}: the architecture {told.name!r} has no counterpart; of the kind "
+            f"{family.tower} those named {family.names} have one"
+        )
+    strange = set(told.arguments) - {*COMMON, *family.arguments}
+    if strange:
+        raise WeightsMismatch(
+            f"{where}: model_args has {', '.join(sorted(strange))}, which our {family.tower} does "
+            f"not have; known: {', '.join(sorted({*COMMON, *family.arguments}))}"
+        )
+    return family
+
+
+def _table(family: Family, shapes: Mapping[str, Any]) -> list[Rule]:
+    """Returns a family's names; in Swin's original files stages end with what timm begins with."""
+    if "layers.0.downsample.norm.weight" not in shapes:
+        return list(family.table)
+    return [rule._replace(theirs=rule.theirs.replace("{s1}", "{s}")) for rule in family.table]
+
+
+def _heads(family: Family) -> tuple[str, ...]:
+    """Returns the names of the classifier's arrays, the original ones too."""
+    names = {family.classifier, family.classifier.split(".")[0]}
+    return tuple(f"{name}.{leaf}" for name in sorted(names) for leaf in ("weight", "bias"))
+
+
+def _read_size(config: Mapping[str, Any], arguments: Mapping[str, Any], where: str) -> int:
+    channels, *edges = config.get("input_size", (3, SIZE, SIZE))
+    given = arguments.get("img_size") or edges
+    edges = {given} if isinstance(given, int) else set(given)
+    if len(edges) > 1 or channels != 3:
+        raise WeightsMismatch(
+            f"{where}: {channels} channels and edges of {sorted(edges)}; only square images of "
+            f"three channels can be read"
+        )
+    return edges.pop()
+
+
+def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing | None:
+    """Reads `pretrained_cfg`; None if images are padded, which ours are not."""
+    mode = config.get("crop_mode", "center")
+    resize = math.floor(size / config.get("crop_pct", CROP))
+    mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
+    if mode not in ("center", "squash"):
+        return None
+    told = config.get("interpolation")
+    method = told if told in FILTERS else "bicubic"
+    return Preprocessing(size, resize, mode == "center", tuple(mean), tuple(std), method)
+
+
+def write(pretrained: Pretrained) -> dict[str, Any]:
+    """Makes the files of a folder that `timm.create_model("local-dir:...", pretrained=True)` opens.
+
+    A classifier that was read from timm is written again.
+
+    Returns:
+      By file name: a dictionary for JSON, or arrays of weights (or what makes them).
+
+    Raises:
+      WeightsMismatch: timm has no such tower; the message says what does not fit.
+    """
+    settings = architecture.settings(pretrained.model) if pretrained.kind == "image" else {}
+    family = next((f for f in FAMILIES if f.tower == settings.get("name")), None)
+    if family is None:
+        what = settings.get("name") or f"{pretrained.kind} encoders"
+        raise WeightsMismatch(
+            f"timm has image towers only, of the kinds {', '.join(f.tower for f in FAMILIES)}; it "
+            f"has no {what}"
+        )
+    for name, value in family.needs.items():
+        if settings[name] != value:
+            raise WeightsMismatch(
+                f"timm's {family.tower} needs {name}={value!r}, the model has {settings[name]!r}; "
+                f"--format=big_align keeps every model"
+            )
+    architecture_name, arguments = family.write(settings, pretrained.image_size)
+
+    weights = architecture.give(pretrained.entries(family.table), pretrained.flat)
+    counters = [name.replace("running_mean", COUNTER) for name in weights if "running_mean" in name]
+    kept = pretrained.kept_for("timm")
+    allowed = {*counters, f"{family.classifier}.weight", f"{family.classifier}.bias"}
+    weights |= {name: np.zeros((), np.int64) for name in counters}
+    weights |= {name: array for name, array in kept.items() if name in allowed}
+    classifier = weights.get(f"{family.classifier}.weight", ())
+    about = {
+        "fixed_input_size": family.fixed_size,
+        "num_classes": len(classifier),
+        "first_conv": family.first,
+        "classifier": family.classifier,
+    }
+    config = {
+        "architecture": architecture_name,
+        "num_classes": len(classifier),
+        "num_features": pretrained.model.output_dim,
+        "model_args": arguments,
+        "pretrained_cfg": _write_preprocessing(pretrained) | about,
+    }
+    return {"config.json": config, "model.safetensors": weights}
+
+
+def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
+    size, seen = pretrained.image_size, pretrained.preprocessing
+    method = seen.method if seen else "bicubic"
+    config = {"input_size": [3, size, size], "interpolation": method}
+    if seen is None:
+        return config
+    share = size / seen.resize
+    if math.floor(size / share) != seen.resize:  # timm cuts off; rounding may lose a pixel
+        share = math.nextafter(share, 0)
+    mode = "center" if seen.keep_aspect else "squash"
+    more = {"crop_pct": share, "crop_mode": mode, "mean": list(seen.mean), "std": list(seen.std)}
+    return config | more

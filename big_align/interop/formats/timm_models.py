@@ -1,0 +1,295 @@
+"""timm's image towers: how names and shapes tell an architecture, and what timm is told of ours."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from big_align.errors import WeightsMismatch
+from big_align.interop.formats import architecture
+from big_align.interop.formats.open_clip_configs import find_ratio
+from big_align.interop.tables import efficientnet, resnet, swin, vit
+from big_align.interop.tables.mapping import Rule
+from big_align.models import efficientnet as efficientnet_tower
+from big_align.models import resnet as resnet_tower
+from big_align.models import swin as swin_tower
+
+SIZE = 224
+"""Pixels of an edge of images where nothing says it."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+Settings = Mapping[str, Any]
+
+
+class Told(NamedTuple):
+    """What a folder says beside the weights.
+
+    Args:
+      name: of the architecture, without what follows a dot; "" where there is no config.
+      arguments: `model_args`, what the model was made with instead of its defaults.
+      size: pixels of an edge of its images; None where there is no config.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    size: int | None
+
+
+class Family(NamedTuple):
+    """A kind of tower in timm.
+
+    Args:
+      tower: our name of it.
+      table: where its arrays are.
+      mark: an array that no other family has.
+      names: a pattern of the architectures that our tower is.
+      fixed_size: whether the model is made for one size of images.
+      first: the first convolution, which timm adapts to other numbers of channels.
+      classifier: the classifier's name.
+      arguments: what `model_args` may have; other arguments change what the model does.
+      needs: our settings that have one value in timm.
+      read: makes a node, and the size of images.
+      write: makes the name of an architecture and `model_args` of our settings and image size.
+    """
+
+    tower: str
+    table: Sequence[Rule]
+    mark: str
+    names: str
+    fixed_size: bool
+    first: str
+    classifier: str
+    arguments: Sequence[str]
+    needs: Mapping[str, Any]
+    read: Callable[[Shapes, Told], tuple[dict[str, Any], int]]
+    write: Callable[[Settings, int], tuple[str, dict[str, Any]]]
+
+
+def _count(shapes: Shapes, pattern: str) -> int:
+    """Returns one more than the largest number that names have at a place; 0 where none has."""
+    matches = (re.match(pattern, name) for name in shapes)
+    return max((int(match[1]) + 1 for match in matches if match), default=0)
+
+
+def _count_stages(shapes: Shapes, stage: str, block: str, first: int = 0) -> tuple[int, ...]:
+    """Returns the blocks of each stage; the patterns have a group for the number."""
+    stages = range(first, _count(shapes, stage))
+    return tuple(_count(shapes, block.format(s)) for s in stages)
+
+
+def _read_resnet(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+    variant = "50" if "layer1.0.conv3.weight" in shapes else "18"
+    node = {
+        "variant": variant,
+        "width": shapes["layer1.0.conv1.weight"][0],
+        "depths": _count_stages(shapes, r"layer(\d+)\.", r"layer{}\.(\d+)\.", first=1),
+        "stem_width": shapes["conv1.weight"][0],
+    }
+    return node, told.size or SIZE
+
+
+def _write_resnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
+    if len(ours["depths"]) != 4:
+        raise WeightsMismatch(f"timm's resnet has four stages, not {len(ours['depths'])}")
+    if (ours["stem_width"] or ours["width"]) != 64:
+        raise WeightsMismatch("timm's resnet has 64 channels in its first convolution")
+    wanted = ours["kind"], tuple(ours["depths"])
+    variants = {sizes: variant for variant, sizes in resnet_tower.VARIANTS.items()}
+    name = variants.get(wanted, "50" if ours["kind"] == "bottleneck" else "18")
+    channels = [ours["width"] * 2**stage for stage in range(len(ours["depths"]))]
+    return f"resnet{name}", {"layers": list(ours["depths"]), "channels": channels}
+
+
+def _read_swin(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+    depths = _count_stages(shapes, r"layers\.(\d+)\.", r"layers\.{}\.blocks\.(\d+)\.")
+    tables = [
+        shapes[f"layers.{s}.blocks.0.attn.relative_position_bias_table"] for s in range(len(depths))
+    ]
+    window = (math.isqrt(tables[0][0]) + 1) // 2
+    node = {
+        "variant": "tiny",
+        "width": shapes["patch_embed.proj.weight"][0],
+        "depths": depths,
+        "heads": tuple(heads for _, heads in tables),
+        "window": window,
+    }
+    return node, told.size or _smallest_image(window, depths)
+
+
+def _smallest_image(window: int, depths: Sequence[int]) -> int:
+    """Returns the size at which the last map is one window: the one of every published model."""
+    return window * swin_tower.PATCH * 2 ** (len(depths) - 1)
+
+
+def _write_swin(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
+    smallest = _smallest_image(ours["window"], ours["depths"])
+    if size < smallest or size % swin_tower.PATCH:
+        raise WeightsMismatch(
+            f"timm has smaller tables of biases where a map is smaller than window="
+            f"{ours['window']}: it needs images of {smallest} or more, and a multiple of "
+            f"{swin_tower.PATCH}; the model has {size}"
+        )
+    wanted = ours["width"], tuple(ours["depths"]), tuple(ours["heads"])
+    variants = {sizes: variant for variant, sizes in swin_tower.VARIANTS.items()}
+    return f"swin_{variants.get(wanted, 'tiny')}_patch4_window7_224", {
+        "embed_dim": ours["width"],
+        "depths": list(ours["depths"]),
+        "num_heads": list(ours["heads"]),
+        "window_size": ours["window"],
+    }
+
+
+WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+"""Heads of timm's largest ViTs, by width; those of all others are 64 wide."""
+
+CLIP_EPSILON, EPSILON = 1e-5, 1e-6
+"""Added to variances in timm's ViTs with `clip` in their names, and in all others."""
+
+VIT_SIZES = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge"}
+VIT_PATCHES = {  # of the architectures that timm has
+    EPSILON: {"tiny": (16,), "small": (16, 32), "base": (8, 16, 32), "large": (14, 16, 32)},
+    CLIP_EPSILON: {"base": (16, 32), "large": (14,), "huge": (14,)},
+}
+
+
+def _read_vit(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+    width, _, _, patch = shapes["patch_embed.proj.weight"]
+    pool = "cls" if "cls_token" in shapes else "mean"
+    told_pool = told.arguments.get("global_pool", {"cls": "token", "mean": "avg"}[pool])
+    if (pool, told_pool) not in (("cls", "token"), ("mean", "avg")) or "fc_norm.weight" in shapes:
+        raise WeightsMismatch(
+            "a ViT must pool its class token, or the mean over patches without a class token after "
+            "the last normalization (fc_norm=False)"
+        )
+    clip = "clip" in told.name if told.name else "norm_pre.weight" in shapes
+    activation = told.arguments.get("act_layer", "quick_gelu" if "quickgelu" in told.name else None)
+    heads = told.arguments.get("num_heads") or WIDE_HEADS.get(width, max(width // 64, 1))
+    node = {
+        "variant": f"b/{patch}",
+        "width": width,
+        "depth": _count(shapes, r"blocks\.(\d+)\."),
+        "mlp_dim": shapes["blocks.0.mlp.fc1.weight"][0],
+        "heads": heads,
+        "pool": pool,
+        "patch_bias": "patch_embed.proj.bias" in shapes,
+        "input_norm": "norm_pre.weight" in shapes,
+        "activation": activation or "gelu",
+        "layer_norm_eps": CLIP_EPSILON if clip else EPSILON,
+    }
+    side = architecture.side_of_grid(shapes["pos_embed"][1], int(pool == "cls"))
+    return node, side * patch
+
+
+def _write_vit(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
+    width, epsilon, patch = (
+        ours["width"],
+        ours["layer_norm_eps"],
+        int(ours["variant"].split("/")[1]),
+    )
+    if epsilon not in VIT_PATCHES:
+        raise WeightsMismatch(
+            f"timm's vit has layer_norm_eps={EPSILON}, or {CLIP_EPSILON} as in CLIP, the model has "
+            f"{epsilon}"
+        )
+    if ours["patch_bias"] == ours["input_norm"]:
+        raise WeightsMismatch("timm's vit has either patch_bias or input_norm")
+    known = VIT_SIZES.get(width)
+    named = (known, patch) if patch in VIT_PATCHES[epsilon].get(known, ()) else ("base", 16)
+    name = "vit_{}_patch{}".format(*named) + ("_clip_224" if epsilon == CLIP_EPSILON else "_224")
+    arguments = {
+        "patch_size": patch,
+        "embed_dim": width,
+        "depth": ours["depth"],
+        "num_heads": ours["heads"],
+        "mlp_ratio": find_ratio(width, ours["mlp_dim"]),
+        "pre_norm": ours["input_norm"],
+        "act_layer": ours["activation"],
+    }
+    if ours["pool"] == "mean":
+        arguments |= {"class_token": False, "global_pool": "avg", "fc_norm": False}
+    return name, arguments
+
+
+def _read_efficientnet(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+    stem = shapes["conv_stem.weight"][0]
+    depths = _count_stages(shapes, r"blocks\.(\d+)\.", r"blocks\.{}\.(\d+)\.")
+    for variant, (width, *_) in efficientnet_tower.VARIANTS.items():
+        tower = efficientnet_tower.EfficientNet(variant)
+        channels = efficientnet_tower.scale_channels(efficientnet_tower.STEM_CHANNELS, width)
+        if (channels, tower.stage_depths) == (stem, depths):
+            return {"variant": variant, "head": True}, told.size or SIZE
+    raise WeightsMismatch(
+        f"no EfficientNet has {stem} channels in its first convolution and {depths} blocks; known "
+        f"are {', '.join(efficientnet_tower.VARIANTS)}"
+    )
+
+
+def _write_efficientnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
+    for variant, (width, depth, _) in efficientnet_tower.VARIANTS.items():
+        if (ours["width"], ours["depth"]) == (width, depth):
+            return f"tf_efficientnet_{variant}", {}
+    raise WeightsMismatch(
+        f"timm has no EfficientNet of width={ours['width']} and depth={ours['depth']}"
+    )
+
+
+COMMON = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate")
+"""What `model_args` may have for every tower."""
+
+FAMILIES = (
+    Family(
+        tower="resnet",
+        table=resnet.TIMM_RESNET,
+        mark="layer1.0.conv1.weight",
+        names=r"(tv_)?resnet\d+",
+        fixed_size=False,
+        first="conv1",
+        classifier="fc",
+        arguments=("layers", "channels"),
+        needs={"stem": "imagenet", "epsilon": 1e-5},
+        read=_read_resnet,
+        write=_write_resnet,
+    ),
+    Family(
+        tower="swin",
+        table=swin.TIMM_SWIN,
+        mark="layers.0.blocks.0.attn.relative_position_bias_table",
+        names=r"swin_(tiny|small|base|large)_patch4_window\d+_\d+\w*",
+        fixed_size=True,
+        first="patch_embed.proj",
+        classifier="head.fc",
+        arguments=("embed_dim", "depths", "num_heads", "window_size", "patch_size"),
+        needs={"activation": "gelu", "layer_norm_eps": 1e-5},
+        read=_read_swin,
+        write=_write_swin,
+    ),
+    Family(
+        tower="vit",
+        table=vit.TIMM_VIT,
+        mark="blocks.0.attn.qkv.weight",
+        names=r"(vit|deit)_[a-z0-9]+_patch\d+_\w+",
+        fixed_size=True,
+        first="patch_embed.proj",
+        classifier="head",
+        arguments=(
+            *("patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "pre_norm"),
+            *("act_layer", "class_token", "global_pool", "fc_norm", "dynamic_img_size"),
+        ),
+        needs={"positions": "learned"},
+        read=_read_vit,
+        write=_write_vit,
+    ),
+    Family(
+        tower="efficientnet",
+        table=efficientnet.TIMM_EFFICIENTNET,
+        mark="blocks.0.0.conv_dw.weight",
+        names=r"tf_efficientnet_(b[0-7]|l2)(_\w+)?",
+        fixed_size=False,
+        first="conv_stem",
+        classifier="classifier",
+        arguments=(),
+        needs={"head": True, "stem_stride": 2},
+        read=_read_efficientnet,
+        write=_write_efficientnet,
+    ),
+)

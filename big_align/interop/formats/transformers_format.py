@@ -1,0 +1,299 @@
+"""Folders of transformers: `config.json`, `model.safetensors`, and what its processors read."""
+
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import numpy as np
+from absl import logging
+
+from big_align.components import tables
+from big_align.errors import WeightsMismatch
+from big_align.interop.arrays.weight_files import Prefixed, WeightFile, open_weights
+from big_align.interop.formats import architecture, preprocessing, text_files
+from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
+from big_align.interop.formats.pretrained import Pretrained, assemble
+from big_align.interop.formats.transformers_configs import (
+    Family,
+    read_edge,
+    read_fields,
+    write_fields,
+)
+from big_align.interop.formats.transformers_families import FAMILIES, find_odd_blocks
+from big_align.interop.tables import dual_encoder
+from big_align.interop.tables.mapping import Rule
+
+
+class Dual(NamedTuple):
+    """A dual encoder of transformers.
+
+    Args:
+      image: model type of the image tower.
+      text: model type of the text tower.
+      table: where its arrays are.
+      always: our arguments that follow from the class.
+      scale: name of the array of the temperature, and how it is read and written.
+      architecture: the class that opens the folder.
+      mean: of its images where the folder does not say it.
+      std: the same for the standard deviations.
+    """
+
+    image: str
+    text: str
+    table: Sequence[Rule]
+    always: Mapping[str, Any]
+    scale: str
+    architecture: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+DUALS = {
+    "align": Dual(
+        "align_vision_model",
+        "align_text_model",
+        dual_encoder.ALIGN,
+        {"image_projection": False, "projection_bias": True},
+        "temperature",
+        "AlignModel",
+        HALF,
+        HALF,
+    ),
+    "clip": Dual(
+        "clip_vision_model",
+        "clip_text_model",
+        dual_encoder.CLIP,
+        {"image_projection": True, "projection_bias": False},
+        "logit_scale",
+        "CLIPModel",
+        CLIP_MEAN,
+        CLIP_STD,
+    ),
+}
+
+
+def _read_scale(name: str, array: np.ndarray) -> float:
+    return float(array) if name == "temperature" else math.exp(-float(array))
+
+
+def _write_scale(name: str, temperature: float) -> np.ndarray:
+    value = temperature if name == "temperature" else -math.log(temperature)
+    return np.asarray(value, np.float32)
+
+
+def recognize(path: pathlib.Path) -> bool:
+    """Tells whether a folder is one of transformers."""
+    return "model_type" in text_files.read_json(path / "config.json")
+
+
+def read(path: pathlib.Path) -> Pretrained:
+    """Reads a folder.
+
+    Raises:
+      WeightsMismatch: the model is of a kind that has no counterpart, or the weights are of
+        another than the config describes; the message lists what differs.
+      WeightFileError: a file is damaged or not what its name says.
+    """
+    config = text_files.read_json(path / "config.json")
+    model_type, where = config["model_type"], f"{path}/config.json"
+    if model_type not in {*FAMILIES, *DUALS}:
+        known = ", ".join(sorted([*DUALS, *FAMILIES]))
+        raise WeightsMismatch(f"{where}: model_type = {model_type!r}; known: {known}")
+    # transformers 5 puts the image processor of a dual encoder into another file.
+    whole = text_files.read_json(path / "processor_config.json").get("image_processor")
+    processor = whole or text_files.read_json(path / "preprocessor_config.json")
+    seen = preprocessing.read_processor(processor, str(path))
+    more = dict(preprocessing=seen, where=str(path), source="transformers")
+    if model_type in DUALS:
+        return _read_dual(path, DUALS[model_type], config, more)
+    family = FAMILIES[model_type]
+    node = read_fields(family, config, where)
+    more["image_size"] = None
+    if family.tower in tables.IMAGE_TOWERS:
+        more["image_size"] = _read_size(config, family, seen, where)
+        _check_padding(node, config, more["image_size"])
+    else:
+        more["tokenizer"] = text_files.read(path, node["max_length"])
+    with open_weights(path) as weights:
+        _rename_old_norms(weights)
+        return assemble(node, family.table, _strip(weights, family), **more)
+
+
+def _read_dual(
+    path: pathlib.Path, dual: Dual, config: Mapping[str, Any], more: dict[str, Any]
+) -> Pretrained:
+    where, seen, node = f"{path}/config.json", more["preprocessing"], {}
+    for part, theirs in (("image", "vision_config"), ("text", "text_config")):
+        family, given = FAMILIES[getattr(dual, part)], config.get(theirs) or {}
+        if not isinstance(given, Mapping):
+            raise WeightsMismatch(f"{where}: {theirs} = {given!r} is not an object")
+        node[part] = read_fields(family, given, f"{where}: {theirs}")
+        if part == "image":
+            size = _read_size(given, family, seen, where)
+            _check_padding(node[part], given, size)
+    node |= {"embedding_dim": config.get("projection_dim", 512)} | dict(dual.always)
+    mean, std = (seen.mean, seen.std) if seen else (dual.mean, dual.std)
+    with open_weights(path) as weights:
+        _rename_old_norms(weights)
+        scale = weights[dual.scale] if dual.scale in weights else np.float32(1)
+        return assemble(
+            node | {"image_mean": mean, "image_std": std},
+            dual.table,
+            weights,
+            image_size=size,
+            temperature=_read_scale(dual.scale, scale),
+            tokenizer=text_files.read(path, node["text"]["max_length"]),
+            **more,
+        )
+
+
+def _read_size(config: Mapping[str, Any], family: Family, seen: Any, where: str) -> int:
+    """Returns the edge of images; where weights fit any size, what the processor makes of them."""
+    given = config.get("image_size")
+    if seen and (given is None or family.tower == "efficientnet"):
+        return seen.size
+    return 224 if given is None else read_edge(given, f"{where}: image_size")
+
+
+def _check_padding(node: Mapping[str, Any], config: Mapping[str, Any], size: int) -> None:
+    """Warns where an EfficientNet of theirs pads images otherwise than ours."""
+    if node["name"] != "efficientnet":
+        return
+    if find_odd_blocks(node["depth"], size) != (config.get("depthwise_padding") or []):
+        logging.warning(
+            "at %d pixels some edges are odd, where big_align and transformers' EfficientNet pad "
+            "differently: outputs will not be exactly the same; a multiple of 32 avoids it",
+            size,
+        )
+
+
+def _rename_old_norms(weights: WeightFile) -> None:
+    """Renames the norms in files that come from TensorFlow, such as BERT's published ones."""
+    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+    def rename(name: str) -> str:
+        return next((name.removesuffix(k) + v for k, v in old.items() if name.endswith(k)), name)
+
+    weights.arrays = {rename(name): array for name, array in weights.arrays.items()}
+
+
+def _strip(weights: Mapping[str, np.ndarray], family: Family) -> Mapping[str, np.ndarray]:
+    """Leaves out what stands before every name in files of models with a head."""
+    first = next(rule.theirs for rule in family.table if "{" not in rule.theirs)
+    for base in family.bases:
+        if any(name.startswith(base + first) for name in weights):
+            return Prefixed(weights, base)
+    return weights
+
+
+def write(pretrained: Pretrained) -> dict[str, Any]:
+    """Makes the files of a folder that transformers opens.
+
+    Returns:
+      By file name: a dictionary for JSON, text, or arrays of weights (or what makes them).
+
+    Raises:
+      WeightsMismatch: no class of transformers is such a model.
+    """
+    make = _write_dual if pretrained.kind == "dual" else _write_tower
+    config, table, fillers, scale = make(pretrained)
+    weights = architecture.give(pretrained.entries(table), pretrained.flat)
+    # The temperature may have been trained since it was kept aside.
+    arrays = fillers | pretrained.kept_for("transformers") | weights | scale
+    files = {"config.json": config, "model.safetensors": arrays}
+    model_type = config["model_type"]
+    if pretrained.preprocessing:
+        processor = preprocessing.write_processor(model_type, pretrained.preprocessing)
+        files["preprocessor_config.json"] = processor
+    if pretrained.tokenizer:
+        files |= text_files.write(pretrained.tokenizer, model_type)
+    return files
+
+
+def _write_tower(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dict]:
+    names = [name for name in FAMILIES if not name.startswith("align")]
+    name, config = _describe(pretrained.model, names, pretrained.image_size)
+    _tell_end(config, pretrained.tokenizer)
+    return config, FAMILIES[name].table, _fillers(FAMILIES[name], config, ""), {}
+
+
+def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dict]:
+    model, faults = pretrained.model, []
+    for model_type, dual in DUALS.items():
+        try:
+            for name, value in dual.always.items():
+                if getattr(model, name) != value:
+                    raise WeightsMismatch(f"{dual.architecture} needs {name}={value}")
+            _, image = _describe(model.image, [dual.image], pretrained.image_size)
+            _, text = _describe(model.text, [dual.text], None)
+        except WeightsMismatch as error:
+            faults.append(f"{dual.architecture}: {error}")
+            continue
+        _tell_end(text, pretrained.tokenizer)
+        config = {
+            "architectures": [dual.architecture],
+            "model_type": model_type,
+            "dtype": "float32",
+            "projection_dim": model.embedding_dim or model.image.output_dim,
+            "vision_config": image,
+            "text_config": text,
+        }
+        temperature = 1.0 if pretrained.temperature is None else pretrained.temperature
+        fillers = _fillers(FAMILIES[dual.text], text, "text_model.")
+        scale = {dual.scale: _write_scale(dual.scale, temperature)}
+        return config, dual.table, fillers, scale
+    raise WeightsMismatch(
+        "no class of transformers is such a dual encoder; --format=big_align keeps every model\n"
+        + "\n".join(f"  {fault}" for fault in faults)
+    )
+
+
+def _describe(
+    tower: nn.Module, names: Sequence[str], image_size: int | None
+) -> tuple[str, dict[str, Any]]:
+    """Returns the first of some model types that fits a tower, and its config."""
+    settings, faults = architecture.settings(tower), []
+    for name in names:
+        family = FAMILIES[name]
+        if family.tower != settings["name"]:
+            continue
+        try:
+            config = write_fields(family, settings | {"image_size": image_size})
+        except WeightsMismatch as error:
+            faults.append(str(error))
+            continue
+        if image_size:
+            _check_padding(settings, config, image_size)
+        return name, config | ({"image_size": image_size} if image_size else {})
+    known = ", ".join(sorted({FAMILIES[name].tower for name in names}))
+    reason = "; ".join(faults) or f"it is none of {known}"
+    raise WeightsMismatch(f"the tower {settings['name']!r} cannot be written: {reason}")
+
+
+def _fillers(family: Family, config: Mapping[str, Any], prefix: str) -> dict[str, np.ndarray]:
+    """Makes what a class of theirs has and our tower lacks: a pooler that passes everything on."""
+    if not family.pooler:
+        return {}
+    width = config["hidden_size"]
+    return {
+        f"{prefix}pooler.dense.weight": np.eye(width, dtype=np.float32),
+        f"{prefix}pooler.dense.bias": np.zeros(width, np.float32),
+    }
+
+
+def _tell_end(config: dict[str, Any], tokenizer: Mapping[str, Any] | None) -> None:
+    """Tells CLIP's text tower which token it is to pool: ours takes the last one of a text."""
+    if config["model_type"] != "clip_text_model" or tokenizer is None:
+        return
+    end = text_files.find_end(tokenizer)
+    # transformers reads a 2 as a mistake in old configs and takes the largest id instead.
+    if end in (None, 2):
+        logging.warning(
+            "transformers' CLIP pools a text at its end-of-text token, which the tokenizer %r does "
+            "not have: its embeddings of texts will differ",
+            tokenizer["name"],
+        )
+    else:
+        config["eos_token_id"] = end

@@ -1,0 +1,263 @@
+"""Checks of a config: everything that can be checked without reading data, before anything runs."""
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from big_align import sharding
+from big_align.components import tables
+from big_align.components.signatures import check_arguments, lookup, suggest, without
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.mixture import part_rows
+from big_align.data.precomputed.joins import FOLDERS as JOINED
+from big_align.data.tags.tag_list import read_tag_list
+from big_align.devices.compilation import check_cache, check_options
+from big_align.errors import ConfigError
+from big_align.evaluators.embedder import REMEDIES
+from big_align.runs import build, dataset
+from big_align.runs.defaults import GIVEN, source_fields
+from big_align.training.checkpoint import Checkpointer
+from big_align.types import ModelState, Node, Objective, Params
+
+FIELDS = {
+    "seed",
+    "batch_size",
+    "total_steps",
+    "microbatches",
+    "gradient_dtype",
+    "average_decay",
+    "log_every",
+    "compilation_cache",
+    "compiler_options",
+    "mesh",
+    "data",
+    "tokenizer",
+    "model",
+    "objective",
+    "mixing",
+    "schedule",
+    "optimizer",
+    "evaluators",
+    "evaluate_every",
+    "evaluate_batch_size",
+    "checkpoint",
+    "init",
+}
+ADDED = {"compilation_cache", "compiler_options", "gradient_dtype", "init", "mixing"}
+"""Fields that workdirs of earlier versions may lack."""
+GRADIENT_DTYPES = ("float32", "bfloat16")
+INIT = ("all", "image", "text")
+"""What of a model may start from earlier weights; the table of centers may too."""
+
+
+def check_config(config: Node) -> None:
+    """Checks every field of a config that can be checked without reading or compiling anything.
+
+    Raises:
+      ConfigError: names the first field that is wrong, and what would be right.
+    """
+    for field in config:
+        if field not in FIELDS:
+            raise ConfigError(
+                f"config.{field} is unknown{suggest(field, FIELDS)}; known: "
+                f"{', '.join(sorted(FIELDS))}"
+            )
+    for field in sorted(FIELDS - set(config)):
+        raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
+    for field in ("batch_size", "total_steps", "microbatches", "log_every", "evaluate_every"):
+        if config[field] < 1:
+            raise ConfigError(f"config.{field} = {config[field]} must be at least 1")
+    if config["gradient_dtype"] not in GRADIENT_DTYPES:
+        raise ConfigError(
+            f"config.gradient_dtype = {config['gradient_dtype']!r} is unknown"
+            f"{suggest(config['gradient_dtype'], GRADIENT_DTYPES)}; known: "
+            f"{', '.join(GRADIENT_DTYPES)}"
+        )
+    if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
+        raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
+    for name, parts in (("batch_size", config["microbatches"]), ("evaluate_batch_size", 1)):
+        if config[name] % (jax.device_count() * parts):
+            wrong = sharding.explain_division(config[name], jax.device_count(), parts)
+            raise ConfigError(f"config.{name} = {config[name]} {wrong}")
+    check_cache(config["compilation_cache"])
+    check_options(config["compiler_options"])
+    _check_data(config)
+    _check_init(config["init"])
+    keeping = without(config["checkpoint"], "every")
+    check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
+    build.build_optimizer(config)
+    tokenizer = BlankTokenizer(config["tokenizer"])
+    objective = build.build_objective(config, build.build_mesh(config), tokenizer)
+    weights = _check_objective(config, objective, tokenizer)
+    _check_verbs(config, objective, weights, tokenizer)
+
+
+class BlankTokenizer:
+    """Makes texts of the right length and of nothing, without reading a vocabulary."""
+
+    vocab_size = 0
+    fingerprint = ""
+
+    def __init__(self, node: Node):
+        target = lookup(node["name"], tables.TOKENIZERS, "config.tokenizer")
+        self.length = node.get("length") or inspect.signature(target).parameters["length"].default
+
+    def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        shape = len(texts), self.length
+        # An empty text has no ids, like one between ids of start and end that are not known here.
+        real = np.array([text != "" for text in texts], bool)
+        return np.zeros(shape, np.int32), np.broadcast_to(real[:, None], shape)
+
+
+def _check_data(config: Node) -> None:
+    """Checks the nodes whose objects read data, without making them."""
+    _lookup_and_check(config["tokenizer"], tables.TOKENIZERS, "config.tokenizer")
+    for where, node in dataset.part_nodes(config).values():
+        _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
+        loader = without(node, "source", "classes", "weight", "joined", "tags")
+        build.shape_of_image(
+            check_arguments(TrainLoader, loader, where, GIVEN)["transform"], f"{where}.transform"
+        )
+        if not isinstance(node.get("classes"), str | None):
+            raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
+        for field, path in (node.get("joined") or {}).items():
+            if field not in JOINED:
+                raise ConfigError(
+                    f"{where}.joined.{field} is unknown{suggest(field, JOINED)}; known: "
+                    f"{', '.join(JOINED)}"
+                )
+            if not isinstance(path, str | None):
+                raise ConfigError(f"{where}.joined.{field} = {path!r} is no path of a folder")
+    dataset.read_tag_settings(config)
+    if config["data"].get("mixture"):
+        weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
+        try:
+            part_rows(weights, config["batch_size"])
+        except ValueError as error:
+            raise ConfigError(f"config.data.mixture: {error}") from error
+    for name, node in config["evaluators"].items():
+        _check_evaluator(node, f"config.evaluators.{name}")
+
+
+def _check_evaluator(node: Node, where: str) -> None:
+    target = lookup(node.get("name"), tables.EVALUATORS, where)
+    fields = source_fields(target)
+    for field in fields:
+        if node.get(field):
+            _lookup_and_check(node[field], tables.SOURCES, f"{where}.{field}")
+        elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
+            raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
+    given = *fields, "tokenizer"
+    arguments = check_arguments(target, without(node, *fields), where, given)
+    build.shape_of_image(arguments["transform"], f"{where}.transform")
+
+
+def _check_init(node: Node) -> None:
+    """Checks that what the weights start from is there."""
+    for part, path in node.items():
+        where = f"config.init.{part}"
+        if part not in (known := (*INIT, "centers")):
+            raise ConfigError(
+                f"{where} is unknown{suggest(part, known)}; known: {', '.join(known)}"
+            )
+        if path and not os.path.exists(path):
+            raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
+
+
+def _check_objective(
+    config: Node, objective: Objective, tokenizer: BlankTokenizer
+) -> tuple[Params, ModelState]:
+    """Traces the towers on the shapes of a training batch: they check their values themselves."""
+    one = build.example_batch(config, tokenizer)
+    views = one["image"].shape[1:-3]
+    if views and not getattr(objective, "takes_views", False):
+        raise ConfigError(
+            f"config.data.views_per_image = {views[0]}, but the objective "
+            f"{config['objective']['name']!r} takes one view an image"
+        )
+    rows = config["batch_size"] // config["microbatches"]
+    batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
+    rng = jax.random.PRNGKey(0)
+    try:
+        params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
+        batch = jax.eval_shape(objective.augment, batch, rng, np.int32(0))
+        jax.eval_shape(objective.encode, params, model_state, batch, rng)
+    except ValueError as error:
+        raise ConfigError(f"config.model: {error}") from error
+    rows = build.build_row_optimizer(config)
+    jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
+    loose = set(getattr(objective, "frozen", ())) - set(config["optimizer"].get("frozen") or ())
+    if loose:
+        raise ConfigError(
+            f"config.optimizer.frozen must hold {sorted(loose)[0]!r}: the objective does not train "
+            "it, and weight decay would shrink it"
+        )
+    return params, model_state
+
+
+def _check_verbs(
+    config: Node,
+    objective: Objective,
+    weights: tuple[Params, ModelState],
+    tokenizer: BlankTokenizer,
+) -> None:
+    """Checks that the objective can do what evaluators ask for: they run when it is trained."""
+    shape = config["evaluate_batch_size"], tokenizer.length
+    texts = {
+        "text": jax.ShapeDtypeStruct(shape, np.int32),
+        "text_mask": jax.ShapeDtypeStruct(shape, bool),
+    }
+    traced = False
+    for name, node in config["evaluators"].items():
+        where = f"config.evaluators.{name}"
+        if node["name"] == "classification" and not hasattr(objective, "classify"):
+            raise ConfigError(
+                f"{where}: the objective {config['objective']['name']!r} has no classifier; "
+                f"{REMEDIES['classify']}"
+            )
+        if node["name"] in ("found_tags", "tag_recognition"):
+            _check_tags(config, node, objective, weights, where)
+        if not traced and (node["name"] in ("retrieval", "zero_shot") or node.get("names")):
+            try:
+                jax.eval_shape(objective.embed_text, *weights, texts)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from error
+            traced = True
+
+
+def _check_tags(
+    config: Node,
+    node: Node,
+    objective: Objective,
+    weights: tuple[Params, ModelState],
+    where: str,
+) -> None:
+    """Checks that the objective recognizes the tags that an evaluator's node names."""
+    if not hasattr(objective, "recognize"):
+        raise ConfigError(
+            f"{where}: the objective {config['objective']['name']!r} recognizes no tags; "
+            f"{REMEDIES['recognize']}"
+        )
+    shape = build.shape_of_image(node["transform"], f"{where}.transform")
+    images = jax.ShapeDtypeStruct((config["evaluate_batch_size"], *shape), np.uint8)
+    try:
+        tags = read_tag_list(node["tags"])
+        jax.eval_shape(objective.recognize, *weights, {"image": images})
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if tags.names != objective.tags.names:
+        raise ConfigError(
+            f"{where}.tags = {node['tags']!r} has other tags than {objective.tags.path}, which the "
+            "objective is trained with"
+        )
+
+
+def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:
+    target = lookup(node.get("name"), table, where)
+    check_arguments(target, node, where)
+    return target

@@ -1,0 +1,294 @@
+"""The parts of the training data that a config names, and the classes that their labels count into.
+
+`config.data` is one part, or `config.data.mixture` names several, which take every field that they
+do not set themselves from `config.data`.
+"""
+
+import dataclasses
+import functools
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from big_align.components.signatures import make, make_named
+from big_align.components.tables import SOURCES
+from big_align.data.labels.classes import ClassList, join_classes, read_classes
+from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.precomputed.shard_files import read_index
+from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
+from big_align.data.tags.tag_list import TagList, read_tag_list
+from big_align.errors import ConfigError, UserError
+from big_align.types import Node
+
+OWN_NAMES = "source"
+"""As `classes`: the names that a source has itself, such as those of its folders."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of the training data.
+
+    Attributes:
+      where: its place in the config, for messages.
+      weight: its share of every batch.
+      source: the config node of its source.
+      loader: the other fields, arguments of `TrainLoader`.
+      classes: what its labels stand for; None where its examples are pairs of image and text.
+      label_offset: what is added to its labels, so that each class has one number everywhere.
+      joined: the folder of what is joined to its examples, by its name in the batch.
+    """
+
+    where: str
+    weight: float
+    source: dict[str, Any]
+    loader: dict[str, Any]
+    classes: ClassList | None
+    label_offset: int
+    joined: dict[str, str]
+
+
+def read_parts(config: Node) -> dict[str, Part]:
+    """Reads which parts there are, and their class lists.
+
+    Labels are offset in the order of the parts' names, which is the only order that a ConfigDict
+    has; parts that name the same list have the same labels.
+
+    Raises:
+      ConfigError: a field is missing or a class list cannot be read.
+    """
+    parts, offsets, end = {}, {}, 0
+    for name, (where, node) in part_nodes(config).items():
+        listed, source = node.pop("classes", None), node.pop("source")
+        weight = node.pop("weight", 1.0)
+        node.pop("tags", None)  # one list for all parts: `read_tags`
+        joined = {k: path for k, path in (node.pop("joined", None) or {}).items() if path}
+        classes, offset = None, 0
+        if listed is not None:
+            classes = _read_classes(listed, source, where)
+            # The names of a source are its own, those of a list are whoever's names it.
+            key = (listed, where) if listed == OWN_NAMES else listed
+            if key not in offsets:
+                offsets[key] = end
+                end += len(classes)
+            offset = offsets[key]
+        parts[name] = Part(where, weight, source, node, classes, offset, joined)
+    return parts
+
+
+def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Returns the place and all fields of every part, by its name and in the order of names.
+
+    Raises:
+      ConfigError: a part has no source or no weight, or there is a source beside the mixture.
+    """
+    data = _as_dict(config["data"])
+    mixture = data.pop("mixture", None) or {}
+    nodes = {"data": ("config.data", data)}
+    if mixture:
+        if data.pop("source", None):
+            raise ConfigError("config.data.source is not used beside config.data.mixture: leave {}")
+        data.pop("weight", None)
+        nodes = {}
+        for name, part in sorted(mixture.items()):
+            where = f"config.data.mixture.{name}"
+            if not isinstance(part, dict):
+                raise ConfigError(f"{where} = {part!r} must be a node with a source and a weight")
+            if "tags" in part:
+                raise ConfigError(f"{where}.tags: all parts have the list of config.data.tags")
+            nodes[name] = where, data | part
+    for where, node in nodes.values():
+        if not node.get("source"):
+            raise ConfigError(f"{where}.source is missing; it names where the examples are")
+        if mixture and not isinstance(node.get("weight"), int | float):
+            raise ConfigError(f"{where}.weight is missing; it is the part's share of every batch")
+    return nodes
+
+
+def all_classes(parts: dict[str, Part]) -> ClassList | None:
+    """Returns the classes of all parts in the order of their labels; None where there are none."""
+    lists = {part.label_offset: part.classes for part in parts.values() if part.classes}
+    return join_classes([lists[offset] for offset in sorted(lists)]) if lists else None
+
+
+@dataclasses.dataclass(frozen=True)
+class TagSettings:
+    """`config.data.tags`.
+
+    Attributes:
+      path: of the tag list; None where no tags are extracted.
+      max_tags: places for the tags of an example's texts.
+      truth: whether the tags of all its captions are in the batch too.
+    """
+
+    path: str | None = None
+    max_tags: int = 16
+    truth: bool = False
+
+
+def read_tag_settings(config: Node) -> TagSettings:
+    """Reads which tags a batch has.
+
+    Raises:
+      ConfigError: a field is unknown or has a wrong value.
+    """
+    where = "config.data.tags"
+    return make(TagSettings, _as_dict(config["data"].get("tags") or {}), where)
+
+
+def read_tags(config: Node, tokenizer: Any) -> TagList:
+    """Reads the tag list of an objective that recognizes tags.
+
+    Raises:
+      ConfigError: there is none, or it cannot be read, or was made for another vocabulary.
+    """
+    path = read_tag_settings(config).path
+    if not path:
+        raise ConfigError(
+            f"config.data.tags.path is missing: config.objective.name = "
+            f"{config['objective']['name']!r} needs the list that "
+            "python -m big_align.tools.build_tags wrote"
+        )
+    try:
+        tags = read_tag_list(path)
+        tags.check_tokenizer(tokenizer)
+    except UserError as error:
+        raise ConfigError(f"config.data.tags.path: {error}") from error
+    return tags
+
+
+def build_tagger(config: Node) -> Tagger | None:
+    """Builds what finds the tags of examples; None where no tag list is named.
+
+    Raises:
+      ConfigError: the list cannot be read.
+      UserError: WordNet is not there.
+    """
+    settings = read_tag_settings(config)
+    if not settings.path:
+        return None
+    try:
+        names = read_tag_list(settings.path).names
+    except UserError as error:
+        raise ConfigError(f"config.data.tags.path: {error}") from error
+    return Tagger(TagExtractor(names, settings.max_tags), settings.truth)
+
+
+def fingerprint_tags(config: Node) -> str:
+    """Returns what fixes the meaning of tags; "" where there are none."""
+    path = read_tag_settings(config).path
+    return read_tag_list(path).fingerprint if path else ""
+
+
+def tag_fields(config: Node) -> dict[str, tuple[int]]:
+    """Returns the shape of each field of an example that tells of tags."""
+    settings = read_tag_settings(config)
+    return tag_shapes(settings.max_tags, settings.truth) if settings.path else {}
+
+
+def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
+    """Returns what fixes the mixture and the meaning of labels and clusters, as JSON holds it."""
+    classes = all_classes(parts)
+    meaning = (classes.names, classes.descriptions, classes.ids) if classes else ()
+    return {
+        "parts": {part.where: part.weight for part in parts.values()},
+        "classes": f"{zlib.crc32(json.dumps(meaning).encode()):08x}",
+        "joined": {part.where: _fingerprint_joined(part) for part in parts.values()},
+    }
+
+
+def _fingerprint_joined(part: Part) -> dict[str, str]:
+    """Returns what tells joined folders apart: what they say they were made from."""
+    said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.joined.items()}
+    return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in said.items()}
+
+
+def check_joined(part: Part, objective: Node) -> None:
+    """Checks what is joined against the objective that is to be trained with it.
+
+    Raises:
+      ConfigError: the clusters are missing or are as many as the class table has no rows, or
+        embeddings are not an image tower's features.
+      UserError: a folder is broken.
+    """
+    centers, path = objective.get("num_clusters"), part.joined.get("clusters")
+    if centers and not path:
+        raise ConfigError(
+            f"{part.where}.joined.clusters is missing: config.objective.name = "
+            f"{objective['name']!r} needs the folder that python -m big_align.tools.cluster wrote"
+        )
+    if centers:
+        index = read_index(Path(path), ("k", "labels_per_image"))
+        k, there = index["k"], index["labels_per_image"]
+        if k != centers:
+            raise ConfigError(
+                f"config.objective.num_clusters = {centers}, but {path} has {k} clusters: set it "
+                f"to {k}"
+            )
+        wanted = 1 if objective.get("loss") == "unicom" else objective.get("labels_per_image", 1)
+        if wanted > there:
+            raise ConfigError(
+                f"config.objective.labels_per_image = {wanted}, but {path} has {there} clusters an "
+                f"image: lower it, or cluster again with --labels_per_image={wanted}"
+            )
+    if path := part.joined.get("image_embedding"):
+        made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
+        if made_by.get("what", "features") != "features":
+            raise ConfigError(
+                f"{part.where}.joined.image_embedding = {path!r} holds each image's "
+                f"{made_by['what']}, not the features of an image tower: give "
+                "python -m big_align.tools.embed --what=features"
+            )
+
+
+def check_texts(part: Part, tokenizer: Any) -> None:
+    """Checks the class texts of a part, if it has classes, as `check_class_texts` does."""
+    if part.classes is None:
+        return
+    describe, templates = part.loader.get("describe_classes"), part.loader.get("templates")
+    phrases = part.classes.phrases(bool(describe))
+    templates = choose_templates(part.classes, templates)
+    check_class_texts(phrases, templates, tokenizer, part.where)
+
+
+def check_class_texts(
+    phrases: Sequence[str], templates: Sequence[str], tokenizer: Any, where: str
+) -> None:
+    """Tokenizes every class and every template once: a tokenizer may know class names alone.
+
+    Raises:
+      ConfigError: the tokenizer refuses a text, or a template is wrong.
+    """
+    try:
+        filled = fill_templates(phrases, templates[:1]) + fill_templates(phrases[:1], templates)
+        tokenizer([text for texts in filled for text in texts])
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
+    if listed != OWN_NAMES:
+        try:
+            return read_classes(listed)
+        except ValueError as error:
+            raise ConfigError(f"{where}.classes: {error}") from error
+    names = _own_names(json.dumps(source, sort_keys=True), f"{where}.source")
+    if names is None:
+        raise ConfigError(
+            f"{where}.classes = 'source', but a source {source.get('name')!r} has no names of its "
+            "own: name a class list"
+        )
+    return ClassList.from_names([name.replace("_", " ") for name in names])
+
+
+@functools.lru_cache(maxsize=8)
+def _own_names(source: str, where: str) -> tuple[str, ...] | None:
+    """Asks a source for its names, once: making one may mean listing many files."""
+    return make_named(SOURCES, json.loads(source), where).class_names
+
+
+def _as_dict(node: Node) -> dict[str, Any]:
+    return node.to_dict() if isinstance(node, ConfigDict) else dict(node)

@@ -1,0 +1,156 @@
+"""Training starts from published or earlier weights: `config.init`."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from big_align.errors import WeightsMismatch
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.models import resize
+from big_align.runs import workdir
+from big_align.runs.check import INIT
+from big_align.types import Node
+
+Flat = dict[str, np.ndarray]
+
+
+def read_initial_weights(
+    fresh: Mapping[str, tuple[int, ...]], sources: Node
+) -> tuple[Flat, list[str]]:
+    """Reads what a model takes from other models.
+
+    A tower may come from a tower or from a dual encoder. Tables of positions are resized to the
+    model's; what the source does not have stays fresh.
+
+    Args:
+      fresh: shapes of the model's arrays, by path below a dual encoder.
+      sources: for "all", "image" and "text" a file, folder or workdir; the narrower one wins.
+
+    Returns:
+      Arrays by path, and a report: for each source what was taken, what was resized and what stayed
+      fresh, and how its inputs were made.
+
+    Raises:
+      WeightsMismatch: arrays have shapes that do not fit; the message lists all of them.
+    """
+    taken, report, faults = {}, [], []
+    for part in INIT:
+        path = sources.get(part)
+        if not path:
+            continue
+        source = workdir.load(path)
+        found = _place(source, part, path)
+        wanted = [name for name in fresh if _belongs(name, part)]
+        fitting = [name for name in wanted if name in found]
+        if not fitting:
+            raise WeightsMismatch(
+                f"config.init.{part}: nothing in {path} has a place in the model; its arrays are "
+                f"like {', '.join(sorted(found)[:3])}, the model's like {', '.join(wanted[:3])}"
+            )
+        resized = [name for name in fitting if found[name].shape != fresh[name]]
+        for name in fitting:
+            array = found[name]
+            if name in resized:
+                array = resize_positions(name, array, fresh[name])
+            if array is None:
+                faults.append(
+                    f"{name}: {list(found[name].shape)} in {path}, {list(fresh[name])} in the model"
+                )
+            else:
+                taken[name] = array
+        report.append(f"init.{part} = {path}: {len(fitting)} of {len(wanted)} arrays taken")
+        report += _list_names("resized", resized)
+        report += _list_names("fresh", sorted(set(wanted) - set(fitting)))
+        report += _list_names("not used", sorted(set(found) - set(fitting)))
+        report += _describe_inputs(source)
+    if faults:
+        raise WeightsMismatch(
+            f"config.init: {len(faults)} arrays do not fit the model:\n"
+            + "\n".join(f"  {fault}" for fault in faults)
+        )
+    return taken, report
+
+
+def check_frozen(
+    frozen: Collection[str], fresh: Collection[str], taken: Collection[str]
+) -> None:
+    """Checks that parameters which are not trained come from somewhere.
+
+    Args:
+      frozen: paths of parameters, as `config.optimizer.frozen` has them.
+      fresh: the model's arrays, by path below a dual encoder.
+      taken: those of them that have earlier weights.
+
+    Raises:
+      WeightsMismatch: some would stay as they were drawn.
+    """
+    for path in frozen:
+        _, model, part = path.strip("/").partition("model/")
+        below = [name for name in fresh if model and f"{name}/".startswith(f"params/{part}/")]
+        if left := sorted(set(below) - set(taken)):
+            raise WeightsMismatch(
+                f"config.optimizer.frozen holds {path!r}, but config.init gives no weights to "
+                f"{len(left)} of its arrays, {left[0]} the first: they would stay as they are "
+                f"drawn. Name a model that has them in config.init.all or config.init.image"
+            )
+
+
+def _belongs(name: str, part: str) -> bool:
+    """Tells whether an array is below a part of a dual encoder."""
+    return part == "all" or name.split("/")[1] == part
+
+
+def _place(source: Pretrained, part: str, path: str) -> Flat:
+    """Returns a model's arrays by the names that they have in a dual encoder."""
+    if source.kind == "dual":
+        return {name: array for name, array in source.flat.items() if _belongs(name, part)}
+    if part not in ("all", source.kind):
+        raise WeightsMismatch(f"config.init.{part}: {path} is a tower for {source.kind}s")
+    pairs = ((name.partition("/"), array) for name, array in source.flat.items())
+    return {f"{first}/{source.kind}/{rest}": array for (first, _, rest), array in pairs}
+
+
+def resize_positions(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
+    """Resizes a table of positions, as timm and open_clip do.
+
+    Args:
+      name: its path below a dual encoder.
+      array: the table.
+      shape: what is wanted.
+
+    Returns:
+      The resized table; None if it is no table of positions, or one of another kind.
+    """
+    if array.ndim != 2 or len(shape) != 2 or array.shape[1] != shape[1]:
+        return None
+    rows = len(array), shape[0]
+    if name.endswith("relative_position_bias"):
+        old, new = ((round(n**0.5) + 1) // 2 for n in rows)
+        return resize.resize_relative_bias(array, old, new)
+    if not name.endswith("position_embedding"):
+        return None
+    if _belongs(name, "text"):
+        return resize.resize_positions_1d(array, shape[0])
+    for leading in (1, 0):  # with and without a class token
+        old, new = (round((n - leading) ** 0.5) for n in rows)
+        if (old**2 + leading, new**2 + leading) == rows:
+            return resize.resize_positions(array, (old, old), (new, new), leading)
+    return None
+
+
+def _list_names(title: str, names: Collection[str]) -> list[str]:
+    shown = ", ".join(list(names)[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return [f"  {title}: {shown}"] if names else []
+
+
+def _describe_inputs(source: Pretrained) -> list[str]:
+    """Tells how inputs were made for a model: weights are worth little with others."""
+    lines: list[tuple[str, Any]] = []
+    if seen := source.preprocessing:
+        lines.append(("images", f"{seen.transform}, mean {seen.mean}, std {seen.std}"))
+    if source.tokenizer:
+        lines.append(("tokenizer", dict(source.tokenizer)))
+    if source.temperature is not None:
+        lines.append(("temperature", f"{source.temperature:.6g}, the run has its own"))
+    return [f"  there, {what}: {value}" for what, value in lines]

@@ -1,0 +1,88 @@
+"""What a config trains: the objective, the state of a run and its step, on real devices or not."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from big_align.devices.compiler_flags import choose_options
+from big_align.runs import build
+from big_align.training.flops import model_flops
+from big_align.training.state import TrainState, describe_state
+from big_align.training.step import compile_step, make_train_step, trace_step
+from big_align.types import Batch, Metrics, Node, Objective
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The train step of a config on a mesh, with what it works on.
+
+    Attributes:
+      mesh: real devices, or those of a topology.
+      objective: what is trained.
+      learning_rate: step -> number.
+      state: shapes of a fresh state with their placement.
+      create: makes that state.
+      step: from a state and a batch to the next state and metrics; to be compiled.
+      options: of the compiler, by name.
+    """
+
+    mesh: Mesh
+    objective: Objective
+    learning_rate: optax.Schedule
+    state: TrainState
+    create: Callable[[], TrainState]
+    step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+    options: dict[str, Any]
+
+    def trace(self, batch: Batch) -> jax.stages.Traced:
+        """Traces the step for a batch, arrays or shapes with their placement."""
+        return trace_step(self.step, self.state, batch, self.mesh)
+
+    def compile(self, batch: Batch) -> jax.stages.Compiled:
+        """Compiles the step for a batch; the errors are those of `step.compile_step`."""
+        return compile_step(self.step, self.state, batch, self.mesh, self.options)
+
+    def count_flops(self, batch: Batch) -> float:
+        """Counts the model FLOPs of a step, on all devices together."""
+        return model_flops(self.objective, self.state, batch, self.mesh)
+
+
+def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:
+    """Builds the train step of a config and describes its state; nothing is made but shapes.
+
+    Args:
+      config: the run's config.
+      mesh: real devices, or those of a topology.
+      objective: of the config, on that mesh.
+      example: arrays or shapes of a training batch of any size.
+
+    Raises:
+      ConfigError: a value of the optimizer or its schedule does not fit.
+    """
+    optimizer, learning_rate = build.build_optimizer(config)
+    row_optimizer = build.build_row_optimizer(config)
+    state, create = describe_state(
+        objective,
+        optimizer,
+        example,
+        mesh,
+        seed=config["seed"],
+        averaged=config["average_decay"] is not None,
+        row_optimizer=row_optimizer,
+    )
+    step = make_train_step(
+        objective,
+        optimizer,
+        mesh,
+        microbatches=config["microbatches"],
+        average_decay=config["average_decay"],
+        row_optimizer=row_optimizer,
+        learning_rate=learning_rate,
+        gradient_dtype=config["gradient_dtype"],
+    )
+    options = choose_options(mesh, config["compiler_options"])
+    return Program(mesh, objective, learning_rate, state, create, step, options)

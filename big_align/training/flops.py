@@ -1,0 +1,114 @@
+"""Model FLOPs: what a computation needs, whatever the compiler makes of it.
+
+Matrix products and convolutions are counted, two FLOPs a multiplication and addition, in the traced
+program of all devices; elementwise work is not, which is how papers count. A loop's body counts as
+often as it runs. As in published counts a filter's tap counts on padding too, but not on the holes
+that the gradient of a strided convolution is dilated with, so that each gradient of a convolution
+costs what the convolution does.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.sharding import Mesh
+
+from big_align.devices import rematerialization
+from big_align.training.state import TrainState
+from big_align.training.step import full_gradients
+from big_align.types import Objective
+
+
+def count(function: Callable, *arguments: Any) -> float:
+    """Returns the FLOPs of a call, over all devices.
+
+    Args:
+      function: what `jax.jit` could compile; it is traced, not run.
+      arguments: arrays or shapes.
+
+    Returns:
+      FLOPs; of a `cond` those of its most expensive branch; NaN if matrix products stand in a
+      `while` loop, of which nobody knows how often it runs.
+    """
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    # A function of its own: jax remembers traces by function, and contexts change what is traced.
+    return count_program(jax.make_jaxpr(lambda *arguments: function(*arguments))(*shapes).jaxpr)
+
+
+def model_flops(objective: Objective, state: TrainState, batch: Mapping, mesh: Mesh) -> float:
+    """Returns the FLOPs that a train step needs, over all devices.
+
+    They are those of the gradients of the whole batch with everything stored: what a step
+    computes again to save memory, in blocks or by micro-batches, is not counted.
+
+    Args:
+      objective: what is trained.
+      state: arrays or shapes of a training state.
+      batch: arrays or shapes of the global batch.
+      mesh: the devices.
+    """
+
+    def gradients(state: TrainState, batch: dict) -> Any:
+        batch = objective.augment(batch, state.rng, state.step)
+        drawn = objective.draw(state.tables, batch, state.rng)
+        weights = state.params, state.model_state
+        return full_gradients(objective, *weights, batch, state.rng, mesh, drawn)
+
+    with rematerialization.left_out():
+        return count(gradients, state, dict(batch))
+
+
+def count_program(jaxpr: core.Jaxpr) -> float:
+    """Returns the FLOPs of a traced program, as `count` does."""
+    return float(sum(_count_equation(equation) for equation in jaxpr.eqns))
+
+
+def _count_equation(equation: core.JaxprEqn) -> float:
+    name, parameters = equation.primitive.name, equation.params
+    if name == "dot_general":
+        return _count_product(equation)
+    if name == "conv_general_dilated":
+        return _count_convolution(equation)
+    inner = [count_program(jaxpr) for jaxpr in _inner_jaxprs(parameters)]
+    if not any(inner):
+        return 0.0
+    if name == "cond":
+        return float(np.max(inner))
+    if name == "while":
+        return math.nan
+    return sum(inner) * _repetitions(name, parameters)
+
+
+def _inner_jaxprs(parameters: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
+    """Yields the programs inside an equation: bodies, branches, calls."""
+    for leaf in jax.tree.leaves(parameters, is_leaf=lambda x: hasattr(x, "eqns")):
+        if hasattr(leaf, "eqns"):
+            yield getattr(leaf, "jaxpr", leaf)
+
+
+def _repetitions(name: str, parameters: Mapping[str, Any]) -> int:
+    """How often the program inside an equation runs, over all devices."""
+    if name == "scan":
+        return parameters["length"]
+    if name == "shard_map":
+        axes = parameters["newly_manual_axes"]
+        return math.prod(parameters["mesh"].shape[axis] for axis in axes)
+    if name == "pallas_call":
+        return math.prod(parameters["grid_mapping"].grid)
+    return 1
+
+
+def _count_product(equation: core.JaxprEqn) -> float:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[i] for i in contracted)
+
+
+def _count_convolution(equation: core.JaxprEqn) -> float:
+    """An element of the result is a sum over the filter's taps and the channels of its group."""
+    filters, (_, *summed) = equation.invars[1].aval.shape, equation.params["dimension_numbers"][1]
+    products = math.prod(equation.outvars[0].aval.shape) * math.prod(filters[i] for i in summed)
+    return 2.0 * products / math.prod(equation.params["lhs_dilation"])  # without the holes

@@ -1,0 +1,263 @@
+"""Optimization: learning-rate schedules, which parameters decay, and the chains of updates.
+
+The chains are put together from optax's parts so that one list of excluded parameters holds for
+weight decay and for LAMB's trust ratio alike. Parameters are global arrays, so the norms here are
+of the whole parameter however it is sharded. State is float32, and nothing relies on implicit
+promotion of types.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from big_align.errors import UserError
+from big_align.types import Params
+
+DECAYS = ("linear", "cosine", "step", "constant")
+OPTIMIZERS = ("lamb", "adamw", "sgd")
+EXCLUDE = (
+    *("bias", "scale", "temperature", "log_scale"),
+    # Tables of offsets, and fixed queries, which get no gradient and should not shrink either.
+    *("relative_position_bias", "queries"),
+)
+
+
+def make_schedule(
+    total_steps: int,
+    learning_rate: float,
+    decay: str = "linear",
+    warmup_steps: int = 0,
+    end_value: float = 0.0,
+    decay_every: int | None = None,
+    decay_rate: float = 0.97,
+) -> optax.Schedule:
+    """Makes a learning rate that rises linearly from 0 and then decays.
+
+    ALIGN (Jia et al., 2021, §5) rises to 1e-3 in 10k steps and falls linearly to 0 at 1.2M steps.
+
+    Args:
+      total_steps: steps of the whole run, warm-up included.
+      learning_rate: the peak, reached after the warm-up.
+      decay: "linear" or "cosine" to `end_value` at the last step; "step" multiplies by `decay_rate`
+        after every `decay_every` steps, down to `end_value`; "constant" stays at the peak.
+      warmup_steps: steps of linear warm-up.
+      end_value: where the decay ends.
+      decay_every: steps between two multiplications, counted from the end of the warm-up.
+      decay_rate: the factor of "step", in (0, 1].
+
+    Returns:
+      A function from the step to the learning rate.
+
+    Raises:
+      ValueError: if `decay` is unknown or a value is impossible.
+    """
+    if decay not in DECAYS:
+        raise ValueError(f"decay = {decay!r} is unknown; known: {', '.join(DECAYS)}")
+    if total_steps < 1:
+        raise ValueError(f"total_steps = {total_steps} must be at least 1")
+    if not 0 <= warmup_steps <= total_steps:
+        raise ValueError(
+            f"warmup_steps = {warmup_steps} is not in [0, total_steps = {total_steps}]"
+        )
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(f"learning_rate = {learning_rate} must be positive and finite")
+    if not 0 <= end_value <= learning_rate:
+        raise ValueError(f"end_value = {end_value} is not in [0, learning_rate = {learning_rate}]")
+    steps = max(total_steps - warmup_steps, 1)
+    if decay == "linear":
+        after = optax.linear_schedule(learning_rate, end_value, steps)
+    elif decay == "cosine":
+        after = optax.cosine_decay_schedule(learning_rate, steps, end_value / learning_rate)
+    elif decay == "step":
+        after = _make_staircase(learning_rate, decay_every, decay_rate, end_value)
+    else:
+        after = optax.constant_schedule(learning_rate)
+    warmup = optax.linear_schedule(0.0, learning_rate, max(warmup_steps, 1))
+    joined = optax.join_schedules([warmup, after], [warmup_steps])
+    return lambda step: joined(jnp.asarray(step, jnp.float32))
+
+
+def _make_staircase(
+    learning_rate: float, every: int | None, rate: float, end_value: float
+) -> optax.Schedule:
+    if every is None or every < 1:
+        raise ValueError(f"decay_every = {every} must be at least 1 step for decay = 'step'")
+    if not 0 < rate <= 1:
+        raise ValueError(f"decay_rate = {rate} is not in (0, 1]")
+    return optax.exponential_decay(learning_rate, every, rate, staircase=True, end_value=end_value)
+
+
+def decay_mask(params: Params, exclude: tuple[str, ...] = EXCLUDE) -> Any:
+    """Tells which parameters decay and have a trust ratio: kernels and embeddings.
+
+    Args:
+      params: the parameters.
+      exclude: names that are left out wherever they stand in the path of a parameter, besides all
+        parameters with fewer than two axes (biases, scales of norms, temperature).
+
+    Returns:
+      A pytree of booleans shaped like `params`.
+    """
+
+    def decays(path: tuple, value: Any) -> bool:
+        return jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude)
+
+    return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def _names(path: tuple) -> tuple[str, ...]:
+    return tuple(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+
+
+def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
+    """Tells which parameters lie at or under given paths.
+
+    Args:
+      params: the parameters.
+      frozen: paths such as "model/image".
+
+    Returns:
+      A pytree of booleans shaped like `params`.
+
+    Raises:
+      UserError: there is nothing at a path.
+    """
+    prefixes = [tuple(path.strip("/").split("/")) for path in frozen]
+    paths = [_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for given, prefix in zip(frozen, prefixes, strict=True):
+        if not any(path[: len(prefix)] == prefix for path in paths):
+            known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
+            raise UserError(f"frozen = {given!r} is the path of no parameter; there are: {known}")
+
+    def stays(path: tuple, _: Any) -> bool:
+        return any(_names(path)[: len(prefix)] == prefix for prefix in prefixes)
+
+    return jax.tree_util.tree_map_with_path(stays, params)
+
+
+def make_optimizer(
+    learning_rate: optax.ScalarOrSchedule,
+    name: str = "lamb",
+    weight_decay: float = 0.0,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    clip_norm: float | None = None,
+    exclude: tuple[str, ...] = EXCLUDE,
+    frozen: tuple[str, ...] = (),
+) -> optax.GradientTransformation:
+    """Makes the chain that turns gradients into updates.
+
+    Decay is decoupled from the moments in LAMB and AdamW; in SGD it is added to the gradient, as is
+    usual there. Excluded parameters (see `decay_mask`) get neither decay nor trust ratio.
+
+    Args:
+      learning_rate: a number, or a function from the step to one.
+      name: "lamb" (You et al., 2020), "adamw" (Loshchilov and Hutter, 2019) or "sgd".
+      weight_decay: times the parameter, added to the update (ALIGN §5: 1e-5).
+      b1: decay of the first moment, of "lamb" and "adamw".
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+      momentum: of "sgd".
+      nesterov: whether the momentum of "sgd" looks ahead.
+      clip_norm: largest norm of the whole gradient, which is scaled down to it first; None for any.
+      exclude: names as in `decay_mask`.
+      frozen: paths, such as "model/image", whose parameters stay as they are, without decay or
+        moments, and count in no norm of `clip_norm`.
+
+    Raises:
+      ValueError: if `name` is unknown or a value is impossible; when the optimizer meets the
+        parameters, if there are none at a path of `frozen`.
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
+    for field, value in (("b1", b1), ("b2", b2), ("momentum", momentum)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{field} = {value} is not in [0, 1)")
+    if weight_decay < 0:
+        raise ValueError(f"weight_decay = {weight_decay} must not be negative")
+    if eps <= 0:
+        raise ValueError(f"eps = {eps} must be positive")
+    if clip_norm is not None and clip_norm <= 0:
+        raise ValueError(f"clip_norm = {clip_norm} must be positive, or None not to clip")
+
+    def mask(params: Params) -> Any:
+        return decay_mask(params, exclude)
+
+    clip = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+    decay = optax.add_decayed_weights(weight_decay, mask) if weight_decay else optax.identity()
+    if name == "sgd":
+        parts = [decay, optax.trace(momentum, nesterov)]
+    else:
+        parts = [_scale_by_adam(b1, b2, eps), decay]
+    if name == "lamb":
+        parts.append(optax.masked(optax.scale_by_trust_ratio(), mask))
+    chain = optax.chain(clip, *parts, optax.scale_by_learning_rate(learning_rate))
+    return _freeze(chain, frozen) if frozen else chain
+
+
+def _freeze(
+    chain: optax.GradientTransformation, frozen: tuple[str, ...]
+) -> optax.GradientTransformation:
+    """Hides parameters from a chain and makes their updates zero."""
+
+    def stays(params: Params) -> Any:
+        return frozen_mask(params, frozen)
+
+    def moves(params: Params) -> Any:
+        return jax.tree.map(lambda stays: not stays, frozen_mask(params, frozen))
+
+    # Not optax.partition: its state is a dictionary, whose keys would stand in the paths by which
+    # moments are placed like their parameters.
+    return optax.chain(optax.masked(chain, moves), optax.masked(optax.set_to_zero(), stays))
+
+
+def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Adam's update with float32 moments; optax's raises under strict promotion of types."""
+
+    def init(params: Params) -> optax.ScaleByAdamState:
+        def zeros() -> Params:
+            return jax.tree.map(lambda x: jnp.zeros_like(x, jnp.float32), params)
+
+        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=zeros(), nu=zeros())
+
+    def update(grads: Params, state: optax.ScaleByAdamState, params: Params | None = None):
+        grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
+        count = optax.safe_increment(state.count)
+        seen_mu, seen_nu = (1 - b ** count.astype(jnp.float32) for b in (b1, b2))
+        updates = jax.tree.map(
+            lambda m, v: (m / seen_mu) / (jnp.sqrt(v / seen_nu) + eps), mu, nu
+        )
+        return updates, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def update_average(average: Any, new: Any, decay: float, step: ArrayLike) -> Any:
+    """Moves exponential moving averages of arrays by one step.
+
+    Early on the decay is min(decay, (1 + step) / (10 + step)), so that the average forgets where
+    training started and needs no correction.
+
+    Args:
+      average: the average so far of each array; the first arrays to begin with.
+      new: the arrays after this step's update.
+      decay: share of the old average that stays, in [0, 1).
+      step: how many updates went before this one.
+
+    Returns:
+      The new average.
+    """
+    step = jnp.asarray(step, jnp.float32)
+    decay = jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(
+        lambda old, new: old + (1 - decay).astype(old.dtype) * (new - old), average, new
+    )

@@ -1,0 +1,136 @@
+"""The training state, and how a fresh one is described and made on the mesh."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct, traverse_util
+from jax.sharding import Mesh
+from jaxtyping import PRNGKeyArray
+
+from big_align import sharding
+from big_align.row_tables import RowOptimizer, Table
+from big_align.types import ModelState, Objective, Params
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that training changes, as one pytree.
+
+    Attributes:
+      step: int32, updates done.
+      params: what the optimizer updates.
+      model_state: running statistics.
+      opt_state: moments and counts.
+      rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
+      average: exponential moving averages of `params` and `model_state`, None if they are not kept.
+        Averaged parameters need averaged statistics: those of the last steps belong to others.
+      tables: by name, the tables (`row_tables.Table`) whose rows are updated sparsely.
+    """
+
+    # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
+    step: Any
+    params: Params
+    model_state: ModelState
+    opt_state: Any
+    rng: Any
+    average: Any = None
+    tables: Any = struct.field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> tuple[Params, ModelState]:
+        """The parameters and statistics to evaluate: the averages where they are kept."""
+        return (self.params, self.model_state) if self.average is None else self.average
+
+    @property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's arrays by path, "params/..." and "batch_stats/..."."""
+        weights = {"params": self.params["model"], **self.model_state}
+        return {k: v.shape for k, v in traverse_util.flatten_dict(weights, sep="/").items()}
+
+
+def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState:
+    """Returns a fresh state that starts from given weights.
+
+    Args:
+      state: whose leaves are replaced where a path is given; every leaf keeps its placement.
+      weights: arrays by their paths, "params/..." and "batch_stats/...".
+    """
+
+    def replace(path: str, leaf: Any) -> Any:
+        if path not in weights:
+            return leaf
+        array = weights[path]
+        return jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda index: array[index].astype(leaf.dtype)
+        )
+
+    def replace_tree(tree: Any) -> Any:
+        flat = traverse_util.flatten_dict(tree, sep="/")
+        return traverse_util.unflatten_dict({k: replace(k, v) for k, v in flat.items()}, sep="/")
+
+    model = replace_tree({"params": state.params["model"]})["params"]
+    params = {**state.params, "model": model}
+    model_state = replace_tree(state.model_state)
+    average = None if state.average is None else jax.tree.map(jnp.copy, (params, model_state))
+    return state.replace(params=params, model_state=model_state, average=average)
+
+
+def describe_state(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    batch: Mapping[str, Any],
+    mesh: Mesh,
+    *,
+    seed: int = 0,
+    averaged: bool = False,
+    row_optimizer: RowOptimizer | None = None,
+) -> tuple[TrainState, Callable[[], TrainState]]:
+    """Describes the state of a fresh run without making it.
+
+    Args:
+      objective: what is trained.
+      optimizer: the chain whose moments the state holds.
+      batch: arrays or shapes of any batch size.
+      mesh: where the state lies.
+      seed: of the initial parameters and of every draw of the run.
+      averaged: whether moving averages of parameters and statistics are kept.
+      row_optimizer: of the objective's tables; None leaves them out, as evaluation does.
+
+    Returns:
+      Shapes with their placement, and a function that makes the state there.
+    """
+    # Initialization needs the shapes of one example, not the memory of a batch.
+    example = {k: jnp.zeros((1, *v.shape[1:]), v.dtype) for k, v in batch.items()}
+    rng = jax.random.PRNGKey(seed)
+
+    def create() -> TrainState:
+        init_rng, train_rng, table_rng = jax.random.split(rng, 3)
+        params, model_state = nn.meta.unbox(objective.init(init_rng, example))
+        return TrainState(
+            step=jnp.int32(0),
+            params=params,
+            model_state=model_state,
+            opt_state=optimizer.init(params),
+            rng=train_rng,
+            average=(params, model_state) if averaged else None,
+            tables=make_tables(table_rng),
+        )
+
+    def make_tables(rng: PRNGKeyArray) -> dict[str, Table]:
+        if row_optimizer is None:
+            return {}
+        return {name: row_optimizer.init(x) for name, x in objective.init_tables(rng).items()}
+
+    boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
+    shapes = jax.eval_shape(create)
+    shardings = sharding.state_shardings(boxed, shapes, mesh)
+    described = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
+    )
+    # It runs once, and LLVM would spend more on optimizing the draws than they take.
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return described, jax.jit(create, out_shardings=shardings, compiler_options=options)

@@ -1,0 +1,145 @@
+"""`config.init`: what is taken, resized and fresh, and that a run starts from it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import big_align
+from big_align import interop
+from big_align.errors import WeightsMismatch
+from big_align.interop.formats import architecture
+from big_align.models import resize
+from big_align.runs.initial_weights import read_initial_weights
+from tests.models.drawn_variables import draw_variables
+from tests.runs import Run
+
+VIT = dict(name="vit", variant="b/8", width=16, depth=1, mlp_dim=32, heads=2)
+SWIN = dict(name="swin", width=8, depths=(1, 1), heads=(1, 2), window=4)
+BERT = dict(name="bert", variant="mini", width=16, depth=1, mlp_dim=32, heads=2)
+BERT |= dict(vocab_size=20, max_length=8)
+
+
+def make_dual(image=VIT, text=BERT, **more):
+    return dict(image=image, text=text, embedding_dim=12, image_projection=True) | more
+
+
+def save(path, node, size=32, **more):
+    """Draws weights for a model and leaves them in a folder."""
+    text = jnp.ones((1, 4), jnp.int32), jnp.ones((1, 4), bool)
+    image = jnp.zeros((1, size, size, 3))
+    inputs = {"dual": (image, *text), "image": (image,), "text": text}[architecture.kind_of(node)]
+    variables = draw_variables(architecture.make_model(node), *inputs)
+    pretrained = interop.Pretrained(node, variables, size, **more)
+    interop.save(path, pretrained, format="big_align")
+    return pretrained.flat
+
+
+def take(node, size, **sources):
+    shapes = architecture.expected_shapes(node, size)
+    weights, report = read_initial_weights(shapes, {k: str(v) for k, v in sources.items()})
+    for name, array in weights.items():
+        assert array.shape == shapes[name]
+    return weights, "\n".join(report)
+
+
+def test_towers_come_from_towers_and_from_dual_encoders(tmp_path):
+    vit = save(tmp_path / "vit", VIT)
+    tokenizer = {"name": "words", "words": ("a", "b"), "length": 8}
+    seen = interop.Preprocessing(32, 40, mean=(0.1, 0.2, 0.3))
+    more = dict(temperature=0.07, tokenizer=tokenizer, preprocessing=seen)
+    dual = save(tmp_path / "dual", make_dual(SWIN), **more)
+    weights, report = take(make_dual(), 32, image=tmp_path / "vit", text=tmp_path / "dual")
+    for name, array in weights.items():
+        kind, _, rest = name.partition("/")[2].partition("/")
+        source = vit[f"params/{rest}"] if kind == "image" else dual[name]
+        np.testing.assert_array_equal(array, source, err_msg=name)
+    assert {name.split("/")[1] for name in weights} == {"image", "text"}
+    assert f"init.image = {tmp_path / 'vit'}: {len(vit)} of {len(vit)} arrays taken" in report
+    assert "tokenizer: {'name': 'words'" in report and "temperature: 0.07" in report
+    assert "images: resize_small(40)|central_crop(32), mean (0.1, 0.2, 0.3)" in report
+
+
+def test_what_stays_fresh_is_told_and_the_narrower_source_wins(tmp_path):
+    narrow = save(tmp_path / "vit", VIT | dict(depth=2))
+    wide = save(tmp_path / "dual", make_dual(image_projection=False, embedding_dim=16))
+    node = make_dual(embedding_dim=16)
+    weights, report = take(node, 32, all=tmp_path / "dual", image=tmp_path / "vit")
+    assert "fresh: params/project_image/bias, params/project_image/kernel" in report
+    assert "not used: params/image/block_01/attention/key/bias" in report
+    assert not any("project_image" in name for name in weights)
+    name = "params/image/block_00/mlp/up/kernel"
+    np.testing.assert_array_equal(weights[name], narrow["params/block_00/mlp/up/kernel"])
+    name = "params/text/block_00/mlp/up/kernel"
+    np.testing.assert_array_equal(weights[name], wide[name])
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_positions_of_a_vit_follow_the_image_size(tmp_path, pool):
+    image, size = VIT | dict(pool=pool), 48
+    source = save(tmp_path / "dual", make_dual(image))
+    text = BERT | dict(max_length=12)
+    weights, report = take(make_dual(image, text), size, all=tmp_path / "dual")
+    name = "params/image/position_embedding"
+    expected = resize.resize_positions(source[name], (4, 4), (6, 6), int(pool == "cls"))
+    np.testing.assert_array_equal(weights[name], expected)
+    name = "params/text/position_embedding"
+    np.testing.assert_array_equal(weights[name], resize.resize_positions_1d(source[name], 12))
+    resized = "params/image/position_embedding, params/text/position_embedding"
+    assert f"resized: {resized}" in report and "fresh" not in report
+
+
+def test_biases_of_swin_follow_the_window(tmp_path):
+    source = save(tmp_path / "swin", SWIN)
+    weights, report = take(make_dual(SWIN | dict(window=2)), 32, image=tmp_path / "swin")
+    for block in ("block_00", "block_01"):
+        path = f"{block}/attention/relative_position_bias"
+        expected = resize.resize_relative_bias(source[f"params/{path}"], 4, 2)
+        np.testing.assert_array_equal(weights[f"params/image/{path}"], expected)
+        assert f"params/image/{path}" in report.split("resized:")[1].splitlines()[0]
+
+
+def test_all_shapes_that_do_not_fit_are_listed_at_once(tmp_path):
+    save(tmp_path / "dual", make_dual())
+    node = make_dual(VIT | dict(mlp_dim=24), BERT | dict(vocab_size=30), embedding_dim=10)
+    with pytest.raises(WeightsMismatch, match="config.init: 8 arrays do not fit") as caught:
+        take(node, 32, all=tmp_path / "dual")
+    message = str(caught.value)
+    assert "image/block_00/mlp/up/kernel: [16, 32] in" in message
+    assert "[16, 24] in the model" in message and "text/token_embedding" in message
+
+
+def test_a_source_of_another_kind_is_an_error(tmp_path):
+    save(tmp_path / "vit", VIT)
+    with pytest.raises(WeightsMismatch, match="config.init.text: .*vit is a tower for images"):
+        take(make_dual(), 32, text=tmp_path / "vit")
+    save(tmp_path / "swin", SWIN)
+    resnet = dict(name="resnet", variant="18", width=8, depths=(1, 1), stem="patch4")
+    with pytest.raises(WeightsMismatch, match="nothing in .*swin has a place in the model"):
+        take(make_dual(resnet), 32, image=tmp_path / "swin")
+
+
+def test_a_run_starts_from_weights_and_continues_from_its_own(tmp_path):
+    """With hardly any learning rate what a run saves is what it started from."""
+    first = Run(tmp_path / "first", devices=1)
+    assert first.wait() == 0, first.err
+    source = interop.load(tmp_path / "first").flat
+    flags = ["--config.schedule.learning_rate=1e-30", "--config.schedule.warmup_steps=0"]
+    workdir = tmp_path / "second"
+    flags.append(f"--config.init.all={tmp_path / 'first'}")
+    second = Run(workdir, *flags, "--config.total_steps=1", devices=1)
+    assert second.wait() == 0, second.err
+    assert f"init.all = {tmp_path / 'first'}: {len(source)} of {len(source)} arrays" in second.out
+    check_parameters(workdir, source)
+
+    save(tmp_path / "other", VIT)  # would not fit, but the checkpoint counts
+    flags[-1] = f"--config.init.image={tmp_path / 'other'}"
+    third = Run(workdir, *flags, "--config.total_steps=2", devices=1)
+    assert third.wait() == 0, third.err
+    assert "init." not in third.out and third.steps == [1, 2]
+    check_parameters(workdir, source)
+
+
+def check_parameters(workdir, source):
+    for name, array in big_align.load(workdir).flat.items():
+        if name.startswith("params/"):
+            np.testing.assert_allclose(array, source[name], rtol=0, atol=1e-25, err_msg=name)
