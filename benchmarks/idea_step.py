@@ -46,6 +46,7 @@ from jax.sharding import Mesh
 
 from big_align import sharding
 from big_align.components.models import build_model
+from big_align.components.signatures import make
 from big_align.data.tags.tag_list import TagList, pad_tokens, weigh
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
@@ -99,6 +100,12 @@ def fill_batch(shapes: dict[str, jax.ShapeDtypeStruct], tags: int) -> dict[str, 
     return batch
 
 
+def make_objective(model, mesh, tags, tokenizer, settings):
+    """Makes the objective from the fields that a config has."""
+    given = {"model": model, "mesh": mesh, "tags": tags, "tokenizer": tokenizer}
+    return make(Idea, settings, "config.objective", **given)
+
+
 def make_step(objective: Idea, batch: dict, mesh: Mesh):
     """Makes the train step of an objective, and what describes and makes its state."""
     optimizer = optax.adamw(1e-3)
@@ -127,7 +134,7 @@ def measure_flops(options: argparse.Namespace) -> None:
     print(f"ViT-B/16, 256 pixels, BERT-base, {length} tokens, {len(tags)} tags; GFLOP a pair")
     whole = {}
     for name, settings in STEPS.items():
-        objective = Idea(model, mesh, tags, tokenizer, **settings)
+        objective = make_objective(model, mesh, tags, tokenizer, settings)
         step, described, _ = make_step(objective, batch, mesh)
         whole[name] = count_flops(jax.jit(step).lower(described, batch)) / options.paper_batch
         added = whole[name] / whole["contrast alone"] - 1
@@ -183,7 +190,7 @@ def measure_times(options: argparse.Namespace) -> None:
     given = {k: v for k, v in config.objective.items() if k not in ("name", "change_step", *LADDER)}
     steps, states, times = {}, {}, {name: [] for name in STEPS}
     for name, settings in STEPS.items():
-        objective = Idea(model, mesh, tags, tokenizer, **given, **settings)
+        objective = make_objective(model, mesh, tags, tokenizer, given | settings)
         step, _, create = make_step(objective, batch, mesh)
         states[name] = create()
         steps[name] = compile_step(step, states[name], batch, mesh)

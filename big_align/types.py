@@ -11,10 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from ml_collections import ConfigDict
-
-Node = ConfigDict | Mapping[str, Any]
-"""A part of a config."""
 
 Batch = Mapping[str, Array | np.ndarray]
 """Arrays with the global batch leading.
@@ -53,11 +49,31 @@ class Objective(Protocol):
     and `loss` on the outputs of the whole batch, so that accumulation keeps every negative. All of
     them see what `augment` made of the batch.
 
+    `frozen` names the paths of parameters that the objective leaves as they are, and `takes_views`
+    says whether it can do with several views of an image. `table_sizes` has the rows of each table
+    without padding.
+
     An objective over classes has `classify` besides: like `embed_image`, it returns the logits
     [b c] of the training classes. One that recognizes tags has `recognize`, which returns the
-    logits [b c] of the tags of its list, `tags`. One that leaves parameters as they are names their
-    paths in `frozen`.
+    logits [b c] of the tags of its list, `tags`.
     """
+
+    frozen: tuple[str, ...]
+    takes_views: bool
+    table_sizes: Mapping[str, int]
+
+    def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
+        """Checks the folders of precomputed fields, by field, before training.
+
+        Raises:
+          ConfigError: one is missing or does not fit.
+        """
+
+    def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
+        """Returns the shapes of int32 fields that an example must have, beside the usual ones."""
+
+    def scale(self, params: Params) -> Float[Array, ""] | None:
+        """Returns what cosines are multiplied with; None where that is not learned."""
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics from a batch of the right shapes.
@@ -123,6 +139,13 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Measures a model, given an `Embedder`, and returns named numbers."""
+    """Measures a model, given an `Embedder`, and returns named numbers.
+
+    Its class may say what it needs, which is checked before training:
+      `needs(settings)`  a classmethod: which verbs of the objective it calls, by the fields of its
+                         config node;
+      `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
+                         measure this objective.
+    """
 
     def __call__(self, embedder: Any) -> dict[str, float]: ...

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
+from big_align.components.signatures import make_named
+from big_align.components.tables import SOURCES
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
@@ -25,7 +27,7 @@ def files(tmp_path_factory):
     root = tmp_path_factory.mktemp("clustered")
     shard = labeled_digits.write_shard(root / "digits.tar", COUNT)
     node = {"name": "tar", "path": shard["path"], "caption": ""}
-    source = build_source(node, "source")
+    source = make_named(SOURCES, node, "source")
     values = datasets.load_digits().data[:COUNT]
     values = (values - values.mean(0)).astype(np.float32)
     shards = shard_files.list_shards(source)

@@ -9,6 +9,7 @@ import pytest
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.tags.tag_list import TagList, weigh
 from big_align.errors import ConfigError
+from big_align.evaluators import tag_truth
 from big_align.runs import build, check, dataset
 from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
@@ -82,7 +83,7 @@ def stand_in_tag_lists(monkeypatch):
         names = tuple(f"tag {number}" for number in range(count))
         return TagList(path, names, counts, weigh(counts.tolist()), ids, ids == 1, tokenizer="")
 
-    for module in (dataset, check):
+    for module in (dataset, tag_truth):
         monkeypatch.setattr(module, "read_tag_list", read)
 
 
@@ -169,5 +170,5 @@ def test_what_a_config_leaves_at_its_default_can_be_changed_too():
     )
     check.check_config(config)
     objective = build.build_objective(config, build.build_mesh(config), None)
-    assert objective.min_temperature == 0.02
+    assert objective.project({"temperature": 0.001})["temperature"] == np.float32(0.02)
     assert objective.model.image.layer_norm_eps == 1e-5

@@ -4,6 +4,7 @@ A component is a config node with a `name` and the keyword arguments of what the
 Names are looked up in tables of "module:attribute", so that nothing is imported before it is used.
 """
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -11,13 +12,13 @@ import operator
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from beartype.door import is_bearable
 from ml_collections import ConfigDict, config_dict
 
+from big_align.components.nodes import GIVEN, Node
 from big_align.errors import ConfigError
-from big_align.types import Node
 
 
 def suggest(word: str, known: typing.Iterable[str]) -> str:
@@ -27,18 +28,99 @@ def suggest(word: str, known: typing.Iterable[str]) -> str:
 
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
-    """Imports what a name in a table stands for.
+    """Imports what a name in a table stands for; "module:attribute" names anything else.
 
     Raises:
-      ConfigError: the name is not in the table.
+      ConfigError: the name is not in the table, or there is nothing to import.
     """
+    if isinstance(name, str) and ":" in name:
+        return _import(name, where)
     if name not in table:
         raise ConfigError(
             f"{where}.name = {name!r} is unknown{suggest(str(name), table)}; "
             f"known: {', '.join(sorted(table))}"
         )
-    module, attribute = table[name].split(":")
-    return operator.attrgetter(attribute)(importlib.import_module(module))
+    return _import(table[name], where)
+
+
+def _import(path: str, where: str) -> Any:
+    module, _, attribute = path.partition(":")
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where}.name = {path!r} cannot be imported: {error}") from error
+
+
+class Parameter(NamedTuple):
+    """A parameter that a config sets.
+
+    Attributes:
+      hint: its type.
+      default: `inspect.Parameter.empty` for none.
+      group: the parameter of the component that it is a field of; "" for its own.
+    """
+
+    hint: Any
+    default: Any
+    group: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is inspect.Parameter.empty
+
+
+def list_given(target: Any) -> list[str]:
+    """Returns the parameters that the program hands over: no config can hold their type, or they
+    are marked (`types.Given`)."""
+    hints = _hints(target)
+    return [
+        name
+        for name, parameter in _signature(target).items()
+        if not (_settable(hints.get(name, Any)) or _is_group(parameter))
+    ]
+
+
+def list_settable(target: Any) -> dict[str, Parameter]:
+    """Returns the parameters that a config sets, by name.
+
+    Where the default of a parameter is a dataclass, its fields stand beside the component's own
+    parameters: so a component takes a group of settings as one argument.
+    """
+    found, hints = {}, _hints(target)
+    for name, parameter in _signature(target).items():
+        if _is_group(parameter):
+            fields = list_settable(type(parameter.default)).items()
+            found |= {field: each._replace(group=name) for field, each in fields}
+        elif _settable(hints.get(name, Any)):
+            found[name] = Parameter(hints.get(name, Any), parameter.default)
+    return found
+
+
+def _signature(target: Any) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a component; flax adds the first two to its modules."""
+    parameters = inspect.signature(target).parameters
+    return {name: x for name, x in parameters.items() if name not in ("parent", "name")}
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    function = target.__init__ if inspect.isclass(target) else target
+    return typing.get_type_hints(function, include_extras=True)
+
+
+def _settable(hint: Any) -> bool:
+    """Tells whether a config can hold values of a type."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return GIVEN not in hint.__metadata__ and _settable(hint.__origin__)
+    if origin in (typing.Union, types.UnionType):
+        return any(_settable(one) for one in typing.get_args(hint) if one is not types.NoneType)
+    return hint is Any or (origin or hint) in (bool, int, float, str, tuple)
+
+
+def _is_group(parameter: inspect.Parameter) -> bool:
+    default = parameter.default
+    return dataclasses.is_dataclass(default) and not inspect.isclass(default)
 
 
 def _fit(value: Any, hint: Any) -> Any:
@@ -61,20 +143,16 @@ def check_arguments(
       node: names and values; `name` and values of None where the parameter has a default are left
         out.
       where: the node's place in the config, for messages.
-      given: parameters that the program fills in.
+      given: parameters that the program fills in, though a config could.
 
     Returns:
-      The keyword arguments.
+      The values by name; those of a group stand beside the others.
 
     Raises:
       ConfigError: a name that the signature does not have, a value of another type, or a required
         parameter that is missing.
     """
-    function = target.__init__ if inspect.isclass(target) else target
-    parameters = dict(inspect.signature(target).parameters)
-    hints = typing.get_type_hints(function)
-    for hidden in ("parent", "name", *given):
-        parameters.pop(hidden, None)
+    parameters = {k: x for k, x in list_settable(target).items() if k not in given}
     arguments = {}
     for name, value in node.items():
         if name == "name":
@@ -84,37 +162,33 @@ def check_arguments(
                 f"{where}.{name} is unknown{suggest(name, parameters)}; "
                 f"{target.__name__} takes: {', '.join(parameters)}"
             )
-        if value is None and parameters[name].default is not inspect.Parameter.empty:
+        hint = parameters[name].hint
+        if value is None and not parameters[name].required:
             continue
-        hint = hints.get(name, Any)
         arguments[name] = _fit(value, hint)
         if not is_bearable(arguments[name], hint):
             shown = getattr(hint, "__name__", None) if inspect.isclass(hint) else str(hint)
             raise ConfigError(f"{where}.{name} = {value!r} is not of type {shown}")
-    required = {n for n, p in parameters.items() if p.default is inspect.Parameter.empty}
-    missing = sorted(required - arguments.keys())
+    missing = sorted(k for k, x in parameters.items() if x.required and k not in arguments)
     if missing:
         raise ConfigError(f"{where}.{missing[0]} is missing; {target.__name__} needs it")
     return arguments
 
 
-def fill_defaults(target: Any, node: ConfigDict, given: typing.Collection[str] = ()) -> None:
+def fill_defaults(target: Any, node: ConfigDict) -> None:
     """Adds what a signature leaves at its default to a node, so that a command line can change it.
 
     Args:
       target: a function or class with typed parameters.
       node: names and values; changed in place.
-      given: parameters that the program fills in.
     """
-    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    for name, parameter in inspect.signature(target).parameters.items():
-        default = parameter.default
-        if name in ("parent", "name", *given) or name in node:
+    for name, (hint, default, _) in list_settable(target).items():
+        if name in node:
             continue
         if isinstance(default, (bool, int, float, str, tuple)):
             node[name] = default
         elif default is None:
-            kinds = [k for k in typing.get_args(hints.get(name)) if k is not types.NoneType]
+            kinds = [k for k in typing.get_args(hint) if k is not types.NoneType]
             kind = typing.get_origin(kinds[0]) or kinds[0] if kinds else object
             node[name] = config_dict.placeholder(kind)
 
@@ -125,9 +199,17 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     Raises:
       ConfigError: a value does not fit, or the call refuses one; the message names the field.
     """
-    arguments = check_arguments(target, node, where, given)
+    settable, signature = list_settable(target), _signature(target)
+    grouped: dict[str, dict[str, Any]] = {x.group: {} for x in settable.values()} | {"": {}}
+    for name, value in check_arguments(target, node, where, given).items():
+        grouped[settable[name].group][name] = value
     try:
-        return target(**arguments, **given)
+        own = grouped.pop("")
+        groups = {
+            name: dataclasses.replace(signature[name].default, **fields)
+            for name, fields in grouped.items()
+        }
+        return target(**own, **groups, **given)
     except ConfigError:
         raise
     except (ValueError, FileNotFoundError) as error:

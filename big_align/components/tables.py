@@ -15,7 +15,7 @@ TEXT_TOWERS = {
 TOWERS = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
 OBJECTIVES = {
     "align": "big_align.objectives.align:Align",
-    "clip": "big_align.objectives.align:Clip",
+    "clip": "big_align.objectives.clip:Clip",
     "cross_entropy": "big_align.objectives.cross_entropy:CrossEntropy",
     "iclip": "big_align.objectives.iclip:Iclip",
     "idea": "big_align.objectives.idea:Idea",

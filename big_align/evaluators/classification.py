@@ -1,5 +1,6 @@
 """Accuracy of an objective's own classifier on images of its training classes."""
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.loader import EvalLoader
 from big_align.errors import UserError
@@ -23,6 +24,11 @@ class Classification:
     Raises:
       ValueError: a value is out of its range.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return ("classify",)
 
     def __init__(
         self,

@@ -12,8 +12,9 @@ from big_align.data.loading.loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 
-WHAT = ("features", "embedding")
-"""What the image tower pools, before any projection; or the unit-length embedding."""
+VERBS = {"features": "image_features", "embedding": "embed_image"}
+"""The tower's pooled features, before any projection, or the unit-length embedding: by verb."""
+WHAT = tuple(VERBS)
 
 
 class LabeledFeatures(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
@@ -90,6 +91,11 @@ class FewShot:
       ValueError: a value is unknown or out of range, the class list cannot be read, or a source
         names other classes than it or than the other source.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return "image_features", "embed_image", *(("embed_text",) if settings.get("names") else ())
 
     def __init__(
         self,

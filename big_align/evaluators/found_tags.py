@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
@@ -19,7 +20,8 @@ from big_align.evaluators.tag_scores import (
     measure_choice,
     share,
 )
-from big_align.evaluators.tag_truth import mark_tags, recognize
+from big_align.evaluators.tag_truth import check_tags, mark_tags, recognize
+from big_align.types import Objective
 
 
 class Found(NamedTuple):
@@ -63,6 +65,16 @@ class FoundTags:
       ValueError: a value is out of its range.
       UserError: the tag list cannot be read.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return ("recognize",)
+
+    @classmethod
+    def check_objective(cls, settings: Node, objective: Objective) -> None:
+        """Checks that the objective recognizes the tags of the list; see `check_tags`."""
+        check_tags(settings["tags"], objective)
 
     def __init__(
         self,

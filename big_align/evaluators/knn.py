@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.features import check_classes, check_what, read_features
+from big_align.evaluators.features import VERBS, check_classes, check_what, read_features
 
 NOWHERE = np.iinfo(np.int32).max
 """The rank where no candidate is of the right class."""
@@ -87,6 +88,11 @@ class KNN:
     Raises:
       ValueError: `what` is unknown, or a cut-off is below 1.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return (VERBS[settings.get("what") or "embedding"],)
 
     def __init__(
         self,

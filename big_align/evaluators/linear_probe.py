@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
+    VERBS,
     LabeledFeatures,
     check_class_names,
     check_classes,
@@ -110,6 +112,11 @@ class LinearProbe:
     Raises:
       ValueError: a value is unknown or out of range, or the sources name different classes.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return (VERBS[settings.get("what") or "features"],)
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
@@ -70,6 +71,11 @@ class Retrieval:
       ks: cut-offs.
       max_broken_share: the share of broken examples above which evaluation stops.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return "embed_image", "embed_text"
 
     def __init__(
         self,

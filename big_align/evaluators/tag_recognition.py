@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
@@ -13,7 +14,8 @@ from big_align.evaluators.tag_scores import (
     mean_average_precision,
     measure_choice,
 )
-from big_align.evaluators.tag_truth import LabeledTags, Truth, mark_tags, recognize
+from big_align.evaluators.tag_truth import LabeledTags, Truth, check_tags, mark_tags, recognize
+from big_align.types import Objective
 
 TRUTHS = ("captions", "labels")
 
@@ -42,6 +44,16 @@ class TagRecognition:
       ValueError: a value is out of its range.
       UserError: the tag list cannot be read, or the labels do not fit it.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return ("recognize",)
+
+    @classmethod
+    def check_objective(cls, settings: Node, objective: Objective) -> None:
+        """Checks that the objective recognizes the tags of the list; see `check_tags`."""
+        check_tags(settings["tags"], objective)
 
     def __init__(
         self,

@@ -10,9 +10,10 @@ from big_align.data.examples import Source
 from big_align.data.labels.classes import read_classes
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
-from big_align.data.tags.tag_list import TagList
+from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.types import Objective
 
 
 class Truth(NamedTuple):
@@ -37,6 +38,19 @@ class Recognized(NamedTuple):
 
     logits: Float[np.ndarray, "n c"]
     number: Int[np.ndarray, " n"]
+
+
+def check_tags(path: str, objective: Objective) -> None:
+    """Checks that an objective recognizes the tags of a list.
+
+    Raises:
+      UserError: the list cannot be read, or the objective was given another one.
+    """
+    if read_tag_list(path).names != objective.tags.names:
+        raise UserError(
+            f"tags = {path!r} has other tags than {objective.tags.path}, which the objective is "
+            "trained with"
+        )
 
 
 def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str) -> Recognized:

@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
+from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
@@ -61,6 +62,11 @@ class ZeroShot:
     Raises:
       UserError: the class list cannot be read, or the source names other classes.
     """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return "embed_image", "embed_text"
 
     def __init__(
         self,

@@ -4,7 +4,6 @@
 times exp(tau) as in CLIP. There is no text side.
 """
 
-import math
 
 import flax.linen as nn
 import jax
@@ -12,14 +11,20 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align.errors import UserError
+from big_align.components.nodes import Given
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
 from big_align.models import layers
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.objectives.two_tower import TwoTower, replace_leaf
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.encoders import ImageTower
+from big_align.objectives.temperature import LogScale, check_bounds
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 CLASSIFIERS = ("linear", "cosine")
+NO_TEXTS = (
+    "config.objective.name = 'cross_entropy' has no text side: evaluators that embed texts "
+    "(zero_shot, retrieval) need another objective; classification needs none"
+)
 
 
 def make_classifier(num_classes: int, **options) -> layers.Dense:
@@ -38,7 +43,7 @@ def init_classifier(classifier: layers.Dense, rng: PRNGKeyArray, model: DualEnco
     return classifier.init(rng, jnp.zeros((1, model.image.output_dim)))["params"]
 
 
-class CrossEntropy(TwoTower):
+class CrossEntropy(ComposedObjective):
     """Trains the image tower, or a classifier on a fixed one, by the classes of its images.
 
     Rows that are masked or have no label take no part, and neither do labels beyond the last class;
@@ -64,75 +69,43 @@ class CrossEntropy(TwoTower):
         self,
         model: DualEncoder,
         mesh: Mesh,
-        num_classes: int,
+        num_classes: Given[int],
         classifier: str = "linear",
         label_smoothing: float = 0.0,
         temperature: float = 0.07,
         min_temperature: float = 0.01,
         train_image_tower: bool = True,
     ):
-        super().__init__(model)
+        super().__init__(ImageTower(model, NO_TEXTS, locked=not train_image_tower), mesh)
         if classifier not in CLASSIFIERS:
             known = ", ".join(CLASSIFIERS)
             raise ValueError(f"classifier = {classifier!r} is unknown; known: {known}")
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
-        if not 0 < min_temperature <= temperature:
-            raise ValueError(
-                f"temperature = {temperature} must be at least min_temperature = "
-                f"{min_temperature}, which must be positive"
-            )
-        self.mesh = mesh
-        self.cosine = classifier == "cosine"
+        check_bounds(temperature, min_temperature)
+        cosine = classifier == "cosine"
+        # Of a classifier; there is nothing to compare with an embedding's cosines.
+        self.log_scale = LogScale(temperature, min_temperature) if cosine else None
         # Weights of about unit length, where only their direction counts.
         options = {"kernel_init": nn.initializers.lecun_normal(), "use_bias": False}
-        self.classifier = make_classifier(num_classes, **options if self.cosine else {})
+        self.classifier = make_classifier(num_classes, **options if cosine else {})
         self.label_smoothing = label_smoothing
-        self.temperature = temperature
-        self.min_temperature = min_temperature
-        self.train_image_tower = train_image_tower
-
-    @property
-    def frozen(self) -> tuple[str, ...]:
-        """Paths of parameters that the optimizer has to leave alone."""
-        return () if self.train_image_tower else ("model/image",)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes the image tower's parameters, the classifier's, and tau."""
-        variables = dict(self.model.init(rng, batch["image"], method="image_features"))
-        params = {
-            "model": variables.pop("params"),
-            "classifier": init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model),
-        }
-        if self.cosine:
-            params["log_scale"] = jnp.float32(-math.log(self.temperature))
-        return params, variables
-
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns the pooled `features` [b f] of the images."""
-        if not self.train_image_tower:
-            features = self.image_features(params, model_state, batch)
-            return {"features": jax.lax.stop_gradient(features)}, model_state
-        features, new_state = self.model.apply(
-            {"params": params["model"], **model_state},
-            batch["image"],
-            train=True,
-            mutable=list(model_state),
-            rngs={"dropout": rng},
-            method="image_features",
-        )
-        return {"features": features}, {**model_state, **new_state}
+        params, model_state = super().init(rng, batch)
+        head = init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model)
+        own = self.log_scale.init() if self.log_scale else {}
+        return params | {"classifier": head} | own, model_state
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
         """Returns what the softmax normalizes."""
         weights = params["classifier"]
-        if not self.cosine:
+        if not self.log_scale:
             return self.classifier.apply({"params": weights}, features)
         weights = {"kernel": normalize(weights["kernel"].T).T}
         cosine = self.classifier.apply({"params": weights}, normalize(features))
-        return jnp.exp(params["log_scale"]) * cosine
+        return self.log_scale.scale(params) * cosine
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
@@ -141,34 +114,16 @@ class CrossEntropy(TwoTower):
         logits = self.logits(params, outputs["features"])
         targets = batch["label"], batch["mask"]
         metrics = measure_batch(logits, *targets)
-        if self.cosine:
-            metrics["temperature"] = jnp.exp(-params["log_scale"])
+        if self.log_scale:
+            metrics["temperature"] = 1 / self.log_scale.scale(params)
         return softmax_cross_entropy(logits, *targets, self.label_smoothing), metrics
 
     def project(self, params: Params) -> Params:
         """Keeps the scale of the cosines below its bound."""
-        if not self.cosine:
-            return params
-        bounded = jnp.minimum(params["log_scale"], -math.log(self.min_temperature))
-        return replace_leaf(params, "log_scale", bounded)
+        return self.log_scale.project(params) if self.log_scale else params
 
     def classify(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b c"]:
         """Returns the logits of the training classes, in evaluation mode."""
         return self.logits(params, self.image_features(params, model_state, batch))
-
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
-        """Returns the image tower's features at unit length, in evaluation mode."""
-        return normalize(self.image_features(params, model_state, batch))
-
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
-        """Raises a UserError: nothing was trained to embed texts."""
-        raise UserError(
-            "config.objective.name = 'cross_entropy' has no text side: evaluators that embed texts "
-            "(zero_shot, retrieval) need another objective; classification needs none"
-        )

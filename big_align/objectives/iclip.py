@@ -17,15 +17,17 @@ from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.classification import labeled_rows
 from big_align.losses.contrastive import compute_logits
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.align import Clip
 from big_align.objectives.class_texts import ClassTexts, tokenize_classes
-from big_align.objectives.two_tower import real_texts
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.contrast import KEEP_LOGITS_BYTES, describe_directions
+from big_align.objectives.encoders import TwoTowers, real_texts
+from big_align.objectives.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 TEXT_TO_IMAGE = ("captions", "none", "all")
 
 
-class Iclip(Clip):
+class Iclip(ComposedObjective):
     """Trains by one softmax over the texts of all classes and the captions of the batch.
 
     The positive of a row with a label is the text of its class; its text in the batch takes no
@@ -77,21 +79,16 @@ class Iclip(Clip):
         text_to_image: str = "captions",
         temperature: float = 0.07,
         min_temperature: float = 0.01,
-        keep_logits_bytes: int = 2**28,
+        keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
-        super().__init__(
-            model,
-            mesh,
-            temperature=temperature,
-            min_temperature=min_temperature,
-            keep_logits_bytes=keep_logits_bytes,
-        )
+        super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
         if text_to_image not in TEXT_TO_IMAGE:
             known = ", ".join(TEXT_TO_IMAGE)
             raise ValueError(f"text_to_image = {text_to_image!r} is unknown; known: {known}")
         ids = tokenize_classes(classes.phrases(with_descriptions), template, tokenizer)
         self.class_texts = ClassTexts(*ids, mesh, chunk)
         self.text_to_image = text_to_image
+        self.keep_logits_bytes = keep_logits_bytes
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Float[Array, "p d"]:
         """Embeds the texts of all classes, in training mode; the rows beyond them are padding."""
@@ -121,9 +118,10 @@ class Iclip(Clip):
         pair = batch["mask"] & (label < 0)
         captions = real_texts(batch).reshape(len(label), -1) & pair[:, None]
         own_label = len(prepared) + jnp.arange(len(label))  # of a pair; no class has it
-        image_to_text, text_to_image = blockwise_contrastive_loss(
+        scale = self.scale(params)
+        image_to_text, text_to_image = directions = blockwise_contrastive_loss(
             outputs["zimg"],
-            scale=self.scale(params),
+            scale=scale,
             image_label=jnp.where(labeled, label, own_label),
             image_mask=labeled | pair,
             mesh=self.mesh,
@@ -134,12 +132,9 @@ class Iclip(Clip):
         seen = jnp.zeros(num_classes, bool).at[label].max(labeled, mode="drop").sum()
         queries = {"captions": captioned, "none": 0, "all": captioned + seen}[self.text_to_image]
         share = queries / jnp.maximum(labeled.sum() + captioned, 1)
-        return image_to_text + share * text_to_image, {
-            "image_to_text_loss": image_to_text,
-            "text_to_image_loss": text_to_image,
-            "temperature": 1 / self.scale(params),
-            "labels_outside": (batch["mask"] & (label >= num_classes)).sum().astype(jnp.float32),
-        }
+        outside = (batch["mask"] & (label >= num_classes)).sum().astype(jnp.float32)
+        metrics = describe_directions(directions, scale) | {"labels_outside": outside}
+        return image_to_text + share * text_to_image, metrics
 
     def _join_texts(
         self,

@@ -4,23 +4,27 @@ The second stage of MLCD (An et al. 2024, §4.1 and A.1): the image encoder is f
 encoder is trained from scratch by contrastive learning. The loss is CLIP's.
 """
 
-import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from collections.abc import Mapping
+from pathlib import Path
 
-from big_align.errors import UserError
-from big_align.objectives.align import Clip
-from big_align.objectives.two_tower import flatten_texts
-from big_align.types import Batch, ModelState, Outputs, Params
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from big_align.data.precomputed.shard_files import read_index
+from big_align.errors import ConfigError
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.encoders import LockedImageTower
+from big_align.objectives.temperature import LogScale
+from big_align.types import Batch, Metrics, Outputs, Params
 
 
-class Lit(Clip):
+class Lit(ComposedObjective):
     """Trains the text tower, both linear layers there may be and the temperature by CLIP's loss.
 
-    The image tower runs in evaluation mode, once a step and without gradient: nothing of it is kept
-    for the backward pass and its statistics stay. Its parameters stay too, as the optimizer
-    freezes `frozen`; they should come from `config.init.image`.
-
-    What is locked is the tower. `model.image_projection = False` takes its features as they are for
+    What is locked is the tower; its parameters should come from `config.init.image`, and the
+    optimizer freezes `frozen`. `model.image_projection = False` takes its features as they are for
     the embedding; True adds a linear layer that was no part of it and is trained. Where the
     projection does come with the tower (`config.init.all` from a dual encoder), naming
     "model/project_image" in `config.optimizer.frozen` as well locks it too.
@@ -29,43 +33,54 @@ class Lit(Clip):
     tool embed has written them. They may be scaled to unit length where there is no projection.
     Evaluation runs the tower, so its weights are needed all the same.
 
-    Args: as those of `Clip`.
+    Args:
+      model: the dual encoder.
+      mesh: over which the loss is computed.
+      temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
+      min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
+      label_smoothing: share of the target spread over the batch.
+      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+
+    Raises:
+      ValueError: a value is out of its range.
     """
 
-    frozen = ("model/image",)
-    """Paths of parameters that the optimizer has to leave alone."""
+    def __init__(
+        self,
+        model: DualEncoder,
+        mesh: Mesh,
+        temperature: float = 0.07,
+        min_temperature: float = 0.01,
+        label_smoothing: float = 0.0,
+        keep_logits_bytes: int = KEEP_LOGITS_BYTES,
+    ):
+        super().__init__(LockedImageTower(model), mesh, LogScale(temperature, min_temperature))
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
 
-    def locked_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
-        """Returns the pooled features of the image tower, which no gradient reaches.
+    def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
+        """Checks that what stands for images are an image tower's features.
+
+        Args:
+          folders: the folders of precomputed fields, by field.
+          where: these data's place in the config, for messages.
 
         Raises:
-          UserError: embeddings were given that are not as wide as the tower.
+          ConfigError: they are other embeddings; the message says what to do.
+          UserError: the folder is broken.
         """
-        if "image_embedding" not in batch:
-            # Stopped at the parameters, so that differentiation never enters the tower.
-            return self.image_features(jax.lax.stop_gradient(params), model_state, batch)
-        features, width = batch["image_embedding"], self.model.image.output_dim
-        if features.shape[-1] != width:
-            raise UserError(
-                f"image_embedding has {features.shape[-1]} numbers an image and the image tower "
-                f"gives {width}: embed the data with the features of this tower"
-            )
-        return jax.lax.stop_gradient(features.astype(jax.numpy.float32))
+        if path := folders.get("image_embedding"):
+            made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
+            if made_by.get("what", "features") != "features":
+                raise ConfigError(
+                    f"{where}.joined.image_embedding = {path!r} holds each image's "
+                    f"{made_by['what']}, not the features of an image tower: give "
+                    "python -m big_align.tools.embed --what=features"
+                )
 
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts an image; unit length."""
-        variables = {"params": params["model"], **model_state}
-        features = self.locked_features(params, model_state, batch)
-        zimg = self.model.apply(variables, features, method="embed_features")
-        ztxt = self.model.apply(
-            variables,
-            *flatten_texts(batch),
-            train=True,
-            rngs={"dropout": rng},
-            method="encode_text",
-        )
-        return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text"].shape[:-1], -1)}, model_state
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the mean of the directions."""
+        scale = self.scale(params)
+        directions = self.contrast(scale, outputs, batch)
+        return sum(directions) / 2, describe_directions(directions, scale)

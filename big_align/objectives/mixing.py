@@ -8,6 +8,8 @@ A loss that is linear in the targets needs no soft labels for that: it is
 on the same embeddings of the mixed images, when one share holds for the whole batch.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -58,9 +60,11 @@ class MixedLabels:
         only_one = 1.0 if cutmix_alpha > 0 else 0.0
         both = mixup_alpha > 0 and cutmix_alpha > 0
         self.switch_probability = switch_probability if both else only_one
-        for name in dir(objective):
-            if not name.startswith("_") and not hasattr(self, name):
-                setattr(self, name, getattr(objective, name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "objective" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.objective, name)
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
         """Mixes the images of a global batch.

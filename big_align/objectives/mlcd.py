@@ -6,23 +6,30 @@ and UNICOM, which the paper compares with, differ in the loss alone.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from big_align.errors import UserError
+from big_align.data.precomputed.shard_files import read_index
+from big_align.errors import ConfigError, UserError
 from big_align.losses.cluster_discrimination import LOSSES
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.two_tower import TwoTower
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.encoders import ProjectedImageTower
 from big_align.row_tables import Drawn, Table, draw_rows, init_values
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.types import Batch, Metrics, Outputs, Params
 
 TABLE = "centers"
+NO_TEXTS = (
+    "config.objective.name = 'mlcd' has no text side: evaluate it by image features (k-NN, linear "
+    "probe), or train a text tower on its locked image tower first"
+)
 
 
-class Mlcd(TwoTower):
+class Mlcd(ComposedObjective):
     """Trains the image tower by the clusters of its images.
 
     The batch's `clusters` is int32 [b l], nearest first and -1 for none. Images that are masked or
@@ -57,7 +64,7 @@ class Mlcd(TwoTower):
         scale: float = 64.0,
         margin: float = 0.3,
     ):
-        super().__init__(model.clone(text=None))
+        super().__init__(ProjectedImageTower(model, NO_TEXTS), mesh)
         if loss not in LOSSES:
             raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
         if num_clusters < 2:
@@ -73,7 +80,6 @@ class Mlcd(TwoTower):
             raise ValueError(f"scale = {scale} must be positive")
         if not 0 <= margin < 1.5:
             raise ValueError(f"margin = {margin} is not in [0, 1.5): it is an angle in radians")
-        self.mesh = mesh
         self.num_clusters = num_clusters
         self.loss_name = loss
         self.labels_per_image = 1 if loss == "unicom" else labels_per_image
@@ -81,10 +87,43 @@ class Mlcd(TwoTower):
         self.cosine_scale = scale
         self.margin = margin
 
-    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the parameters of the image tower and its projection, and BatchNorm statistics."""
-        variables = dict(self.model.init(rng, batch["image"], method="encode_image"))
-        return {"model": variables.pop("params")}, variables
+    @property
+    def table_sizes(self) -> dict[str, int]:
+        """How many centers there are, without padding."""
+        return {TABLE: self.num_clusters}
+
+    def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
+        """Checks that there are clusters, as many as centers, and enough of each image.
+
+        Args:
+          folders: the folders of precomputed fields, by field.
+          where: these data's place in the config, for messages.
+
+        Raises:
+          ConfigError: there are none, or others; the message says what to set.
+          UserError: the folder is broken.
+        """
+        if "clusters" not in folders:
+            raise ConfigError(
+                f"{where}.joined.clusters is missing: config.objective.name = 'mlcd' needs the "
+                "folder that python -m big_align.tools.cluster wrote"
+            )
+        path = folders["clusters"]
+        index = read_index(Path(path), ("k", "labels_per_image"))
+        if (k := index["k"]) != self.num_clusters:
+            raise ConfigError(
+                f"config.objective.num_clusters = {self.num_clusters}, but {path} has {k} "
+                f"clusters: set it to {k}"
+            )
+        if (wanted := self.labels_per_image) > (there := index["labels_per_image"]):
+            raise ConfigError(
+                f"config.objective.labels_per_image = {wanted}, but {path} has {there} clusters an "
+                f"image: lower it, or cluster again with --labels_per_image={wanted}"
+            )
+
+    def describe_fields(self) -> dict[str, tuple[int, ...]]:
+        """Needs the clusters of each image."""
+        return {"clusters": (self.labels_per_image,)}
 
     def init_tables(self, rng: PRNGKeyArray) -> dict[str, Float[Array, "k_pad d"]]:
         """Makes centers of random directions."""
@@ -120,21 +159,6 @@ class Mlcd(TwoTower):
         labels = jnp.asarray(batch["clusters"])[:, : self.labels_per_image]
         return jnp.where(batch["mask"][:, None], labels, -1)
 
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d], unit length."""
-        zimg, new_state = self.model.apply(
-            {"params": params["model"], **model_state},
-            batch["image"],
-            train=True,
-            mutable=list(model_state),
-            rngs={"dropout": rng},
-            method="encode_image",
-        )
-        # A tower without running statistics leaves its collections out of what it returns.
-        return {"zimg": zimg}, {**model_state, **new_state}
-
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
@@ -159,12 +183,3 @@ class Mlcd(TwoTower):
             "centers_drawn": drawn.mask.sum().astype(jnp.float32),
             "labels_outside": outside.sum().astype(jnp.float32),
         }
-
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
-        """Raises a UserError: there is no text tower yet."""
-        raise UserError(
-            "config.objective.name = 'mlcd' has no text side: evaluate it by image features (k-NN, "
-            "linear probe), or train a text tower on its locked image tower first"
-        )

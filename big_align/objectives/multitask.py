@@ -9,15 +9,18 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
+from big_align.components.nodes import Given
 from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.align import Clip
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
 from big_align.objectives.cross_entropy import init_classifier, make_classifier
-from big_align.objectives.two_tower import flatten_texts, real_texts
+from big_align.objectives.encoders import Encoder, flatten_texts, real_texts
+from big_align.objectives.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
-class MultiTask(Clip):
+class MultiTask(ComposedObjective):
     """Trains a classifier on labeled rows, and contrasts captioned rows with each other.
 
     A row with a label in [0, `num_classes`) takes part in the classifier's loss only, one with a
@@ -42,20 +45,15 @@ class MultiTask(Clip):
         self,
         model: DualEncoder,
         mesh: Mesh,
-        num_classes: int,
+        num_classes: Given[int],
         temperature: float = 0.07,
         min_temperature: float = 0.01,
         label_smoothing: float = 0.0,
-        keep_logits_bytes: int = 2**28,
+        keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
-        super().__init__(
-            model,
-            mesh,
-            temperature=temperature,
-            min_temperature=min_temperature,
-            label_smoothing=label_smoothing,
-            keep_logits_bytes=keep_logits_bytes,
-        )
+        super().__init__(FeaturesAndTexts(model), mesh, LogScale(temperature, min_temperature))
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
+        self.label_smoothing = label_smoothing
         self.num_classes = num_classes
         self.classifier = make_classifier(num_classes)
 
@@ -65,30 +63,14 @@ class MultiTask(Clip):
         head = init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model)
         return params | {"classifier": head}, model_state
 
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns `features` [b f], and `zimg` and `ztxt` as `TwoTower.encode` does."""
-        (features, zimg, ztxt), new_state = self.model.apply(
-            {"params": params["model"], **model_state},
-            batch["image"],
-            *flatten_texts(batch),
-            mutable=list(model_state),
-            rngs={"dropout": rng},
-            method=_encode_all,
-        )
-        ztxt = ztxt.reshape(*batch["text"].shape[:-1], -1)
-        outputs = {"features": features, "zimg": zimg, "ztxt": ztxt}
-        return outputs, {**model_state, **new_state}
-
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the mean of the losses of the two tasks."""
         label, mask = batch["label"], batch["mask"]
-        captioned = {**batch, "mask": mask & (label < 0)}
-        towers = {k: outputs[k] for k in ("zimg", "ztxt")}
-        contrastive, metrics = super().loss(params, towers, None, captioned)
+        captioned, scale = {**batch, "mask": mask & (label < 0)}, self.scale(params)
+        directions = self.contrast(scale, outputs, captioned)
+        contrastive = sum(directions) / 2
 
         logits = self.logits(params, outputs["features"])
         classification = softmax_cross_entropy(logits, label, mask, self.label_smoothing)
@@ -97,10 +79,9 @@ class MultiTask(Clip):
         kinds = labeled_rows(label, mask, self.num_classes), real_texts(captioned)
         tasks = sum(kind.any().astype(jnp.float32) for kind in kinds)
         total = (classification + contrastive) / jnp.maximum(tasks, 1)
-        return total, metrics | measure_batch(logits, label, mask) | {
-            "classification_loss": classification,
-            "contrastive_loss": contrastive,
-        }
+        metrics = describe_directions(directions, scale) | measure_batch(logits, label, mask)
+        losses = {"classification_loss": classification, "contrastive_loss": contrastive}
+        return total, metrics | losses
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
         """Returns what the classifier's softmax normalizes."""
@@ -111,6 +92,25 @@ class MultiTask(Clip):
     ) -> Float[Array, "b c"]:
         """Returns the classifier's logits of the training classes, in evaluation mode."""
         return self.logits(params, self.image_features(params, model_state, batch))
+
+
+class FeaturesAndTexts(Encoder):
+    """Encodes images and texts, and returns the image tower's pooled features too."""
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes fresh parameters and statistics of both towers."""
+        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `features` [b f], and `zimg` and `ztxt` as `TwoTowers` does."""
+        inputs = batch["image"], *flatten_texts(batch)
+        (features, zimg, ztxt), new_state = self.train(
+            params, model_state, rng, *inputs, method=_encode_all
+        )
+        ztxt = ztxt.reshape(*batch["text"].shape[:-1], -1)
+        return {"features": features, "zimg": zimg, "ztxt": ztxt}, new_state
 
 
 def _encode_all(

@@ -20,12 +20,18 @@ from big_align.losses.blockwise_supervised_contrastive import (
 )
 from big_align.models import layers
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.objectives.two_tower import TwoTower
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.encoders import Encoder
 from big_align.objectives.unicl import distinguish_pairs
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
+NO_TEXTS = (
+    "supcon has no text side: evaluate it by image features (k-NN, linear probe), or train a "
+    "classifier on its tower with the objective cross_entropy"
+)
 
-class SupCon(TwoTower):
+
+class SupCon(ComposedObjective):
     """Trains the image tower by supervised contrast of several views an image.
 
     The batch's `image` is [b v h w 3] with v >= 2 views. The parameters are `model`, the image
@@ -47,40 +53,12 @@ class SupCon(TwoTower):
     def __init__(
         self, model: DualEncoder, mesh: Mesh, temperature: float = 0.1, projection_dim: int = 128
     ):
-        super().__init__(model)
+        super().__init__(ViewTower(model, projection_dim), mesh)
         if temperature <= 0:
             raise ValueError(f"temperature = {temperature} must be positive")
         if projection_dim < 1:
             raise ValueError(f"projection_dim = {projection_dim} must be at least 1")
-        self.mesh = mesh
-        self.temperature = temperature
-        self.head = ProjectionHead(projection_dim)
-
-    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the parameters of the image tower and of the head, and BatchNorm statistics."""
-        image = _views(batch)[:, 0]
-        model_rng, head_rng = jax.random.split(rng)
-        variables = dict(self.model.init(model_rng, image, method="image_features"))
-        features = jnp.zeros((1, self.model.image.output_dim))
-        head = self.head.init(head_rng, features)["params"]
-        return {"model": variables.pop("params"), "head": head}, variables
-
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns `zviews` [b v d], the projections of all views; unit length."""
-        views = _views(batch)
-        features, new_state = self.model.apply(
-            {"params": params["model"], **model_state},
-            views.reshape(-1, *views.shape[2:]),
-            train=True,
-            method="image_features",
-            mutable=list(model_state),
-            rngs={"dropout": rng},
-        )
-        z = normalize(self.head.apply({"params": params["head"]}, features))
-        # A tower without running statistics leaves its collections out of what it returns.
-        return {"zviews": z.reshape(*views.shape[:2], -1)}, {**model_state, **new_state}
+        self.divisor = temperature
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
@@ -90,33 +68,52 @@ class SupCon(TwoTower):
         loss = blockwise_supervised_contrastive_loss(
             zviews.reshape(-1, zviews.shape[-1]),
             jnp.repeat(distinguish_pairs(batch["label"]), zviews.shape[1]),
-            jnp.float32(1 / self.temperature),
+            jnp.float32(1 / self.divisor),
             jnp.repeat(batch["mask"], zviews.shape[1]),
             mesh=self.mesh,
         )
         return loss, {}
 
+
+class ViewTower(Encoder):
+    """Encodes several views of each image, and projects their features.
+
+    Args:
+      model: the encoder; its text tower, if any, is left out.
+      projection_dim: size of the projection.
+    """
+
+    def __init__(self, model: DualEncoder, projection_dim: int):
+        super().__init__(model, NO_TEXTS)
+        self.head = ProjectionHead(projection_dim)
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the parameters of the image tower and of the head, and BatchNorm statistics."""
+        model_rng, head_rng = jax.random.split(rng)
+        params, state = self.init_by("image_features", model_rng, _views(batch)[:, 0])
+        features = jnp.zeros((1, self.model.image.output_dim))
+        return params | {"head": self.head.init(head_rng, features)["params"]}, state
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `zviews` [b v d], the projections of all views; unit length."""
+        views = _views(batch)
+        images = views.reshape(-1, *views.shape[2:])
+        features, state = self.train(
+            params, model_state, rng, images, train=True, method="image_features"
+        )
+        z = normalize(self.head.apply({"params": params["head"]}, features))
+        return {"zviews": z.reshape(*views.shape[:2], -1)}, state
+
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
-        """Returns the tower's features at unit length, in evaluation mode; `image` is [b h w 3].
+    ) -> Float[Array, "b f"]:
+        """Returns the tower's features at unit length; `image` is [b h w 3].
 
         The head is left out: features before it separate classes better (Khosla et al. §3).
         """
         return normalize(self.image_features(params, model_state, batch))
-
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
-        """There are no texts to embed.
-
-        Raises:
-          UserError: always.
-        """
-        raise UserError(
-            "supcon has no text side: evaluate it by image features (k-NN, linear probe), or train "
-            "a classifier on its tower with the objective cross_entropy"
-        )
 
 
 class ProjectionHead(nn.Module):

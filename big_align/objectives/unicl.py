@@ -21,13 +21,16 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.align import Clip
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.encoders import TwoTowers
+from big_align.objectives.temperature import LogScale
 from big_align.types import Batch, Metrics, Outputs, Params
 
 DIRECTIONS = ("both", "image_to_text", "text_to_image")
 
 
-class Unicl(Clip):
+class Unicl(ComposedObjective):
     """Trains by softmax over the batch with positives from labels (UniCL eq. 1, Algorithm 1).
 
     Args:
@@ -50,31 +53,24 @@ class Unicl(Clip):
         temperature: float = math.exp(-1),
         min_temperature: float = 0.01,
         direction: str = "both",
-        keep_logits_bytes: int = 2**28,
+        keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
-        super().__init__(
-            model,
-            mesh,
-            temperature=temperature,
-            min_temperature=min_temperature,
-            keep_logits_bytes=keep_logits_bytes,
-        )
+        super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
         if direction not in DIRECTIONS:
             raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
+        self.contrast = Contrast(mesh, keep_logits_bytes=keep_logits_bytes)
         self.direction = direction
-
-    def labels(self, batch: Batch) -> Int[Array, " b"]:
-        """Returns the class of each row, or what tells a pair from all others."""
-        return distinguish_pairs(batch["label"])
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the mean of the directions, or the one that is trained."""
-        loss, metrics = super().loss(params, outputs, prepared, batch)
+        scale = self.scale(params)
+        directions = self.contrast(scale, outputs, batch, distinguish_pairs(batch["label"]))
+        metrics = describe_directions(directions, scale)
         if self.direction != "both":
-            loss = metrics[f"{self.direction}_loss"]
-        return loss, metrics
+            return metrics[f"{self.direction}_loss"], metrics
+        return sum(directions) / 2, metrics
 
 
 def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:

@@ -159,9 +159,8 @@ def describe_example(
 ) -> dict[str, np.ndarray]:
     """Returns one row of a training batch, with what would be joined to it."""
     example = build.example_batch(config, tokenizer)
-    if clusters := config.objective.get("num_clusters"):
-        labels = config.objective.get("labels_per_image") or 1
-        example["clusters"] = np.full((1, min(labels, clusters)), -1, np.int32)
+    for name, shape in objective.describe_fields().items():
+        example[name] = np.full((1, *shape), -1, np.int32)
     if config.data.get("joined", {}).get("image_embedding"):
         del example["image"]
         width = objective.model.image.output_dim

@@ -1,9 +1,6 @@
 """The one place where names in a config become objects."""
 
-import inspect
 import random
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,23 +10,23 @@ from jaxtyping import Int
 
 from big_align import sharding
 from big_align.components.models import build_model
+from big_align.components.nodes import Node
 from big_align.components.signatures import lookup, make, make_named, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS
 from big_align.data.images.image_ops import Transform
 from big_align.data.loading.loader import TrainLoader, text_shape_of
 from big_align.data.loading.mixture import MixtureLoader, part_processes, part_rows, part_seed
-from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.joins import open_joins
-from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.errors import ConfigError
 from big_align.objectives.mixing import MixedLabels
-from big_align.row_tables import RowOptimizer, Table, place_centers
+from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.defaults import source_fields
+from big_align.runs.providers import Context, provide
 from big_align.training import optimizers
 from big_align.training.checkpoint import Checkpointer
-from big_align.types import Evaluator, Node, Objective
+from big_align.types import Evaluator, Objective
 
 
 def build_mesh(config: Node) -> Mesh:
@@ -51,20 +48,7 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
     """
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
-    given = {"model": build_model(config), "mesh": mesh}
-    wanted = inspect.signature(target).parameters
-    if {"classes", "num_classes"} & set(wanted):
-        classes = dataset.all_classes(dataset.read_parts(config))
-        if classes is None:
-            raise ConfigError(
-                f"config.objective.name = {node['name']!r} needs classes: name a class list in "
-                "config.data.classes, or in a part of config.data.mixture"
-            )
-        given |= {"classes": classes, "num_classes": len(classes)}
-    if "tags" in wanted:
-        given["tags"] = dataset.read_tags(config, tokenizer)
-    given["tokenizer"] = tokenizer
-    given = {name: value for name, value in given.items() if name in wanted}
+    given = provide(target, Context(config, tokenizer, mesh))
     objective = make(target, node, "config.objective", **given)
     mixing = config.get("mixing") or {}
     if mixing.get("mixup_alpha") or mixing.get("cutmix_alpha"):
@@ -97,26 +81,6 @@ def build_row_optimizer(config: Node) -> RowOptimizer:
     return RowOptimizer(**{name: node[name] for name in RowOptimizer._fields if name in node})
 
 
-def start_tables(config: Node, tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Returns the tables of a fresh run, with the centers that `config.init.centers` names.
-
-    Raises:
-      ConfigError: the objective has no centers.
-      UserError: the folder has none, or not as many or wide as the table.
-    """
-    path = config["init"].get("centers")
-    if not path:
-        return dict(tables)
-    if "centers" not in tables:
-        raise ConfigError(
-            f"config.init.centers: the objective {config['objective']['name']!r} has no centers"
-        )
-    index, table = read_index(Path(path), ("k", "dim")), tables["centers"]
-    centers = read_centers(Path(path), index["k"], index["dim"])
-    values = place_centers(centers, table.values, config["objective"]["num_clusters"])
-    return {**tables, "centers": table._replace(values=values)}
-
-
 def build_tokenizer(config: Node) -> Any:
     """Builds the tokenizer and checks it against the text tower.
 
@@ -145,8 +109,6 @@ def build_train_loader(
     """Builds the loader of this process's rows of every training batch."""
     parts, size = dataset.read_parts(config), config["batch_size"]
     tagger = dataset.build_tagger(config)
-    for part in parts.values():
-        dataset.check_joined(part, config["objective"])
     if "mixture" not in config["data"] or not config["data"]["mixture"]:
         (part,) = parts.values()
         given = {"batch_size": size, "rows": rows, "seed": config["seed"]}
@@ -193,8 +155,7 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
         target = lookup(node["name"], EVALUATORS, where)
         sources = [field for field in source_fields(target) if node.get(field)]
         given = {field: make_named(SOURCES, node[field], f"{where}.{field}") for field in sources}
-        if "tokenizer" in inspect.signature(target).parameters:
-            given["tokenizer"] = tokenizer
+        given |= provide(target, Context(config, tokenizer))
         made = make(target, without(node, *source_fields(target)), where, **given)
         if templates := getattr(made, "templates", ()):
             dataset.check_class_texts(made.names, templates, tokenizer, where)

@@ -11,18 +11,18 @@ import numpy as np
 
 from big_align import sharding
 from big_align.components import tables
+from big_align.components.nodes import Node
 from big_align.components.signatures import check_arguments, lookup, suggest, without
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.mixture import part_rows
 from big_align.data.precomputed.joins import FOLDERS as JOINED
-from big_align.data.tags.tag_list import read_tag_list
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError
 from big_align.evaluators.embedder import REMEDIES
 from big_align.runs import build, dataset
-from big_align.runs.defaults import GIVEN, source_fields
+from big_align.runs.defaults import source_fields
 from big_align.training.checkpoint import Checkpointer
-from big_align.types import ModelState, Node, Objective, Params
+from big_align.types import ModelState, Objective, Params
 
 FIELDS = {
     "seed",
@@ -52,7 +52,7 @@ ADDED = {"compilation_cache", "compiler_options", "gradient_dtype", "init", "mix
 """Fields that workdirs of earlier versions may lack."""
 GRADIENT_DTYPES = ("float32", "bfloat16")
 INIT = ("all", "image", "text")
-"""What of a model may start from earlier weights; the table of centers may too."""
+"""What of a model may start from earlier weights; so may the objective's tables, by name."""
 
 
 def check_config(config: Node) -> None:
@@ -87,12 +87,12 @@ def check_config(config: Node) -> None:
     check_cache(config["compilation_cache"])
     check_options(config["compiler_options"])
     _check_data(config)
-    _check_init(config["init"])
     keeping = without(config["checkpoint"], "every")
-    check_arguments(Checkpointer, keeping, "config.checkpoint", GIVEN)
+    check_arguments(Checkpointer, keeping, "config.checkpoint")
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
+    _check_init(config["init"], objective)
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
 
@@ -121,7 +121,7 @@ def _check_data(config: Node) -> None:
         _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "joined", "tags")
         build.shape_of_image(
-            check_arguments(TrainLoader, loader, where, GIVEN)["transform"], f"{where}.transform"
+            check_arguments(TrainLoader, loader, where)["transform"], f"{where}.transform"
         )
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
@@ -152,18 +152,19 @@ def _check_evaluator(node: Node, where: str) -> None:
             _lookup_and_check(node[field], tables.SOURCES, f"{where}.{field}")
         elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
-    given = *fields, "tokenizer"
-    arguments = check_arguments(target, without(node, *fields), where, given)
+    arguments = check_arguments(target, without(node, *fields), where)
     build.shape_of_image(arguments["transform"], f"{where}.transform")
 
 
-def _check_init(node: Node) -> None:
-    """Checks that what the weights start from is there."""
+def _check_init(node: Node, objective: Objective) -> None:
+    """Checks that what the weights, and the rows of tables, start from is there."""
+    known = *INIT, *objective.table_sizes
     for part, path in node.items():
         where = f"config.init.{part}"
-        if part not in (known := (*INIT, "centers")):
+        if path and part not in known:
             raise ConfigError(
-                f"{where} is unknown{suggest(part, known)}; known: {', '.join(known)}"
+                f"{where} is nothing that the objective has{suggest(part, known)}; known: "
+                f"{', '.join(known)}"
             )
         if path and not os.path.exists(path):
             raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
@@ -175,7 +176,7 @@ def _check_objective(
     """Traces the towers on the shapes of a training batch: they check their values themselves."""
     one = build.example_batch(config, tokenizer)
     views = one["image"].shape[1:-3]
-    if views and not getattr(objective, "takes_views", False):
+    if views and not objective.takes_views:
         raise ConfigError(
             f"config.data.views_per_image = {views[0]}, but the objective "
             f"{config['objective']['name']!r} takes one view an image"
@@ -191,7 +192,7 @@ def _check_objective(
         raise ConfigError(f"config.model: {error}") from error
     rows = build.build_row_optimizer(config)
     jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
-    loose = set(getattr(objective, "frozen", ())) - set(config["optimizer"].get("frozen") or ())
+    loose = set(objective.frozen) - set(config["optimizer"].get("frozen") or ())
     if loose:
         raise ConfigError(
             f"config.optimizer.frozen must hold {sorted(loose)[0]!r}: the objective does not train "
@@ -207,54 +208,50 @@ def _check_verbs(
     tokenizer: BlankTokenizer,
 ) -> None:
     """Checks that the objective can do what evaluators ask for: they run when it is trained."""
-    shape = config["evaluate_batch_size"], tokenizer.length
-    texts = {
-        "text": jax.ShapeDtypeStruct(shape, np.int32),
-        "text_mask": jax.ShapeDtypeStruct(shape, bool),
-    }
-    traced = False
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
-        if node["name"] == "classification" and not hasattr(objective, "classify"):
-            raise ConfigError(
-                f"{where}: the objective {config['objective']['name']!r} has no classifier; "
-                f"{REMEDIES['classify']}"
-            )
-        if node["name"] in ("found_tags", "tag_recognition"):
-            _check_tags(config, node, objective, weights, where)
-        if not traced and (node["name"] in ("retrieval", "zero_shot") or node.get("names")):
-            try:
-                jax.eval_shape(objective.embed_text, *weights, texts)
-            except ValueError as error:
-                raise ConfigError(f"{where}: {error}") from error
-            traced = True
+        target = lookup(node["name"], tables.EVALUATORS, where)
+        needs = getattr(target, "needs", lambda settings: ())
+        inputs = _evaluated_batch(config, node, tokenizer, where)
+        try:
+            for verb in needs(node):
+                if not hasattr(objective, verb):
+                    raise ConfigError(
+                        f"{where}: the objective {config['objective']['name']!r} has no verb "
+                        f"{verb!r}; {REMEDIES.get(verb, 'another objective is needed')}"
+                    )
+                jax.eval_shape(getattr(objective, verb), *weights, inputs)
+            if hasattr(target, "check_objective"):
+                target.check_objective(node, objective)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
 
-def _check_tags(
-    config: Node,
-    node: Node,
-    objective: Objective,
-    weights: tuple[Params, ModelState],
-    where: str,
-) -> None:
-    """Checks that the objective recognizes the tags that an evaluator's node names."""
-    if not hasattr(objective, "recognize"):
-        raise ConfigError(
-            f"{where}: the objective {config['objective']['name']!r} recognizes no tags; "
-            f"{REMEDIES['recognize']}"
-        )
-    shape = build.shape_of_image(node["transform"], f"{where}.transform")
-    images = jax.ShapeDtypeStruct((config["evaluate_batch_size"], *shape), np.uint8)
-    try:
-        tags = read_tag_list(node["tags"])
-        jax.eval_shape(objective.recognize, *weights, {"image": images})
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    if tags.names != objective.tags.names:
-        raise ConfigError(
-            f"{where}.tags = {node['tags']!r} has other tags than {objective.tags.path}, which the "
-            "objective is trained with"
-        )
+def _evaluated_batch(
+    config: Node, node: Node, tokenizer: BlankTokenizer, where: str
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a batch that an evaluator would have embedded."""
+    size = config["evaluate_batch_size"]
+    image = build.shape_of_image(node["transform"], f"{where}.transform")
+    shapes = {
+        "image": ((size, *image), np.uint8),
+        "text": ((size, tokenizer.length), np.int32),
+        "text_mask": ((size, tokenizer.length), bool),
+    }
+    return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+
+def check_precomputed(config: Node, objective: Objective) -> None:
+    """Checks the folders of precomputed fields against the objective, which reads what they say.
+
+    Raises:
+      ConfigError: one is missing or does not fit.
+      UserError: one is broken.
+    """
+    for part in dataset.read_parts(config).values():
+        objective.check_precomputed(part.joined, part.where)
 
 
 def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from big_align.components.nodes import Node
 from big_align.components.signatures import make, make_named
 from big_align.components.tables import SOURCES
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
@@ -22,7 +23,6 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import ConfigError, UserError
-from big_align.types import Node
 
 OWN_NAMES = "source"
 """As `classes`: the names that a source has itself, such as those of its folders."""
@@ -204,44 +204,6 @@ def _fingerprint_joined(part: Part) -> dict[str, str]:
     """Returns what tells joined folders apart: what they say they were made from."""
     said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.joined.items()}
     return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in said.items()}
-
-
-def check_joined(part: Part, objective: Node) -> None:
-    """Checks what is joined against the objective that is to be trained with it.
-
-    Raises:
-      ConfigError: the clusters are missing or are as many as the class table has no rows, or
-        embeddings are not an image tower's features.
-      UserError: a folder is broken.
-    """
-    centers, path = objective.get("num_clusters"), part.joined.get("clusters")
-    if centers and not path:
-        raise ConfigError(
-            f"{part.where}.joined.clusters is missing: config.objective.name = "
-            f"{objective['name']!r} needs the folder that python -m big_align.tools.cluster wrote"
-        )
-    if centers:
-        index = read_index(Path(path), ("k", "labels_per_image"))
-        k, there = index["k"], index["labels_per_image"]
-        if k != centers:
-            raise ConfigError(
-                f"config.objective.num_clusters = {centers}, but {path} has {k} clusters: set it "
-                f"to {k}"
-            )
-        wanted = 1 if objective.get("loss") == "unicom" else objective.get("labels_per_image", 1)
-        if wanted > there:
-            raise ConfigError(
-                f"config.objective.labels_per_image = {wanted}, but {path} has {there} clusters an "
-                f"image: lower it, or cluster again with --labels_per_image={wanted}"
-            )
-    if path := part.joined.get("image_embedding"):
-        made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
-        if made_by.get("what", "features") != "features":
-            raise ConfigError(
-                f"{part.where}.joined.image_embedding = {path!r} holds each image's "
-                f"{made_by['what']}, not the features of an image tower: give "
-                "python -m big_align.tools.embed --what=features"
-            )
 
 
 def check_texts(part: Part, tokenizer: Any) -> None:

@@ -15,13 +15,6 @@ from big_align.objectives.mixing import MixedLabels
 from big_align.training import optimizers
 from big_align.training.checkpoint import Checkpointer
 
-GIVEN = (
-    *("model", "mesh", "source", "tokenizer", "batch_size", "rows", "seed", "objective"),
-    *("total_steps", "workdir", "read_only", "classes", "label_offset"),
-    *("train_source", "validation_source", "absent_source", "joins", "tagger"),
-)
-"""Arguments of components that come from elsewhere than their own node."""
-
 
 def complete_config(config: ConfigDict) -> ConfigDict:
     """Adds every argument that the components of a config leave at its default.
@@ -45,7 +38,7 @@ def complete_config(config: ConfigDict) -> ConfigDict:
         components += [(node, field, SOURCES) for field in fields if node.get(field)]
     for parent, field, table in components:
         if parent.get(field):
-            fill_defaults(lookup(parent[field].get("name"), table, field), parent[field], GIVEN)
+            fill_defaults(lookup(parent[field].get("name"), table, field), parent[field])
     for target, node in (
         (TrainLoader, config.data),
         (DualEncoder, config.model),
@@ -54,7 +47,7 @@ def complete_config(config: ConfigDict) -> ConfigDict:
         (optimizers.make_schedule, config.schedule),
         (optimizers.make_optimizer, config.optimizer),
     ):
-        fill_defaults(target, node, GIVEN)
+        fill_defaults(target, node)
     return config
 
 

@@ -1,16 +1,20 @@
 """Training starts from published or earlier weights: `config.init`."""
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from big_align.errors import WeightsMismatch
+from big_align.components.nodes import Node
+from big_align.data.precomputed.embedding_files import read_centers
+from big_align.data.precomputed.shard_files import read_index
+from big_align.errors import ConfigError, WeightsMismatch
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models import resize
+from big_align.row_tables import Table, place_centers
 from big_align.runs import workdir
 from big_align.runs.check import INIT
-from big_align.types import Node
 
 Flat = dict[str, np.ndarray]
 
@@ -94,6 +98,33 @@ def check_frozen(
                 f"{len(left)} of its arrays, {left[0]} the first: they would stay as they are "
                 f"drawn. Name a model that has them in config.init.all or config.init.image"
             )
+
+
+def start_tables(
+    folders: Node, tables: Mapping[str, Table], sizes: Mapping[str, int]
+) -> dict[str, Table]:
+    """Returns the tables of a fresh run, with the rows that `config.init` names for some.
+
+    Args:
+      folders: `config.init`; beside weights it names folders of centers, by table.
+      tables: freshly drawn.
+      sizes: rows of each without padding.
+
+    Raises:
+      ConfigError: the objective has no such table.
+      UserError: a folder has no centers, or not as many or wide as the table.
+    """
+    started = dict(tables)
+    for name, path in folders.items():
+        if name in INIT or not path:
+            continue
+        if name not in tables:
+            raise ConfigError(f"config.init.{name}: the objective has no table of {name}")
+        index = read_index(Path(path), ("k", "dim"))
+        centers = read_centers(Path(path), index["k"], index["dim"])
+        values = place_centers(centers, tables[name].values, sizes[name])
+        started[name] = tables[name]._replace(values=values)
+    return started
 
 
 def _belongs(name: str, part: str) -> bool:

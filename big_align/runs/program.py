@@ -8,12 +8,13 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from big_align.components.nodes import Node
 from big_align.devices.compiler_flags import choose_options
 from big_align.runs import build
 from big_align.training.flops import model_flops
 from big_align.training.state import TrainState, describe_state
 from big_align.training.step import compile_step, make_train_step, trace_step
-from big_align.types import Batch, Metrics, Node, Objective
+from big_align.types import Batch, Metrics, Objective
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,4 +83,4 @@ def load_table(
         restored = saved.restore({"tables": described.tables}, {}, step)
     if restored is None:
         raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
-    return np.asarray(restored["tables"][name].values)[: config.objective.num_clusters]
+    return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]

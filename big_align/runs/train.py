@@ -14,7 +14,11 @@ from big_align.distributed import agreement
 from big_align.evaluators.embedder import Embedder
 from big_align.runs import build, check
 from big_align.runs.evaluate import evaluate_all
-from big_align.runs.initial_weights import check_frozen, read_initial_weights
+from big_align.runs.initial_weights import (
+    check_frozen,
+    read_initial_weights,
+    start_tables,
+)
 from big_align.runs.program import Program, build_program
 from big_align.training.goodput import Clock, RunTime
 from big_align.training.loop import Loop, Schedule
@@ -32,7 +36,8 @@ def _start(config: Any, program: Program) -> TrainState:
     if report and jax.process_index() == 0:
         print("\n".join(report))
     state = replace_weights(program.create(), weights)
-    return state.replace(tables=build.start_tables(config, state.tables))
+    sizes = program.objective.table_sizes
+    return state.replace(tables=start_tables(config.init, state.tables, sizes))
 
 
 def _leave_description(workdir: str, config: Any, state: TrainState) -> None:
@@ -89,6 +94,7 @@ def run(
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(config, tokenizer)
     rows = sharding.process_rows(mesh, config.batch_size)
+    check.check_precomputed(config, objective)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         loader = stack.enter_context(build.build_train_loader(config, tokenizer, rows))

@@ -100,8 +100,8 @@ def _read_run(path: pathlib.Path) -> ConfigDict:
 
 def _find_temperature(objective: Objective, params: Params) -> float | None:
     """Returns what cosines are divided by; None where the objective compares none."""
-    scale = getattr(objective, "scale", None)
-    return float(1 / scale(params)) if scale else None
+    scale = objective.scale(params)
+    return None if scale is None else float(1 / scale)
 
 
 def _find_preprocessing(config: ConfigDict, size: int) -> Preprocessing:

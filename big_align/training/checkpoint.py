@@ -11,6 +11,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from big_align.components.nodes import Given
 from big_align.errors import CheckpointMismatch, MissingCheckpoint
 from big_align.training.state import TrainState
 
@@ -60,11 +61,11 @@ class Checkpointer:
 
     def __init__(
         self,
-        workdir: str,
+        workdir: Given[str],
         keep_last: int = 2,
         keep_every: int | None = None,
         folder: str | None = None,
-        read_only: bool = False,
+        read_only: Given[bool] = False,
     ):
         # Every process writes its part, so on several hosts this is storage that they share.
         self.folder = epath.Path(folder or os.path.join(os.path.abspath(workdir), "checkpoints"))

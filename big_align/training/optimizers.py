@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from big_align.components.nodes import Given
 from big_align.errors import UserError
 from big_align.types import Params
 
@@ -27,7 +28,7 @@ EXCLUDE = (
 
 
 def make_schedule(
-    total_steps: int,
+    total_steps: Given[int],
     learning_rate: float,
     decay: str = "linear",
     warmup_steps: int = 0,

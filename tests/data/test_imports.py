@@ -7,7 +7,10 @@ PROGRAM = """
 import sys
 import numpy as np
 import big_align.data
-from big_align.data import loader, tokenizers, prompts, record_source, vocabulary
+from big_align.data.labels import prompts
+from big_align.data.loading import loader
+from big_align.data.sources import record_source
+from big_align.data.text import tokenizers, vocabulary
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.sources.digits import digits_source, DIGIT_WORDS
 

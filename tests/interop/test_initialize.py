@@ -122,7 +122,7 @@ def test_a_run_starts_from_weights_and_continues_from_its_own(tmp_path):
     """With hardly any learning rate what a run saves is what it started from."""
     first = Run(tmp_path / "first", devices=1)
     assert first.wait() == 0, first.err
-    source = interop.load(tmp_path / "first").flat
+    source = big_align.load(tmp_path / "first").flat
     flags = ["--config.schedule.learning_rate=1e-30", "--config.schedule.warmup_steps=0"]
     workdir = tmp_path / "second"
     flags.append(f"--config.init.all={tmp_path / 'first'}")

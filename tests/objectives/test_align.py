@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from big_align.losses.contrastive import contrastive_loss
-from big_align.objectives.align import Align, Clip
+from big_align.objectives.align import Align
+from big_align.objectives.clip import Clip
 from tests import tiny
 
 
@@ -101,7 +102,7 @@ def test_all_texts_of_an_image_are_its_positives(devices):
     """By hand: the target of an image is spread over its texts; a text has one image."""
     objective = Align(tiny.make_model(), tiny.make_mesh(devices), label_smoothing=0.0)
     outputs, rows = several_texts()
-    directions = objective.directions({"temperature": jnp.float32(0.5)}, outputs, rows)
+    directions = objective.contrast(jnp.float32(2), outputs, rows)
 
     real = (np.asarray(rows["mask"])[:, None] & np.asarray(rows["text_mask"])[..., 0]).reshape(-1)
     owner = np.repeat(np.arange(16), 3)[real]

@@ -14,7 +14,7 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.align import Align
 from big_align.objectives.iclip import Iclip
-from big_align.objectives.unicl import Unicl
+from big_align.objectives.unicl import Unicl, distinguish_pairs
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 
@@ -134,7 +134,8 @@ def test_over_the_classes_of_the_batch_it_is_unicl_from_image_to_text(devices):
         return objective.loss(params, outputs, prepared, batch)
 
     def theirs(params, outputs):
-        return unicl.directions(params, outputs, batch)
+        labels = distinguish_pairs(batch["label"])
+        return unicl.contrast(unicl.scale(params), outputs, batch, labels)
 
     arrays = PARAMS, outputs
     assert_close(differentiate(ours, *arrays), differentiate(theirs, *arrays))

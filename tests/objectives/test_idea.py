@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from big_align import sharding
+from big_align.components.signatures import make
 from big_align.data.tags.tag_list import make_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.tag_recognition import LOSSES, tag_recognition_loss
-from big_align.objectives.align import Clip
+from big_align.objectives.clip import Clip
 from big_align.objectives.idea import Idea
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
@@ -27,7 +28,8 @@ COUNT = len(NAMES)
 def make_objective(devices=1, dropout=0.0, **options):
     model = tiny.make_model(group_size=2, dropout=dropout)
     options = {"decoder_width": 8} | options
-    return Idea(model, tiny.make_mesh(devices), TAGS, TOKENIZER, **options)
+    given = {"model": model, "mesh": tiny.make_mesh(devices), "tags": TAGS, "tokenizer": TOKENIZER}
+    return make(Idea, options, "config.objective", **given)
 
 
 def draw_tags(size, seed=3):
@@ -135,13 +137,13 @@ def test_loss_is_the_plain_formula_of_the_texts_that_exist(options, texts):
     """Sliced: neither padding nor texts that do not exist are there at all."""
     objective, params, state, batch, outputs = encoded(masked=2, texts=texts, **options)
     loss, metrics = jax.jit(objective.loss)(params, outputs, None, batch)
-    given, found = objective._find(batch, outputs["logits"])
+    given, found = objective.recognition.finder.find(batch, outputs["logits"])
     new = np.asarray(found.any(axis=1))
     assert 0 < new[:14].sum() < 14 and not new[14:].any()
 
     ztxt = np.asarray(outputs["ztxt"]).reshape(16, -1, outputs["ztxt"].shape[-1])
     exists = np.ones((16, 1), bool) if not texts else np.asarray(batch["text_mask"]).any(-1)
-    if objective.tag_texts is not None:
+    if objective.recognition.finder.written is not None:
         exists = np.concatenate([exists, new[:, None]], axis=1)
     exists &= np.asarray(batch["mask"])[:, None]
     directions = contrastive_loss(
@@ -166,7 +168,7 @@ def test_texts_that_do_not_exist_take_no_part(devices):
     """Whatever their embedding is, value and gradient stay, and it gets none itself."""
     _, params, state, batch, outputs = encoded()
     objective = make_objective(devices)
-    new = objective._find(batch, outputs["logits"])[1].any(axis=1)
+    new = objective.recognition.finder.find(batch, outputs["logits"])[1].any(axis=1)
     assert new.any() and not new.all()
     other = jnp.roll(outputs["zimg"], 3, axis=0)
     moved = outputs | {
@@ -186,7 +188,7 @@ def test_texts_that_do_not_exist_take_no_part(devices):
 def test_a_new_text_is_that_of_the_tags(retain):
     """Its embedding is that of a caption with the same words."""
     objective, params, state, batch, outputs = encoded(retain=retain)
-    given, found = objective._find(batch, outputs["logits"])
+    given, found = objective.recognition.finder.find(batch, outputs["logits"])
     rows = np.flatnonzero(found.any(axis=1))
     chosen = np.asarray(found | given if retain else found)[rows]
     sentences = []
@@ -206,7 +208,8 @@ def test_a_new_text_is_that_of_the_tags(retain):
 def test_devices_and_microbatches_change_nothing(head, texts):
     def run(devices, microbatches=1):
         objective = make_objective(devices, head=head)
-        objective.recognizer = objective.recognizer.clone(
+        recognition = objective.recognition
+        recognition.head = recognition.head.clone(
             **{"dropout": 0.0} if head == "ml_decoder" else {}
         )
         params, state = make_params(objective)
@@ -226,13 +229,14 @@ def test_gradient_is_that_of_finite_differences():
     objective, params, _, batch, outputs = encoded()
     loss = jax.jit(lambda x, p: objective.loss(p, x, None, batch)[0])
     grads = jax.grad(loss)(outputs, params)
-    found = objective._find(batch, outputs["logits"])[1]
+    find = objective.recognition.finder.find
+    found = find(batch, outputs["logits"])[1]
     rng, step = np.random.default_rng(0), 1e-3
     for name, grad in grads.items():
         way = jnp.float32(rng.choice([-1.0, 1.0], grad.shape))
         ahead, back = ({**outputs, name: outputs[name] + s * step * way} for s in (1, -1))
         for moved in (ahead, back):
-            np.testing.assert_array_equal(objective._find(batch, moved["logits"])[1], found)
+            np.testing.assert_array_equal(find(batch, moved["logits"])[1], found)
         slope = (loss(ahead, params) - loss(back, params)) / (2 * step)
         np.testing.assert_allclose((grad * way).sum(), slope, rtol=2e-2, atol=2e-3)
 
@@ -285,7 +289,7 @@ def test_recognition_reads_its_head_in_evaluation_mode(head):
     np.testing.assert_array_equal(features, objective.image_features(params, state, batch))
     logits = objective.recognize(params, state, batch)
     read = tokens if head == "ml_decoder" else features
-    expected = objective.recognizer.apply({"params": params["recognizer"]}, read)
+    expected = objective.recognition.head.apply({"params": params["recognizer"]}, read)
     np.testing.assert_allclose(logits, expected, atol=1e-6)
     assert logits.shape == (16, COUNT) and np.std(logits, axis=0).min() > 0
 

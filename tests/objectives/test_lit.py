@@ -11,7 +11,7 @@ import pytest
 
 from big_align import sharding
 from big_align.models.vit import ViT
-from big_align.objectives.align import Clip
+from big_align.objectives.clip import Clip
 from big_align.objectives.lit import Lit
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state

@@ -10,7 +10,7 @@ import pytest
 from big_align import sharding
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
-from big_align.objectives.align import Clip
+from big_align.objectives.clip import Clip
 from big_align.objectives.unicl import DIRECTIONS, Unicl, distinguish_pairs
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
@@ -152,8 +152,8 @@ def test_permutation_permutes_gradients():
 def test_several_texts_carry_the_label_of_their_image(devices):
     """By hand: a row of either softmax spreads its target over the real ones of its label."""
     outputs, batch = draw_outputs(texts=(3,)), draw_batch(masked=3, texts=(3,))
-    params = {"log_scale": jnp.log(jnp.float32(5))}
-    directions = make_objective(devices).directions(params, outputs, batch)
+    labels = distinguish_pairs(batch["label"])
+    directions = make_objective(devices).contrast(jnp.float32(5), outputs, batch, labels)
 
     real = (np.asarray(batch["mask"])[:, None] & np.asarray(batch["text_mask"])[..., 0]).ravel()
     label = np.asarray(distinguish_pairs(batch["label"]))

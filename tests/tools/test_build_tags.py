@@ -11,7 +11,7 @@ from big_align.components import tables
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.data.tags.tag_list import read_tag_list
 from big_align.errors import ConfigError
-from big_align.objectives.align import Clip
+from big_align.objectives.clip import Clip
 from big_align.runs import build, check
 from big_align.tools import build_tags
 from tests import tiny_config

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from big_align.components.nodes import Given
 from big_align.data import examples, randomness
 from big_align.data.images import image_ops, image_workers
 from big_align.data.labels import label_check
@@ -94,9 +95,9 @@ class TrainLoader:
         source: examples.Source,
         transform: str,
         tokenizer: tokenizers.Tokenizer,
-        batch_size: int,
+        batch_size: Given[int],
         rows: Int[np.ndarray, " r"] | None = None,
-        seed: int = 0,
+        seed: Given[int] = 0,
         window: int = 2**17,
         max_broken_share: float = 0.01,
         num_threads: int | None = None,
@@ -107,7 +108,7 @@ class TrainLoader:
         classes: ClassList | None = None,
         templates: tuple[str, ...] | None = None,
         describe_classes: bool = False,
-        label_offset: int = 0,
+        label_offset: Given[int] = 0,
         joins: Mapping[str, Join] = types.MappingProxyType({}),
         tagger: Tagger | None = None,
         captions_used: int | None = None,

@@ -1,0 +1,47 @@
+"""CLIP (Radford et al. 2021): cosines times exp(tau), and the mean of both directions."""
+
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.composed import ComposedObjective
+from big_align.objectives.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.encoders import TwoTowers
+from big_align.objectives.temperature import LogScale
+from big_align.types import Batch, Metrics, Outputs, Params
+
+
+class Clip(ComposedObjective):
+    """Trains by softmax in both directions.
+
+    Args:
+      model: the dual encoder.
+      mesh: over which the loss is computed.
+      temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
+      min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
+      label_smoothing: share of the target spread over the batch.
+      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        mesh: Mesh,
+        temperature: float = 0.07,
+        min_temperature: float = 0.01,
+        label_smoothing: float = 0.0,
+        keep_logits_bytes: int = KEEP_LOGITS_BYTES,
+    ):
+        super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
+
+    def loss(
+        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the mean of the directions."""
+        scale = self.scale(params)
+        directions = self.contrast(scale, outputs, batch)
+        return sum(directions) / 2, describe_directions(directions, scale)

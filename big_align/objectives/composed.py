@@ -1,0 +1,107 @@
+"""What objectives are composed of: an encoder, perhaps a temperature, and a loss of their own."""
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.encoders import Encoder
+from big_align.objectives.temperature import Divisor, LogScale
+from big_align.types import Batch, ModelState, Outputs, Params
+
+
+class ComposedObjective:
+    """Every verb of `types.Objective` but the loss, by an encoder and a temperature.
+
+    The parameters are a dictionary: `model` holds the dual encoder's, the temperature has its own,
+    and objectives add theirs beside them.
+
+    Args:
+      encoder: encodes a batch.
+      mesh: over which the loss is computed.
+      temperature: of the cosines; None where none is learned.
+    """
+
+    takes_views = False
+    table_sizes: Mapping[str, int] = types.MappingProxyType({})
+
+    def __init__(
+        self, encoder: Encoder, mesh: Mesh, temperature: Divisor | LogScale | None = None
+    ):
+        self.encoder = encoder
+        self.mesh = mesh
+        self.temperature = temperature
+
+    @property
+    def model(self) -> DualEncoder:
+        """The dual encoder."""
+        return self.encoder.model
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Paths of parameters that the optimizer has to leave alone."""
+        return self.encoder.frozen
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the parameters of the encoder and the temperature."""
+        params, model_state = self.encoder.init(rng, batch)
+        own = {} if self.temperature is None else self.temperature.init()
+        return params | own, model_state
+
+    def scale(self, params: Params) -> Float[Array, ""] | None:
+        """Returns what the cosines are multiplied with; None where that is not learned."""
+        return None if self.temperature is None else self.temperature.scale(params)
+
+    def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
+        """Needs no precomputed fields, and takes any."""
+
+    def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
+        """Needs no fields of a batch that only precomputed folders have."""
+        return {}
+
+    def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
+        """Leaves the batch as the loader made it."""
+        return batch
+
+    def init_tables(self, rng: PRNGKeyArray) -> Mapping[str, Array]:
+        """There are no tables beside the parameters."""
+        return {}
+
+    def draw(self, tables: Mapping[str, Any], batch: Batch, rng: PRNGKeyArray) -> dict[str, Any]:
+        """Without tables there is nothing to draw."""
+        return {}
+
+    def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
+        """Nothing is shared between the examples."""
+        return None
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Encodes a (micro-)batch; see the encoder."""
+        return self.encoder.encode(params, model_state, batch, rng)
+
+    def project(self, params: Params) -> Params:
+        """Keeps the temperature within its bound."""
+        return params if self.temperature is None else self.temperature.project(params)
+
+    def image_features(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns the pooled features of the image tower, in evaluation mode."""
+        return self.encoder.image_features(params, model_state, batch)
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length image embeddings, in evaluation mode."""
+        return self.encoder.embed_image(params, model_state, batch)
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length text embeddings, in evaluation mode."""
+        return self.encoder.embed_text(params, model_state, batch)

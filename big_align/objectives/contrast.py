@@ -1,0 +1,115 @@
+"""The contrastive term: images classified over the batch's texts, and texts over its images."""
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+from big_align.objectives.encoders import real_texts
+from big_align.types import Batch, Metrics, Outputs
+
+KEEP_LOGITS_BYTES = 2**28
+"""Logits of a device are kept for the backward pass when they fit in this many bytes."""
+
+
+class Contrast:
+    """Softmax in both directions over the pairs of a batch, gathered from every device.
+
+    Args:
+      mesh: over which it is computed.
+      label_smoothing: share of the target that is spread over the batch.
+      negative_share: share of the batch that takes part in each softmax (ALIGN Table 8: 50%, 25%).
+        The batch is cut into 1 / negative_share groups that do not see each other; the paper does
+        not say how it drops negatives.
+      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        label_smoothing: float = 0.0,
+        negative_share: float = 1.0,
+        keep_logits_bytes: int = KEEP_LOGITS_BYTES,
+    ):
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
+        if not 0 < negative_share <= 1 or round(1 / negative_share) * negative_share != 1:
+            raise ValueError(f"negative_share = {negative_share} is not 1, 1/2, 1/4, ...")
+        self._mesh = mesh
+        self._label_smoothing = label_smoothing
+        self._groups = round(1 / negative_share)
+        self.keep_logits_bytes = keep_logits_bytes
+
+    def __call__(
+        self,
+        scale: Float[Array, ""],
+        outputs: Outputs,
+        batch: Batch,
+        label: Int[Array, " b"] | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Computes both directions.
+
+        Args:
+          scale: what the cosines are multiplied with.
+          outputs: `zimg` and `ztxt`.
+          batch: `mask`, and `text_mask` where there are several texts an image.
+          label: of the image and the texts of each row; equal ones are positive for each other, in
+            equal shares. By default those of one row are.
+
+        Returns:
+          The image-to-text and the text-to-image loss, each a mean over the batch.
+        """
+        if label is None and batch["text_mask"].ndim > 2:
+            # Where image i and text i are all there is, no label says the same and saves sorting.
+            label = jnp.arange(len(batch["mask"]))
+        rows = {k: outputs[k] for k in ("zimg", "ztxt")}
+        rows |= {"image_mask": batch["mask"], "text_mask": real_texts(batch)}
+        if label is not None:
+            rows["label"] = label
+        # Every group takes each `groups`-th row, so that it has rows on every device.
+        rows = {k: x.reshape(-1, self._groups, *x.shape[1:]) for k, x in rows.items()}
+        pairs = [
+            self._contrast(scale, **{k: x[:, group] for k, x in rows.items()})
+            for group in range(self._groups)
+        ]
+        image_to_text, text_to_image = (sum(x) / self._groups for x in zip(*pairs, strict=True))
+        return image_to_text, text_to_image
+
+    def _contrast(
+        self,
+        scale: Float[Array, ""],
+        *,
+        zimg: Float[Array, "b d"],
+        ztxt: Float[Array, "b *k d"],
+        image_mask: Bool[Array, " b"],
+        text_mask: Bool[Array, "b *k"],
+        label: Int[Array, " b"] | None = None,
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        texts = text_mask.size // len(text_mask)  # of an image
+        return blockwise_contrastive_loss(
+            zimg,
+            ztxt.reshape(-1, ztxt.shape[-1]),
+            scale,
+            image_mask=image_mask,
+            text_mask=text_mask.reshape(-1),
+            image_label=label,
+            text_label=None if label is None else jnp.repeat(label, texts),
+            label_smoothing=self._label_smoothing,
+            mesh=self._mesh,
+            keep_logits_bytes=self.keep_logits_bytes,
+        )
+
+
+def describe_directions(
+    directions: tuple[Float[Array, ""], Float[Array, ""]], scale: Float[Array, ""]
+) -> Metrics:
+    """Returns the metrics of both directions and the temperature."""
+    image_to_text, text_to_image = directions
+    return {
+        "image_to_text_loss": image_to_text,
+        "text_to_image_loss": text_to_image,
+        "temperature": 1 / scale,
+    }

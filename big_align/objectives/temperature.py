@@ -1,0 +1,78 @@
+"""The temperature of a softmax over cosines: a divisor as in ALIGN, or a logarithm as in CLIP.
+
+Either is one parameter, bounded by projection after each update: a clip inside of the loss would
+stop its gradient for good.
+"""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from big_align.types import Params
+
+
+def check_bounds(temperature: float, min_temperature: float) -> None:
+    """Checks the initial value of a temperature against its bound.
+
+    Raises:
+      ValueError: it is below the bound, or the bound is not positive.
+    """
+    if not 0 < min_temperature <= temperature:
+        raise ValueError(
+            f"temperature = {temperature} must be at least min_temperature = "
+            f"{min_temperature}, which must be positive"
+        )
+
+
+class Divisor:
+    """Cosines are divided by a temperature (ALIGN §4.1); the parameter is `temperature`.
+
+    Args:
+      temperature: initial value.
+      min_temperature: lower bound.
+      learned: False keeps the initial value, and there is no parameter.
+    """
+
+    def __init__(self, temperature: float, min_temperature: float, learned: bool = True):
+        check_bounds(temperature, min_temperature)
+        self._initial, self._minimum, self._learned = temperature, min_temperature, learned
+
+    def init(self) -> Params:
+        """Makes the parameter."""
+        return {"temperature": jnp.float32(self._initial)} if self._learned else {}
+
+    def scale(self, params: Params) -> Float[Array, ""]:
+        """Returns what the cosines are multiplied with."""
+        return 1 / jnp.asarray(params.get("temperature", self._initial), jnp.float32)
+
+    def project(self, params: Params) -> Params:
+        """Moves the temperature back above its bound."""
+        if not self._learned:
+            return params
+        return {**params, "temperature": jnp.maximum(params["temperature"], self._minimum)}
+
+
+class LogScale:
+    """Cosines are multiplied by exp(tau) (CLIP §2.3, UniCL §3.2); the parameter is `log_scale`.
+
+    Args:
+      temperature: initial value of exp(-tau).
+      min_temperature: lower bound of exp(-tau).
+    """
+
+    def __init__(self, temperature: float, min_temperature: float):
+        check_bounds(temperature, min_temperature)
+        self._initial, self._maximum = -math.log(temperature), -math.log(min_temperature)
+
+    def init(self) -> Params:
+        """Makes the parameter, tau."""
+        return {"log_scale": jnp.float32(self._initial)}
+
+    def scale(self, params: Params) -> Float[Array, ""]:
+        """Returns exp(tau)."""
+        return jnp.exp(params["log_scale"])
+
+    def project(self, params: Params) -> Params:
+        """Moves tau back below its bound."""
+        return {**params, "log_scale": jnp.minimum(params["log_scale"], self._maximum)}

@@ -1,0 +1,73 @@
+"""What the program hands to components, by the name of the parameter that asks for it.
+
+A component says in its signature what it needs (`signatures.list_given`). To hand over something
+new, add a line to `PROVIDERS`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from big_align.components.models import build_model
+from big_align.components.nodes import Node
+from big_align.components.signatures import list_given
+from big_align.data.labels.classes import ClassList
+from big_align.errors import ConfigError
+from big_align.runs import dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What providers make things of.
+
+    Attributes:
+      config: the config of the run.
+      tokenizer: built from it.
+      mesh: the devices; None where nothing is placed.
+    """
+
+    config: Node
+    tokenizer: Any
+    mesh: Mesh | None = None
+
+
+def read_classes(context: Context) -> ClassList:
+    """Reads the classes of the training data.
+
+    Raises:
+      ConfigError: there are none.
+    """
+    classes = dataset.all_classes(dataset.read_parts(context.config))
+    if classes is None:
+        raise ConfigError(
+            f"config.objective.name = {context.config['objective']['name']!r} needs classes: name "
+            "a class list in config.data.classes, or in a part of config.data.mixture"
+        )
+    return classes
+
+
+PROVIDERS: dict[str, Callable[[Context], Any]] = {
+    "model": lambda context: build_model(context.config),
+    "mesh": lambda context: context.mesh,
+    "tokenizer": lambda context: context.tokenizer,
+    "classes": read_classes,
+    "num_classes": lambda context: len(read_classes(context)),
+    "tags": lambda context: dataset.read_tags(context.config, context.tokenizer),
+}
+"""Functions of the config, by the name of a parameter."""
+
+
+def provide(target: Any, context: Context) -> dict[str, Any]:
+    """Makes what a component is given, by name.
+
+    Args:
+      target: a function or class.
+      context: of the run.
+
+    Raises:
+      ConfigError: the config lacks what a provider needs.
+    """
+    wanted = list_given(target)
+    return {name: make(context) for name, make in PROVIDERS.items() if name in wanted}
