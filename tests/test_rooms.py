@@ -1,0 +1,111 @@
+"""The shape of the house: what imports what, how large things are, and that names are taken once."""
+
+import ast
+import collections
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "big_align"
+MOST_LINES, MOST_PARAMETERS, MOST_MODULES = 350, 12, 15
+
+
+def name_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imports(tree):
+    """What a module imports of the package, inside of functions too."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in MODULES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & MODULES.keys()
+
+
+def room_of(name):
+    """A module is in the room of its folder; one at the top is a room of its own."""
+    return name if MODULES[name].parent == PACKAGE else name.rpartition(".")[0]
+
+
+def find_circle(graph):
+    """Returns a list of nodes each of which leads to the next, and the last to the first."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node) :]
+        if node in done:
+            return None
+        path.append(node)
+        circle = next(filter(None, map(visit, sorted(graph.get(node, ())))), None)
+        path.pop()
+        done.add(node)
+        return circle
+
+    return next(filter(None, map(visit, sorted(graph))), None)
+
+
+def test_a_circle_is_found():
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert find_circle({"a": {"b", "c"}, "b": {"c"}}) is None
+
+
+def test_modules_import_no_circle():
+    assert find_circle({name: imports(tree) for name, tree in TREES.items()}) is None
+
+
+def test_rooms_import_no_circle():
+    rooms = collections.defaultdict(set)
+    for name, tree in TREES.items():
+        for other in imports(tree):
+            # A face hands on the names of its own room.
+            if MODULES[other].name != "__init__.py" and MODULES[name].name != "__init__.py":
+                rooms[room_of(name)].add(room_of(other))
+    assert find_circle({room: others - {room} for room, others in rooms.items()}) is None
+
+
+def test_what_trains_names_no_objective_and_no_config():
+    """Below the rooms where objects are built there are arguments, and no knowledge of names."""
+    for name, tree in TREES.items():
+        if name.startswith("big_align.training."):
+            rooms = {each.split(".")[1] for each in imports(tree)}
+            assert not rooms & {"objectives", "evaluators", "runs", "data", "models"}, name
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_is_too_large(name):
+    assert len(MODULES[name].read_text().splitlines()) <= MOST_LINES
+    for function in functions(TREES[name]):
+        arguments = function.args
+        names = [x.arg for x in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        assert len(set(names) - {"self", "cls"}) <= MOST_PARAMETERS, function.name
+
+
+def test_a_room_holds_about_a_dozen_modules():
+    rooms = collections.Counter(path.parent for path in MODULES.values())
+    large = {str(room.relative_to(ROOT)): count - 1 for room, count in rooms.items()}
+    assert {room: count for room, count in large.items() if count > MOST_MODULES} == {}
+
+
+def test_a_public_class_has_a_name_of_its_own():
+    where = collections.defaultdict(list)
+    for name, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(name)
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
