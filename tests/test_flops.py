@@ -16,13 +16,13 @@ from big_align.losses.blockwise_supervised_contrastive import (
 )
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.models.bert import Bert
-from big_align.models.depthwise import depthwise_conv
 from big_align.models.efficientnet import EfficientNet
+from big_align.models.parts.depthwise import depthwise_conv
 from big_align.models.resnet import ResNet
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.objectives.align import Align
-from big_align.objectives.class_texts import ClassTexts
+from big_align.objectives.parts.class_texts import ClassTexts
 from big_align.training import flops
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state

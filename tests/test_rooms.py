@@ -1,4 +1,4 @@
-"""The shape of the house: what imports what, how large things are, and that names are taken once."""
+"""The structure of the package: what imports what, how large things are, names that are unique."""
 
 import ast
 import collections

@@ -10,12 +10,12 @@ import pytest
 from jaxtyping import Array
 
 from big_align import sharding
-from big_align.models import transformer
 from big_align.models.bert import Bert
-from big_align.models.convolution import Convolution
 from big_align.models.efficientnet import EfficientNet
-from big_align.models.layers import Dense
 from big_align.models.ml_decoder import MLDecoder
+from big_align.models.parts import transformer
+from big_align.models.parts.convolution import Convolution
+from big_align.models.parts.layers import Dense
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from tests import tiny

@@ -30,7 +30,7 @@ from big_align.objectives.align import Align
 from big_align.runs import build
 
 
-class Encoder(NamedTuple):
+class SourceEncoder(NamedTuple):
     """An image encoder, ready to embed.
 
     Attributes:
@@ -52,7 +52,7 @@ class Encoder(NamedTuple):
 
 def make_encoder(
     pretrained: Pretrained, what: str, transform: str | None, batch_size: int
-) -> Encoder:
+) -> SourceEncoder:
     """Makes an encoder of images of a model.
 
     Args:
@@ -89,7 +89,7 @@ def make_encoder(
             f"the model cannot take images {list(shape)} as transform {transform!r} makes them "
             f"(its own are {pretrained.image_size} pixels): {str(error).splitlines()[0]}"
         ) from error
-    return Encoder(
+    return SourceEncoder(
         _place(objective, mesh, batch_size, params, state),
         shape, transform, what, dim, _digest(pretrained.flat),
     )  # fmt: skip
@@ -196,7 +196,7 @@ class KeyedShards:
 
 
 def embed_source(
-    encoder: Encoder,
+    encoder: SourceEncoder,
     source: Source,
     folder: pathlib.Path,
     dtype: str = "float16",
@@ -256,7 +256,7 @@ def embed_source(
 
 
 def _embed(
-    encoder: Encoder, source: Source, dtype: str, max_broken_share: float, bar: tqdm
+    encoder: SourceEncoder, source: Source, dtype: str, max_broken_share: float, bar: tqdm
 ) -> Iterator[Float[np.ndarray, "_ d"]]:
     """Yields the rows of a source batch by batch; those of broken images are zeros."""
     embedder = encoder.embedder

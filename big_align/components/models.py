@@ -2,11 +2,11 @@
 
 import flax.linen as nn
 
-from big_align.components.nodes import Node
 from big_align.components.signatures import lookup, make, without
 from big_align.components.tables import TOWERS
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
+from big_align.nodes import Node
 
 
 def build_tower(node: Node, part: str, where: str) -> nn.Module:

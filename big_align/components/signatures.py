@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from beartype.door import is_bearable
 from ml_collections import ConfigDict, config_dict
 
-from big_align.components.nodes import GIVEN, Node
 from big_align.errors import ConfigError
+from big_align.nodes import GIVEN, Node
 
 
 def suggest(word: str, known: typing.Iterable[str]) -> str:

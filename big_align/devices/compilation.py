@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from big_align.components.nodes import Node
 from big_align.errors import ConfigError
+from big_align.nodes import Node
 
 
 def use_cache(folder: str | None) -> None:

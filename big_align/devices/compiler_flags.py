@@ -14,8 +14,8 @@ Sources:
 
 from jax.sharding import Mesh
 
-from big_align.components.nodes import Node
 from big_align.devices.chips import find_chip
+from big_align.nodes import Node
 
 Options = dict[str, str | int | float | bool]
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
@@ -26,6 +25,7 @@ from big_align.evaluators.linear_probe import rate, search_strength
 from big_align.evaluators.logistic_regression import LogisticRegression
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import embed_classes
+from big_align.nodes import Node
 
 MAX_HELD_OUT = 4
 """So many images a class, and no more than the shots, choose the strength of regularization."""

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
@@ -21,6 +20,7 @@ from big_align.evaluators.tag_scores import (
     share,
 )
 from big_align.evaluators.tag_truth import check_tags, mark_tags, recognize
+from big_align.nodes import Node
 from big_align.types import Objective
 
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import VERBS, check_classes, check_what, read_features
+from big_align.nodes import Node
 
 NOWHERE = np.iinfo(np.int32).max
 """The rank where no candidate is of the right class."""

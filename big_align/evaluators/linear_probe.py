@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
@@ -23,6 +22,7 @@ from big_align.evaluators.features import (
 )
 from big_align.evaluators.logistic_regression import LogisticRegression
 from big_align.evaluators.scores import OF_SEVERAL_LABELS, Score, lookup_score
+from big_align.nodes import Node
 
 STEPS, DECADES = 8, 6
 """Strengths are 10^(i / STEPS) from 10^-DECADES to 10^DECADES."""

@@ -3,7 +3,6 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-from big_align.components.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
@@ -12,6 +11,7 @@ from big_align.data.loading.loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.nodes import Node
 
 
 def embed_classes(

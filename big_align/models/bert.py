@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_block
-from big_align.models import attention, layers, transformer
+from big_align.models.parts import attention, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -20,7 +20,7 @@ PADDING_POSITION = 1
 """RoBERTa numbers positions like token ids: behind that of padding."""
 
 
-class Block(nn.Module):
+class BertBlock(nn.Module):
     """Transformer block with normalization after the residual sums.
 
     Args:
@@ -128,7 +128,7 @@ class Bert(nn.Module):
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
 
-        block_class, sizes = Block, self.resolved
+        block_class, sizes = BertBlock, self.resolved
         if self.remat:
             block_class = remat_block(block_class, train=3)
         for i in range(sizes["depth"]):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_block
-from big_align.models import layers, transformer
+from big_align.models.parts import layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads; named after the image towers they were published with
     "b": (512, 12, 2048, 8),
@@ -87,7 +87,7 @@ class ClipText(nn.Module):
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
         """
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
-        block_class, sizes = transformer.Block, self.resolved
+        block_class, sizes = transformer.TransformerBlock, self.resolved
         if self.remat:
             block_class = remat_block(block_class, train=3)
         for i in range(sizes["depth"]):

@@ -8,9 +8,9 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from big_align.devices.rematerialization import remat_block
-from big_align.models import layer_weights, layers
-from big_align.models.convolution import Convolution
-from big_align.models.depthwise import depthwise_conv
+from big_align.models.parts import layer_weights, layers
+from big_align.models.parts.convolution import Convolution
+from big_align.models.parts.depthwise import depthwise_conv
 
 VARIANTS = {  # width, depth, dropout before the classifier
     "b0": (1.0, 1.0, 0.2),
@@ -50,7 +50,7 @@ def scale_channels(channels: int, width: float) -> int:
     return rounded + 8 if rounded < 0.9 * scaled else rounded
 
 
-class Block(nn.Module):
+class InvertedBlock(nn.Module):
     """Mobile inverted bottleneck: expand, depthwise convolution, squeeze and excite, project.
 
     Args:
@@ -204,7 +204,7 @@ class EfficientNet(nn.Module):
         )
         x = nn.swish(norm(name="stem_norm")(stem(image), train))
 
-        block_class = remat_block(Block, train=2) if self.remat else Block
+        block_class = remat_block(InvertedBlock, train=2) if self.remat else InvertedBlock
         for i, settings in enumerate(self._block_settings()):
             block = block_class(**settings, norm=norm, dtype=self.dtype, name=f"block_{i:02d}")
             x = block(x, train)

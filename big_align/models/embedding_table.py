@@ -5,7 +5,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models import transformer
+from big_align.models.parts import transformer
 
 
 class EmbeddingTable(nn.Module):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from big_align.models import attention, layer_weights, layers
+from big_align.models.parts import attention, layer_weights, layers
 
 
 class CrossAttention(nn.Module):

@@ -8,8 +8,8 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from big_align.devices.rematerialization import remat_block
-from big_align.models import layers
-from big_align.models.convolution import Convolution
+from big_align.models.parts import layers
+from big_align.models.parts.convolution import Convolution
 
 VARIANTS = {  # block, blocks of each stage
     "18": ("basic", (2, 2, 2, 2)),
@@ -24,7 +24,7 @@ EXPANSION = {"basic": 1, "bottleneck": 4}
 _conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1.
 
     Args:
@@ -139,7 +139,7 @@ class ResNet(nn.Module):
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
 
         kind, depths = self.resolved["kind"], self.stage_depths
-        block_class = remat_block(Block, train=2) if self.remat else Block
+        block_class = remat_block(ResidualBlock, train=2) if self.remat else ResidualBlock
         last = max(sum(depths) - 1, 1)
         for stage, depth in enumerate(depths):
             for i in range(depth):

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_block
-from big_align.models import attention, layers
+from big_align.models.parts import attention, layers
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -122,7 +122,7 @@ class WindowAttention(nn.Module):
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
-class Block(nn.Module):
+class SwinBlock(nn.Module):
     """Transformer block whose attention sees a window, with normalization before each branch.
 
     Args:
@@ -274,7 +274,7 @@ class Swin(nn.Module):
         x = self._embed(image)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
 
-        block_class = remat_block(Block, train=2) if self.remat else Block
+        block_class = remat_block(SwinBlock, train=2) if self.remat else SwinBlock
         number, last = 0, max(sum(depths) - 1, 1)
         for stage, depth in enumerate(depths):
             if stage:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from big_align.devices.rematerialization import remat_block
-from big_align.models import layers, transformer
+from big_align.models.parts import layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -147,7 +147,7 @@ class ViT(nn.Module):
             x = layers.layer_norm(self.layer_norm_eps, self.dtype, "input_norm")(x)
         angles = self._angles(image) if self.positions == "rotary" else None
 
-        block_class, sizes = transformer.Block, self.resolved
+        block_class, sizes = transformer.TransformerBlock, self.resolved
         if self.remat:
             block_class = remat_block(block_class, train=3)
         for i in range(sizes["depth"]):

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align.components.nodes import Given
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
-from big_align.models import layers
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.objectives.composed import ComposedObjective
-from big_align.objectives.encoders import ImageTower
-from big_align.objectives.temperature import LogScale, check_bounds
+from big_align.models.parts import layers
+from big_align.nodes import Given
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.encoders import ImageTower
+from big_align.objectives.parts.temperature import LogScale, check_bounds
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 CLASSIFIERS = ("linear", "cosine")

@@ -17,11 +17,11 @@ from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.classification import labeled_rows
 from big_align.losses.contrastive import compute_logits
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.class_texts import ClassTexts, tokenize_classes
-from big_align.objectives.composed import ComposedObjective
-from big_align.objectives.contrast import KEEP_LOGITS_BYTES, describe_directions
-from big_align.objectives.encoders import TwoTowers, real_texts
-from big_align.objectives.temperature import LogScale
+from big_align.objectives.parts.class_texts import ClassTexts, tokenize_classes
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, describe_directions
+from big_align.objectives.parts.encoders import TwoTowers, real_texts
+from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 TEXT_TO_IMAGE = ("captions", "none", "all")

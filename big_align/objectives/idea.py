@@ -32,12 +32,12 @@ from big_align.losses.tag_recognition import (
 )
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.ml_decoder import MLDecoder
-from big_align.objectives.composed import ComposedObjective
-from big_align.objectives.contrast import Contrast, describe_directions
 from big_align.objectives.cross_entropy import make_classifier
-from big_align.objectives.encoders import Encoder, TwoTowers, flatten_texts, real_texts
-from big_align.objectives.tag_texts import TagTexts
-from big_align.objectives.temperature import LogScale
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.contrast import Contrast, describe_directions
+from big_align.objectives.parts.encoders import Encoder, TwoTowers, flatten_texts, real_texts
+from big_align.objectives.parts.tag_texts import TagTexts
+from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 HEADS = ("ml_decoder", "cls")

@@ -17,8 +17,8 @@ from big_align.errors import ConfigError, UserError
 from big_align.losses.cluster_discrimination import LOSSES
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.composed import ComposedObjective
-from big_align.objectives.encoders import ProjectedImageTower
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.encoders import ProjectedImageTower
 from big_align.row_tables import Drawn, Table, draw_rows, init_values
 from big_align.types import Batch, Metrics, Outputs, Params
 

@@ -18,10 +18,10 @@ from big_align.errors import UserError
 from big_align.losses.blockwise_supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
-from big_align.models import layers
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.objectives.composed import ComposedObjective
-from big_align.objectives.encoders import Encoder
+from big_align.models.parts import layers
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.encoders import Encoder
 from big_align.objectives.unicl import distinguish_pairs
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 

@@ -21,10 +21,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.composed import ComposedObjective
-from big_align.objectives.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
-from big_align.objectives.encoders import TwoTowers
-from big_align.objectives.temperature import LogScale
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.parts.encoders import TwoTowers
+from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, Outputs, Params
 
 DIRECTIONS = ("both", "image_to_text", "text_to_image")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from big_align.planning import replica_groups
 from big_align.planning.executed import Run, walk
-from big_align.planning.hlo import Program
+from big_align.planning.hlo import HloProgram
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 COMPUTE = ("fusion", "dot", "convolution", "custom-call")
@@ -43,7 +43,7 @@ class Collective:
     overlapped: int = 0
 
 
-def list_collectives(program: Program, places: Sequence[int]) -> list[Collective]:
+def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collective]:
     """Lists the collectives of a program, the largest first.
 
     Args:

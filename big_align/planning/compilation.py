@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class CompiledStep:
     """A step that was compiled, or that does not fit.
 
     Attributes:
@@ -66,7 +66,7 @@ class Program:
     xla_bytes: float | None = None
 
 
-def compile_step(request: Request) -> Program:
+def compile_step(request: Request) -> CompiledStep:
     """Compiles a step.
 
     Raises:
@@ -86,16 +86,16 @@ def compile_step(request: Request) -> Program:
             raise RuntimeError(f"the step could not be traced (status {status}):\n{output[-5000:]}")
         seconds["trace"] = traced["seconds"]
         if failed and failed["kind"] == "memory":
-            return Program(traced, None, {}, _shorten(failed["message"]), seconds)
+            return CompiledStep(traced, None, {}, _shorten(failed["message"]), seconds)
         dumped = sorted((folder / "dump").glob(f"*after_optimizations{LAST}"))
         if failed or status or not dumped:
             reason = failed["message"] if failed else _crash(output)
-            return Program(traced, None, {}, f"the compiler failed: {reason[:300]}", seconds)
+            return CompiledStep(traced, None, {}, f"the compiler failed: {reason[:300]}", seconds)
         stem = str(dumped[-1])[: -len(LAST)]
         text = Path(f"{stem}.txt").read_text()
         finished = _read(folder / "compiled.json") or {}
         memory = finished.get("memory") or read_memory(dumped[-1])
-        return Program(traced, text, memory, None, seconds, finished.get("bytes"))
+        return CompiledStep(traced, text, memory, None, seconds, finished.get("bytes"))
 
 
 def _run(folder: Path, request: Request) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from big_align.planning.hlo import Array, Computation, Instruction, Program
+from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Run:
 _CALLS = {"fusion": "calls", "async-start": "calls", "call": "to_apply"}
 
 
-def walk(program: Program) -> Iterator[Run]:
+def walk(program: HloProgram) -> Iterator[Run]:
     """Yields every instruction that a program runs.
 
     A loop whose trips the compiler does not know counts once. Of the branches of a conditional the
@@ -45,7 +45,7 @@ def walk(program: Program) -> Iterator[Run]:
     yield from _walk(program, program.entry, 1, False)
 
 
-def _walk(program: Program, name: str, times: int, fused: bool) -> Iterator[Run]:
+def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[Run]:
     computation = program.computations[name]
     for each in computation.instructions.values():
         yield Run(computation, each, times, fused)
@@ -63,7 +63,7 @@ def _walk(program: Program, name: str, times: int, fused: bool) -> Iterator[Run]
                 yield from _walk(program, called, times, inside)
 
 
-def count_unknown_loops(program: Program) -> int:
+def count_unknown_loops(program: HloProgram) -> int:
     """Counts the loops that run an unknown number of times; they are counted as one trip."""
     loops = {
         (run.computation.name, run.instruction.name)
@@ -73,7 +73,7 @@ def count_unknown_loops(program: Program) -> int:
     return len(loops)
 
 
-def count_executed_flops(program: Program) -> Counter[str]:
+def count_executed_flops(program: HloProgram) -> Counter[str]:
     """Counts the FLOPs of products and convolutions by the element type of what is multiplied.
 
     Of two types the wider counts: it is what the multiplication is done in. A convolution counts

@@ -125,14 +125,14 @@ class Computation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class HloProgram:
     """Computations by name, and the name of the one that is run."""
 
     computations: dict[str, Computation]
     entry: str
 
 
-def parse_program(text: str) -> Program:
+def parse_program(text: str) -> HloProgram:
     """Reads the text of a compiled program, from `jax.stages.Compiled.as_text`.
 
     Raises:
@@ -153,7 +153,7 @@ def parse_program(text: str) -> Program:
             instructions[instruction.name] = instruction
     if entry is None:
         raise ValueError("the text of the program has no ENTRY computation")
-    return Program(computations, entry)
+    return HloProgram(computations, entry)
 
 
 def _parse_instruction(line: str, start: re.Match) -> Instruction:

@@ -7,7 +7,7 @@ from typing import Any
 from big_align.devices.chips import CHIPS, Chip
 from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import list_collectives
-from big_align.planning.compilation import Program, Request
+from big_align.planning.compilation import CompiledStep, Request
 from big_align.planning.executed import count_executed_flops, count_unknown_loops
 from big_align.planning.hlo import parse_program
 from big_align.planning.topologies import GENERATIONS
@@ -32,7 +32,7 @@ LESS_EFFORT = (
 
 def make_report(
     request: Request,
-    program: Program,
+    program: CompiledStep,
     *,
     price: float | None = None,
     images_per_core: float | None = None,
@@ -70,7 +70,7 @@ def make_report(
     return report
 
 
-def _describe_step(program: Program, chip: Chip, notes: list[str]) -> dict[str, Any]:
+def _describe_step(program: CompiledStep, chip: Chip, notes: list[str]) -> dict[str, Any]:
     """Counts what a compiled step executes, reads and sends, and how long that takes at least."""
     traced, hlo = program.traced, parse_program(program.text)
     executed, traffic = count_executed_flops(hlo), count_traffic(hlo)
@@ -133,7 +133,7 @@ def _describe_run(
     }
 
 
-def _list_notes(request: Request, program: Program) -> list[str]:
+def _list_notes(request: Request, program: CompiledStep) -> list[str]:
     notes = list(program.traced["assumed"])
     if request.topology.partition(":")[0] not in GENERATIONS:
         notes.append(STANDS_IN)

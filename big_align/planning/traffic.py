@@ -9,7 +9,7 @@ two instructions read counts twice.
 
 from big_align.planning.collectives import CHAIN
 from big_align.planning.executed import walk
-from big_align.planning.hlo import Array, Computation, Instruction, Program
+from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"),
@@ -20,7 +20,7 @@ _FREE = {
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
 
-def count_traffic(program: Program) -> int:
+def count_traffic(program: HloProgram) -> int:
     """Counts the bytes that one device reads from its main memory and writes to it."""
     total = 0
     for run in walk(program):
@@ -29,7 +29,7 @@ def count_traffic(program: Program) -> int:
     return total
 
 
-def _instruction_bytes(program: Program, computation: Computation, each: Instruction) -> int:
+def _instruction_bytes(program: HloProgram, computation: Computation, each: Instruction) -> int:
     operands = computation.operand_arrays(each)
     if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
         return _bytes(each.outputs)  # Most starts return what they read as well.

@@ -10,7 +10,6 @@ from jaxtyping import Int
 
 from big_align import sharding
 from big_align.components.models import build_model
-from big_align.components.nodes import Node
 from big_align.components.signatures import lookup, make, make_named, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS
 from big_align.data.images.image_ops import Transform
@@ -19,7 +18,8 @@ from big_align.data.loading.mixture import MixtureLoader, part_processes, part_r
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.errors import ConfigError
-from big_align.objectives.mixing import MixedLabels
+from big_align.nodes import Node
+from big_align.objectives.parts.mixing import MixedLabels
 from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.defaults import source_fields

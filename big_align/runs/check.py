@@ -11,7 +11,6 @@ import numpy as np
 
 from big_align import sharding
 from big_align.components import tables
-from big_align.components.nodes import Node
 from big_align.components.signatures import check_arguments, lookup, suggest, without
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.mixture import part_rows
@@ -19,6 +18,7 @@ from big_align.data.precomputed.joins import FOLDERS as JOINED
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError
 from big_align.evaluators.embedder import REMEDIES
+from big_align.nodes import Node
 from big_align.runs import build, dataset
 from big_align.runs.defaults import source_fields
 from big_align.training.checkpoint import Checkpointer

@@ -14,7 +14,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.components.nodes import Node
 from big_align.components.signatures import make, make_named
 from big_align.components.tables import SOURCES
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
@@ -23,6 +22,7 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import ConfigError, UserError
+from big_align.nodes import Node
 
 OWN_NAMES = "source"
 """As `classes`: the names that a source has itself, such as those of its folders."""

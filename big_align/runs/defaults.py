@@ -11,7 +11,7 @@ from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZ
 from big_align.data.examples import Source
 from big_align.data.loading.loader import TrainLoader
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.mixing import MixedLabels
+from big_align.objectives.parts.mixing import MixedLabels
 from big_align.training import optimizers
 from big_align.training.checkpoint import Checkpointer
 

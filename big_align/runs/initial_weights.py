@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from big_align.components.nodes import Node
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
 from big_align.errors import ConfigError, WeightsMismatch
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.models import resize
+from big_align.models.parts import resize
+from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import workdir
 from big_align.runs.check import INIT

@@ -8,8 +8,8 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from big_align.components.nodes import Node
 from big_align.devices.compiler_flags import choose_options
+from big_align.nodes import Node
 from big_align.runs import build
 from big_align.training.flops import model_flops
 from big_align.training.state import TrainState, describe_state

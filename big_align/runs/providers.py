@@ -11,10 +11,10 @@ from typing import Any
 from jax.sharding import Mesh
 
 from big_align.components.models import build_model
-from big_align.components.nodes import Node
 from big_align.components.signatures import list_given
 from big_align.data.labels.classes import ClassList
 from big_align.errors import ConfigError
+from big_align.nodes import Node
 from big_align.runs import dataset
 
 

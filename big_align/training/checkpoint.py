@@ -11,8 +11,8 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from big_align.components.nodes import Given
 from big_align.errors import CheckpointMismatch, MissingCheckpoint
+from big_align.nodes import Given
 from big_align.training.state import TrainState
 
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from big_align.components.nodes import Given
 from big_align.errors import UserError
+from big_align.nodes import Given
 from big_align.types import Params
 
 DECAYS = ("linear", "cosine", "step", "constant")

@@ -8,7 +8,7 @@ import big_align
 from big_align import interop
 from big_align.errors import WeightsMismatch
 from big_align.interop.formats import architecture
-from big_align.models import resize
+from big_align.models.parts import resize
 from big_align.runs.initial_weights import read_initial_weights
 from tests.models.drawn_variables import draw_variables
 from tests.runs import Run

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align import sharding
-from big_align.models import depthwise
+from big_align.models.parts import depthwise
 
 
 def make_inputs(size, kernel, dtype=jnp.float32):

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align import sharding
-from big_align.models import attention, layers
+from big_align.models.parts import attention, layers
 
 SHAPE = (16, 3, 2, 5)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from big_align.models.resize import (
+from big_align.models.parts.resize import (
     resize_positions,
     resize_positions_1d,
     resize_relative_bias,

@@ -12,7 +12,7 @@ from mapped_weights import check_published_shapes, load_mapped
 
 from big_align.interop.tables.swin import SWIN, TIMM_SWIN
 from big_align.models import swin
-from big_align.models.swin import Block, Merge, Swin
+from big_align.models.swin import Merge, Swin, SwinBlock
 
 TINY = Swin(width=8, depths=(2, 2), heads=(2, 4), window=4)
 
@@ -83,7 +83,7 @@ def attend_by_hand(params, x, grid, window, shift, heads):
 @pytest.mark.parametrize("grid", [(6, 6), (7, 5), (4, 8)])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_attention_equals_every_pair_by_itself(grid, shift):
-    block = Block(grid, 2, 3, shift, "gelu", 0.0, 0.0, 1e-5, "float32")
+    block = SwinBlock(grid, 2, 3, shift, "gelu", 0.0, 0.0, 1e-5, "float32")
     x = jax.random.normal(jax.random.key(0), (2, grid[0] * grid[1], 4))
     variables = draw_variables(block, x, False)
     # The whole of a block is attention once its perceptron is off.
@@ -107,7 +107,8 @@ def test_map_within_a_window_is_one_window_with_the_middle_of_the_biases():
     assert offsets[0] == [middle, middle - 1, middle - 7, middle - 8]
     assert offsets[3] == [middle + 8, middle + 7, middle + 1, middle]
 
-    small, large = (Block((2, 2), 2, w, w // 2, "gelu", 0.0, 0.0, 1e-5, "float32") for w in (2, 4))
+    rest = ("gelu", 0.0, 0.0, 1e-5, "float32")
+    small, large = (SwinBlock((2, 2), 2, w, w // 2, *rest) for w in (2, 4))
     x = jax.random.normal(jax.random.key(0), (2, 4, 8))
     variables = draw_variables(large, x, False)
     expected = large.apply(variables, x, False)

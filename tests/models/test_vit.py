@@ -10,8 +10,8 @@ from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
 from big_align.interop.tables import vit as tables
-from big_align.models import attention
-from big_align.models.transformer import Block
+from big_align.models.parts import attention
+from big_align.models.parts.transformer import TransformerBlock
 from big_align.models.vit import ViT, grid_angles
 
 CLIP = {"input_norm": True, "patch_bias": False, "layer_norm_eps": 1e-5}
@@ -40,7 +40,7 @@ def make_golden(folder, table, **settings):
     variables = load_mapped(folder, table, model, image)
 
     def is_block(module, _):
-        return isinstance(module, Block)
+        return isinstance(module, TransformerBlock)
 
     outputs, seen = model.apply(variables, image, capture_intermediates=is_block)
     last = seen["intermediates"][f"block_{config['num_hidden_layers'] - 1:02d}"]["__call__"][0]

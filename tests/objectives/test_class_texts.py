@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.objectives.class_texts import ClassTexts, tokenize_classes
+from big_align.objectives.parts.class_texts import ClassTexts, tokenize_classes
 from tests import tiny
 
 WORDS = ("a", "photo", "of", *(f"w{i}" for i in range(10)))

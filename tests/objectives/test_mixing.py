@@ -7,7 +7,7 @@ import pytest
 
 from big_align import sharding
 from big_align.objectives.cross_entropy import CrossEntropy
-from big_align.objectives.mixing import MixedLabels, draw_box, pair_rows
+from big_align.objectives.parts.mixing import MixedLabels, draw_box, pair_rows
 from big_align.objectives.unicl import Unicl
 from big_align.training.step import full_gradients
 from big_align.types import Objective

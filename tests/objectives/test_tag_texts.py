@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align.data.tags.tag_list import make_tag_list
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
-from big_align.objectives.tag_texts import TagTexts, split_ends
+from big_align.objectives.parts.tag_texts import TagTexts, split_ends
 from tests import tiny
 
 NAMES = ("dog", "hot dog", "stop sign at night", "cat", "fire truck", "boat")

@@ -7,7 +7,7 @@ from big_align.errors import UserError
 from big_align.planning import search
 from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import Collective
-from big_align.planning.compilation import Program, Request, read_memory
+from big_align.planning.compilation import CompiledStep, Request, read_memory
 from big_align.planning.machines import count_chips, count_devices, find_machine, same_size
 from big_align.planning.report import format_comparison, format_report, make_report
 from big_align.runs.command_line import load_config
@@ -30,7 +30,7 @@ MEMORY = {"arguments": 2, "outputs": 1, "temporaries": 4, "constants": 0, "peak"
 
 def report(peak=7, price=None, **changed):
     request = Request("c.py", (), "v5e:2x2")
-    program = Program(TRACED | changed, PRODUCT, MEMORY | {"peak": peak}, None, {"all": 2.0})
+    program = CompiledStep(TRACED | changed, PRODUCT, MEMORY | {"peak": peak}, None, {"all": 2.0})
     return make_report(request, program, price=price, images_per_core=0.5)
 
 
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_said():
     too_large = report(peak=17 * 2**30)
     assert not too_large["fits"]
     assert "no: 17.00 of 16.0 GiB a device" in format_report(too_large)
-    refused = Program(TRACED, None, {}, "Ran out of memory (20G).", {})
+    refused = CompiledStep(TRACED, None, {}, "Ran out of memory (20G).", {})
     made = make_report(Request("c.py", (), "v5e:2x2"), refused)
     assert not made["fits"] and "time" not in made
     assert "no: Ran out of memory (20G)." in format_report(made)

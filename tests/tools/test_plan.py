@@ -112,7 +112,7 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
         numbers |= {"batch_size": 16, "total_steps": 8, "useful_flops": 1e9, "traced_flops": 1e9}
         numbers["seconds"] = 1.0
         traced = numbers | {"assumed": [], "mesh": {}, "places": [0] * devices}
-        return compilation.Program(traced, text, memory, None, {"all": 1.0})
+        return compilation.CompiledStep(traced, text, memory, None, {"all": 1.0})
 
     monkeypatch.setattr(compilation, "compile_step", compile_step)
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from big_align.components.nodes import Given
 from big_align.data import examples, randomness
 from big_align.data.images import image_ops, image_workers
 from big_align.data.labels import label_check
@@ -21,6 +20,7 @@ from big_align.data.precomputed.joins import Join
 from big_align.data.tags.tag_extraction import Tagger
 from big_align.data.text import tokenizers
 from big_align.errors import BrokenDataError, UserError
+from big_align.nodes import Given
 
 __all__ = ["EvalLoader", "TrainLoader", "text_shape_of"]
 

@@ -14,7 +14,7 @@ from big_align.interop.formats import architecture
 from big_align.interop.formats.preprocessing import FILTERS, Preprocessing
 from big_align.interop.formats.pretrained import Pretrained, assemble
 from big_align.interop.formats.text_files import read_json
-from big_align.interop.formats.timm_models import COMMON, FAMILIES, SIZE, Family, Told
+from big_align.interop.formats.timm_models import COMMON, FAMILIES, SIZE, TimmFamily, Told
 from big_align.interop.tables.mapping import Rule
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 
@@ -87,7 +87,7 @@ def read(path: pathlib.Path) -> Pretrained:
         )
 
 
-def _find_family(shapes: Mapping[str, Any], told: Told, where: str) -> Family:
+def _find_family(shapes: Mapping[str, Any], told: Told, where: str) -> TimmFamily:
     family = next((f for f in FAMILIES if f.mark in shapes), None)
     known = ", ".join(f.tower for f in FAMILIES)
     if family is None:
@@ -106,14 +106,14 @@ def _find_family(shapes: Mapping[str, Any], told: Told, where: str) -> Family:
     return family
 
 
-def _table(family: Family, shapes: Mapping[str, Any]) -> list[Rule]:
+def _table(family: TimmFamily, shapes: Mapping[str, Any]) -> list[Rule]:
     """Returns a family's names; in Swin's original files stages end with what timm begins with."""
     if "layers.0.downsample.norm.weight" not in shapes:
         return list(family.table)
     return [rule._replace(theirs=rule.theirs.replace("{s1}", "{s}")) for rule in family.table]
 
 
-def _heads(family: Family) -> tuple[str, ...]:
+def _heads(family: TimmFamily) -> tuple[str, ...]:
     """Returns the names of the classifier's arrays, the original ones too."""
     names = {family.classifier, family.classifier.split(".")[0]}
     return tuple(f"{name}.{leaf}" for name in sorted(names) for leaf in ("weight", "bias"))

@@ -35,7 +35,7 @@ class Told(NamedTuple):
     size: int | None
 
 
-class Family(NamedTuple):
+class TimmFamily(NamedTuple):
     """A kind of tower in timm.
 
     Args:
@@ -237,7 +237,7 @@ COMMON = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate")
 """What `model_args` may have for every tower."""
 
 FAMILIES = (
-    Family(
+    TimmFamily(
         tower="resnet",
         table=resnet.TIMM_RESNET,
         mark="layer1.0.conv1.weight",
@@ -250,7 +250,7 @@ FAMILIES = (
         read=_read_resnet,
         write=_write_resnet,
     ),
-    Family(
+    TimmFamily(
         tower="swin",
         table=swin.TIMM_SWIN,
         mark="layers.0.blocks.0.attn.relative_position_bias_table",
@@ -263,7 +263,7 @@ FAMILIES = (
         read=_read_swin,
         write=_write_swin,
     ),
-    Family(
+    TimmFamily(
         tower="vit",
         table=vit.TIMM_VIT,
         mark="blocks.0.attn.qkv.weight",
@@ -279,7 +279,7 @@ FAMILIES = (
         read=_read_vit,
         write=_write_vit,
     ),
-    Family(
+    TimmFamily(
         tower="efficientnet",
         table=efficientnet.TIMM_EFFICIENTNET,
         mark="blocks.0.0.conv_dw.weight",

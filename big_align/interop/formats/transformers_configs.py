@@ -25,7 +25,7 @@ class Field(NamedTuple):
     write: Callable[[Any], Any] = lambda value: value
 
 
-class Family(NamedTuple):
+class TransformersFamily(NamedTuple):
     """A kind of tower in transformers.
 
     Args:
@@ -65,7 +65,9 @@ def read_edge(size: Any, name: str) -> int:
     return edges.pop()
 
 
-def read_fields(family: Family, config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_fields(
+    family: TransformersFamily, config: Mapping[str, Any], where: str
+) -> dict[str, Any]:
     """Turns a config of theirs into a node of ours.
 
     Raises:
@@ -88,7 +90,7 @@ def read_fields(family: Family, config: Mapping[str, Any], where: str) -> dict[s
         raise WeightsMismatch(f"{where}: a value has the wrong type ({error})") from error
 
 
-def write_fields(family: Family, settings: Mapping[str, Any]) -> dict[str, Any]:
+def write_fields(family: TransformersFamily, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Turns the settings of a tower of ours into a config of theirs.
 
     Raises:

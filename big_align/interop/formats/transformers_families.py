@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from big_align.errors import WeightsMismatch
-from big_align.interop.formats.transformers_configs import Family, Field, read_edge
+from big_align.interop.formats.transformers_configs import Field, TransformersFamily, read_edge
 from big_align.interop.tables import bert, clip_text, efficientnet, resnet, swin, vit
 from big_align.models.efficientnet import HEAD_CHANNELS, STAGES, STEM_CHANNELS, scale_channels
 
@@ -57,7 +57,7 @@ def _words(vocab_size: int, max_length: int) -> tuple[Field, ...]:
     )
 
 
-BERT = Family(
+BERT = TransformersFamily(
     tower="bert",
     table=bert.BERT,
     fields=(
@@ -75,7 +75,7 @@ BERT = Family(
 )
 
 # Positions of RoBERTa start behind that of padding, so its table has two rows more than a text.
-ROBERTA = Family(
+ROBERTA = TransformersFamily(
     tower="roberta",
     table=bert.ROBERTA,
     fields=(
@@ -93,7 +93,7 @@ ROBERTA = Family(
     pooler=True,
 )
 
-VIT = Family(
+VIT = TransformersFamily(
     tower="vit",
     table=vit.VIT,
     fields=(
@@ -110,7 +110,7 @@ VIT = Family(
     pooler=True,
 )
 
-CLIP_VISION = Family(
+CLIP_VISION = TransformersFamily(
     tower="vit",
     table=vit.CLIP,
     fields=(
@@ -125,7 +125,7 @@ CLIP_VISION = Family(
     bases=("vision_model.",),
 )
 
-CLIP_TEXT = Family(
+CLIP_TEXT = TransformersFamily(
     tower="clip_text",
     table=clip_text.CLIP,
     fields=(
@@ -146,7 +146,7 @@ CLIP_TEXT = Family(
     },
 )
 
-MLCD = Family(
+MLCD = TransformersFamily(
     tower="vit",
     table=vit.MLCD,
     fields=(
@@ -165,7 +165,7 @@ MLCD = Family(
     bases=("vision_model.",),
 )
 
-SWIN = Family(
+SWIN = TransformersFamily(
     tower="swin",
     table=swin.SWIN,
     fields=(
@@ -223,7 +223,7 @@ def _write_resnet(ours: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-RESNET = Family(
+RESNET = TransformersFamily(
     tower="resnet",
     table=resnet.RESNET,
     fields=(Field("depths", "depths", [3, 4, 6, 3], tuple, list),),
@@ -290,7 +290,7 @@ def _write_efficientnet(channels: int) -> Callable[[Mapping[str, Any]], dict[str
     return write
 
 
-EFFICIENTNET = Family(
+EFFICIENTNET = TransformersFamily(
     tower="efficientnet",
     table=efficientnet.EFFICIENTNET,
     fields=(

@@ -16,7 +16,7 @@ from big_align.interop.formats import architecture, preprocessing, text_files
 from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
 from big_align.interop.formats.pretrained import Pretrained, assemble
 from big_align.interop.formats.transformers_configs import (
-    Family,
+    TransformersFamily,
     read_edge,
     read_fields,
     write_fields,
@@ -149,7 +149,7 @@ def _read_dual(
         )
 
 
-def _read_size(config: Mapping[str, Any], family: Family, seen: Any, where: str) -> int:
+def _read_size(config: Mapping[str, Any], family: TransformersFamily, seen: Any, where: str) -> int:
     """Returns the edge of images; where weights fit any size, what the processor makes of them."""
     given = config.get("image_size")
     if seen and (given is None or family.tower == "efficientnet"):
@@ -179,7 +179,9 @@ def _rename_old_norms(weights: WeightFile) -> None:
     weights.arrays = {rename(name): array for name, array in weights.arrays.items()}
 
 
-def _strip(weights: Mapping[str, np.ndarray], family: Family) -> Mapping[str, np.ndarray]:
+def _strip(
+    weights: Mapping[str, np.ndarray], family: TransformersFamily
+) -> Mapping[str, np.ndarray]:
     """Leaves out what stands before every name in files of models with a head."""
     first = next(rule.theirs for rule in family.table if "{" not in rule.theirs)
     for base in family.bases:
@@ -272,7 +274,9 @@ def _describe(
     raise WeightsMismatch(f"the tower {settings['name']!r} cannot be written: {reason}")
 
 
-def _fillers(family: Family, config: Mapping[str, Any], prefix: str) -> dict[str, np.ndarray]:
+def _fillers(
+    family: TransformersFamily, config: Mapping[str, Any], prefix: str
+) -> dict[str, np.ndarray]:
     """Makes what a class of theirs has and our tower lacks: a pooler that passes everything on."""
     if not family.pooler:
         return {}

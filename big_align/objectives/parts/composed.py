@@ -8,8 +8,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.encoders import Encoder
-from big_align.objectives.temperature import Divisor, LogScale
+from big_align.objectives.parts.encoders import Encoder
+from big_align.objectives.parts.temperature import Divisor, LogScale
 from big_align.types import Batch, ModelState, Outputs, Params
 
 

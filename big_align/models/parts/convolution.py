@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
-from big_align.models import layer_weights, layers
+from big_align.models.parts import layer_weights, layers
 
 
 class Convolution(nn.Module):

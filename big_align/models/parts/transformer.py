@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models import attention, layer_weights, layers
+from big_align.models.parts import attention, layer_weights, layers
 
 SIZES = "width", "depth", "mlp_dim", "heads"
 """What a variant of a transformer decides."""
@@ -67,7 +67,7 @@ def check_length(length: int, max_length: int) -> None:
         raise ValueError(f"a text of {length} tokens is longer than max_length={max_length}")
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Transformer block with normalization before attention and before the perceptron.
 
     Args:

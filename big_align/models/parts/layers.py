@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from big_align.models import layer_weights
+from big_align.models.parts import layer_weights
 
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),

@@ -5,7 +5,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.objectives.encoders import real_texts
+from big_align.objectives.parts.encoders import real_texts
 from big_align.types import Batch, Metrics, Outputs
 
 KEEP_LOGITS_BYTES = 2**28

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from big_align.models import layers
+from big_align.models.parts import layers
 
 
 def attend(
