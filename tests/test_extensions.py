@@ -1,0 +1,109 @@
+"""An objective with an evaluator of its own, written outside of the package, named in a config."""
+
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from big_align.data.sources.digits import DIGIT_WORDS
+from big_align.errors import ConfigError
+from big_align.runs import check, evaluate, train
+from big_align.runs.command_line import load_config
+from tests.test_labeled_runs import read_metrics
+
+MODULE = """
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from big_align.data.examples import Source
+from big_align.data.labels.classes import ClassList
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.encoders import TwoTowers
+
+
+class Pull(ComposedObjective):
+    '''Pulls the embeddings of a pair together, and says nothing about other pairs.'''
+
+    def __init__(self, model: DualEncoder, mesh: Mesh, classes: ClassList, strength: float = 1.0):
+        super().__init__(TwoTowers(model), mesh)
+        self.strength, self.num_classes = strength, len(classes)
+
+    def loss(self, params, outputs, prepared, batch):
+        distance = jnp.square(outputs["zimg"] - outputs["ztxt"]).sum(-1)
+        loss = (distance * batch["mask"]).sum() / batch["mask"].sum()
+        return self.strength * loss, {"classes": jnp.float32(self.num_classes)}
+
+    def tell_length(self, params, model_state, batch):
+        return jnp.linalg.norm(self.embed_image(params, model_state, batch), axis=-1)
+
+
+class Length:
+    '''How long the embeddings of images are.'''
+
+    def __init__(self, source: Source, transform: str, times: int = 1):
+        self.source, self.transform, self.times = source, transform, times
+
+    @classmethod
+    def needs(cls, settings):
+        return ("tell_length",)
+
+    def __call__(self, embedder):
+        with EvalLoader(self.source, self.transform, embedder.batch_size, embedder.rows) as loader:
+            zimg, real = embedder.embed_images(loader.images(), loader.num_examples)
+        return {"length": self.times * float(np.linalg.norm(zimg[real], axis=1).mean())}
+"""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    (tmp_path / "outside.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(tmp_path)
+    config = load_config("tests/tiny_config.py")
+    (tmp_path / "digits.txt").write_text("\n".join(DIGIT_WORDS[:10]))
+    config.data.classes = str(tmp_path / "digits.txt")
+    config.objective = dict(name="outside:Pull")
+    evaluator = dict(config.evaluators.digits, name="outside:Length", times=3)
+    fields = "name", "source", "transform", "times"
+    config.evaluators = dict(length={field: evaluator[field] for field in fields})
+    yield config
+    sys.modules.pop("outside", None)
+
+
+def test_it_is_checked_trained_and_measured(config, tmp_path):
+    config.objective.strength = 2.0
+    check.check_config(config)
+    workdir = tmp_path / "run"
+    results = train.run(config, str(workdir))
+    np.testing.assert_allclose(results["length/length"], 3, rtol=1e-5)
+    losses = [row["loss"] for row in read_metrics(workdir) if "loss" in row]
+    assert losses[-1] < 0.5 * losses[0]
+    assert evaluate.run(config, str(workdir)) == pytest.approx(results)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strenght": 2.0}, r"config.objective.strenght is unknown \(did you mean 'strength'\?\)"),
+        ({"strength": "high"}, "config.objective.strength = 'high' is not of type float"),
+        ({"name": "outside:Pusl"}, "config.objective.name = 'outside:Pusl' cannot be imported"),
+        ({"name": "nowhere:Pull"}, "No module named 'nowhere'"),
+        ({"name": "clip"}, "evaluators.length: the objective 'clip' has no verb 'tell_length'"),
+    ],
+)
+def test_its_mistakes_are_named(config, change, message):
+    config.objective = dict(config.objective.to_dict(), **change)
+    with pytest.raises(ConfigError, match=message):
+        check.check_config(config)
+
+
+def test_fields_are_on_the_command_line(config):
+    """What a signature leaves at its default is a field of the config; what is given is none."""
+    from big_align.runs.defaults import complete_config
+
+    objective = complete_config(config).objective
+    assert objective.to_dict() == {"name": "outside:Pull", "strength": 1.0}
+    assert config.evaluators.length.times == 3
