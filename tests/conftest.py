@@ -26,9 +26,17 @@ from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("big_align", "beartype.beartype")
 
+import jax  # noqa: E402
 import pytest  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Programs that were compiled for a file of tests are of no use to the next."""
+    yield
+    jax.clear_caches()
 
 
 def _find(variable: str, default: str) -> pathlib.Path:

@@ -72,6 +72,7 @@ def trained(files, tmp_path_factory):
     return workdir, train.run(config_of(files), str(workdir))
 
 
+@pytest.mark.slow
 def test_clusters_alone_teach_features(trained):
     workdir, results = trained
     metrics = read_metrics(workdir)
@@ -81,6 +82,7 @@ def test_clusters_alone_teach_features(trained):
     assert results["knn/r1"] > 0.8
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_repeats_itself(files, trained, tmp_path):
     whole = read_metrics(trained[0])
     config = config_of(files, total_steps=STEPS // 2, **{"schedule.decay": "constant"})
@@ -92,6 +94,7 @@ def test_a_run_that_was_stopped_repeats_itself(files, trained, tmp_path):
     assert halves == read_metrics(tmp_path / "whole") and len(halves) == len(whole)
 
 
+@pytest.mark.slow
 def test_centers_start_from_those_of_the_clusters(files, tmp_path):
     """The pixels' 64 numbers are not the embedding's, which is the tower's width: told at once."""
     with pytest.raises(UserError, match=r"the centers are \[24, 64\], but the class table has"):
@@ -150,6 +153,7 @@ def lit_config(files, tower, **fields):
     return labeled_digits.get_config("lit", data, **defaults | fields)
 
 
+@pytest.mark.slow
 def test_a_text_tower_learns_the_same_from_images_and_from_their_embeddings(
     files, trained, tmp_path
 ):

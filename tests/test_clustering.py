@@ -79,6 +79,7 @@ def test_an_iteration_is_the_plain_one_on_any_devices_in_any_pieces(devices, blo
         np.testing.assert_allclose(moved, centers, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_objective_never_falls_whatever_is_reseeded(seed):
     values = draw(400, dim=6, seed=seed)
@@ -178,6 +179,7 @@ def test_well_separated_blobs_are_found(seed):
     assert len(pairs) == 12 and len(set(found)) == 12
 
 
+@pytest.mark.slow
 def test_draws_follow_k_means_plus_plus():
     """The second center is drawn with the squared distance to the first, and so is the third."""
     angle = np.array([0, 0.4, 1.1, 2.0, 3.0])

@@ -124,6 +124,7 @@ def counted_hits(monkeypatch):
     jax.experimental.compilation_cache.compilation_cache.reset_cache()
 
 
+@pytest.mark.slow
 def test_what_was_compiled_once_is_found_again(counted_hits, tmp_path):
     jax.jit(lambda x: x + 1)(1)  # JAX has decided about its cache.
     use_cache(str(tmp_path / "cache"))

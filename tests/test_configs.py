@@ -103,6 +103,7 @@ def make_shallow(config):
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_change_a_config_that_checks(name):
     config, base = load_config(f"configs/{name}"), load_config(f"configs/{name.split(':')[0]}")
@@ -115,6 +116,7 @@ def test_an_unknown_argument_is_named():
         load_config("configs/align_b5_ablation.py:dim=81")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_builds_under_eval_shape(name):
     config = load_config(f"configs/{name}.py")

@@ -55,6 +55,7 @@ def read_checkpoint(workdir, step):
     return {k: state[k] for k in ("step", "params", "model_state", "rng")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_size", ["", "4"])
 def test_two_processes_give_the_losses_and_parameters_of_one(finished, group_size):
     one, two = (finished(processes, group_size) for processes in (1, 2))
@@ -67,6 +68,7 @@ def test_two_processes_give_the_losses_and_parameters_of_one(finished, group_siz
         np.testing.assert_allclose(read_results(two), read_results(one), atol=0.005)
 
 
+@pytest.mark.slow
 def test_sigterm_stops_all_processes_at_one_step_and_the_run_continues(finished, tmp_path):
     run = start(tmp_path, 2, "--config.evaluators={}")
     run.wait_for_step(2)

@@ -73,6 +73,7 @@ def config(tmp_path, monkeypatch):
     sys.modules.pop("outside", None)
 
 
+@pytest.mark.slow
 def test_it_is_checked_trained_and_measured(config, tmp_path):
     config.objective.strength = 2.0
     check.check_config(config)

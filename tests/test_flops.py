@@ -214,6 +214,7 @@ def test_micro_batches_run_what_they_need_and_one_forward_pass_more():
         assert executed(accumulated_gradients, microbatches=parts) == whole + encode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 4])
 def test_class_texts_cost_what_they_cost_at_once(devices):
     params, encode = make_tower()

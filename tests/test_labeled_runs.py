@@ -130,6 +130,7 @@ def read_metrics(workdir):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", MEASURED)
 def test_an_objective_trains_and_is_measured(objective, trained):
     _, workdir, results = trained(objective)
@@ -147,6 +148,7 @@ def test_evaluating_a_workdir_gives_the_numbers_of_its_run(objective, trained):
     assert evaluate.run(config, str(workdir)) == pytest.approx(results, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mixture_resumes_as_if_never_stopped(files, trained, tmp_path):
     config, workdir, _ = trained("unicl")
     shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
@@ -208,6 +210,7 @@ def test_devices_and_microbatches_change_nothing(objective, files):
         close(state_many.params, state_one.params, 2e-3)
 
 
+@pytest.mark.slow
 def test_a_classifier_is_tuned_on_the_tower_of_a_first_stage(files, trained, tmp_path):
     stage_one, first, expected = trained("supcon")
     fields = {
@@ -235,6 +238,7 @@ def embed(config, path, what):
         return getattr(embedder, what)(loader.images(), loader.num_examples)[0]
 
 
+@pytest.mark.slow
 def test_an_exported_dual_encoder_embeds_alike(trained, tmp_path):
     config, workdir, _ = trained("unicl")
     pretrained = big_align.load(workdir)
@@ -263,6 +267,7 @@ def test_an_exported_image_tower_gives_the_same_features(trained, tmp_path):
     np.testing.assert_allclose(features, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixing_is_one_program_for_all_its_draws(files, tmp_path, monkeypatch):
     traced = []
 
@@ -279,6 +284,7 @@ def test_mixing_is_one_program_for_all_its_draws(files, tmp_path, monkeypatch):
     assert traced == [1]
 
 
+@pytest.mark.slow
 def test_folders_name_the_classes_of_a_run_and_of_its_evaluation(files, tmp_path):
     data = {"source": files.folders, "classes": "source"}
     names = {"name": "classification", "source": files.folders, "transform": TEST["transform"]}

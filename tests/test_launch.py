@@ -103,6 +103,7 @@ def test_a_signal_reaches_every_local_process_and_their_status_is_passed_on(numb
     assert process.returncode == 75
 
 
+@pytest.mark.slow
 def test_a_killed_local_process_is_left_out_and_sighup_brings_it_back(tmp_path):
     """Three runs: process 1 of three is killed; then two, until SIGHUP; then three again."""
     script = f"""

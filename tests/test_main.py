@@ -9,6 +9,7 @@ from tests.runs import Run
 UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar'}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "message"),
     [

@@ -33,6 +33,7 @@ def test_it_defines_nothing_and_stores_no_output():
         assert not kinds & {ast.FunctionDef, ast.ClassDef, ast.Lambda}
 
 
+@pytest.mark.slow
 def test_it_shows_numbers_curves_and_what_is_found(workdir):
     notebook = nbformat.read(PATH, as_version=4)
     client = NotebookClient(

@@ -42,6 +42,7 @@ def stopped(uninterrupted, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
     run = Run(tmp_path, *FLAGS)
     run.wait_for_step(random.randint(3, STEPS // 2))
@@ -52,6 +53,7 @@ def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
     assert read_losses(tmp_path) == uninterrupted
 
 
+@pytest.mark.slow
 def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
     lines = (stopped.workdir / "metrics.jsonl").read_text().splitlines()
     for record in map(json.loads, lines):
@@ -78,6 +80,7 @@ def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
     assert "the whole run" in run.out and PHASES["down"] in run.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_the_first_step_is_honored_after_it(uninterrupted, tmp_path):
     run = Run(tmp_path, *FLAGS)
     while not (tmp_path / "config.json").exists():  # written just before compiling
@@ -89,6 +92,7 @@ def test_ctrl_c_before_the_first_step_is_honored_after_it(uninterrupted, tmp_pat
     assert read_losses(tmp_path) == uninterrupted[:1]
 
 
+@pytest.mark.slow
 def test_half_the_devices_continue_with_the_same_losses_to_rounding(
     uninterrupted, stopped, tmp_path
 ):
@@ -99,6 +103,7 @@ def test_half_the_devices_continue_with_the_same_losses_to_rounding(
     np.testing.assert_allclose(read_losses(tmp_path), uninterrupted, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_workdir_of_another_model_is_refused_with_the_differences(stopped):
     before = (stopped.workdir / "config.json").read_text()
     run = Run(stopped.workdir, *FLAGS, "--config.model.text.mlp_dim=48")
@@ -109,6 +114,7 @@ def test_a_workdir_of_another_model_is_refused_with_the_differences(stopped):
     assert (stopped.workdir / "config.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(tmp_path):
     run = Run(tmp_path, "--config.schedule.learning_rate=1e30", "--config.checkpoint.every=1")
     assert run.wait() == 1
@@ -119,6 +125,7 @@ def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(tmp_path):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["1"]
 
 
+@pytest.mark.slow
 def test_what_was_trained_is_saved_when_evaluation_fails(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("no image can be decoded")

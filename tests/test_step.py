@@ -52,9 +52,11 @@ def run_steps(
     return np.array(losses), state
 
 
-@pytest.mark.parametrize("group_size", [None, 2])
-@pytest.mark.parametrize("fsdp", [1, 4])
-def test_eight_devices_equal_one(group_size, fsdp):
+OTHERS = [pytest.param(*each, marks=pytest.mark.slow) for each in ((1, None), (1, 2), (4, 2))]
+
+
+@pytest.mark.parametrize(("fsdp", "group_size"), [(4, None), *OTHERS])
+def test_eight_devices_equal_one(fsdp, group_size):
     one, state_one = run_steps(1, group_size=group_size)
     eight, state_eight = run_steps(8, fsdp, group_size=group_size)
     np.testing.assert_allclose(eight, one, rtol=1e-5)
@@ -62,6 +64,7 @@ def test_eight_devices_equal_one(group_size, fsdp):
     close(state_eight.model_state, state_one.model_state)
 
 
+@pytest.mark.slow
 def test_several_texts_an_image_on_devices_and_in_microbatches():
     one, state_one = run_steps(1, group_size=2, texts=(3,))
     many, state_many = run_steps(4, group_size=2, texts=(3,), microbatches=2)
@@ -77,6 +80,7 @@ def test_fsdp_splits_parameters_and_moments():
         assert array.addressable_shards[0].data.size * 4 == array.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 4])
 def test_microbatches_with_aligned_groups_change_nothing(devices):
     whole, state_whole = run_steps(devices, group_size=2)
@@ -111,6 +115,7 @@ def _unboxed(objective, batch):
     return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), arrays))
 
 
+@pytest.mark.slow
 def test_a_masked_row_changes_no_gradient_but_through_batch_norm():
     """With one group a row, a padded batch has the loss and gradients of its real rows."""
     mesh = tiny.make_mesh(1)
@@ -126,6 +131,7 @@ def test_a_masked_row_changes_no_gradient_but_through_batch_norm():
     close(with_padding, without)
 
 
+@pytest.mark.slow
 def test_the_average_of_parameters_follows_them():
     _, state = run_steps(1, decay=0.5)
     assert state.evaluated is state.average

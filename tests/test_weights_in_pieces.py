@@ -91,6 +91,7 @@ def differentiate(module, arguments, devices, fsdp, sum_dtype="float32"):
         return function.lower(params, x), function(params, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fsdp"), [*((name, 4) for name in MODULES), ("dense", 8), ("embedding", 1)]
 )

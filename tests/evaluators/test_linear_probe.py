@@ -139,6 +139,7 @@ def test_the_search_starts_at_neighbors_and_prefers_strong_regularization():
     assert starts[48] is None and starts[32] == 48 and starts[-48] == -32
 
 
+@pytest.mark.slow
 def test_the_search_finds_the_best_of_the_whole_grid():
     features, label = make_features(count=600, dim=30, seed=2)
     fit = LogisticRegression(features[:60], label[:60], 5).fit
@@ -153,6 +154,7 @@ def test_the_search_finds_the_best_of_the_whole_grid():
     assert measure(classifier) >= grid[best] - 1e-3
 
 
+@pytest.mark.slow
 def test_separable_colors_are_all_named():
     rng = np.random.default_rng(0)
     colors = rng.integers(0, 30, 200)

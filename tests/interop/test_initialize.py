@@ -118,6 +118,7 @@ def test_a_source_of_another_kind_is_an_error(tmp_path):
         take(make_dual(resnet), 32, image=tmp_path / "swin")
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_weights_and_continues_from_its_own(tmp_path):
     """With hardly any learning rate what a run saves is what it started from."""
     first = Run(tmp_path / "first", devices=1)

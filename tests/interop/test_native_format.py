@@ -135,6 +135,7 @@ def check_exports(tmp_path, workdir, config, formats, *flags):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_an_exported_run_scores_the_same_to_the_last_digit(tmp_path):
     flags = ("--config.average_decay=0.9", "--config.evaluate_batch_size=64")
     run = Run(tmp_path / "run", *flags, devices=1)
@@ -142,6 +143,7 @@ def test_an_exported_run_scores_the_same_to_the_last_digit(tmp_path):
     check_exports(tmp_path, tmp_path / "run", TINY, ["big_align"], *flags)
 
 
+@pytest.mark.slow
 def test_a_run_of_clip_scores_the_same_through_every_format(tmp_path):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     config = "tests/interop/tiny_pairs.py:clip"

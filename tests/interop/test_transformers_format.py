@@ -37,6 +37,7 @@ def texts_of(io):
     return jnp.asarray(io["input_ids"], jnp.int32), jnp.asarray(mask, bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOWERS)
 def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
     folder = reference_dir / f"hf-{name}"
@@ -61,6 +62,7 @@ def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
         np.testing.assert_allclose(pooled, io["pooler_output"].reshape(pooled.shape), **TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DUALS)
 def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
     folder = reference_dir / f"hf-{name}"

@@ -60,6 +60,7 @@ def test_golden_numbers(reference_dir):
     np.testing.assert_allclose(tokens[mask], io["last_hidden_state"][mask], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_mask_equals_slicing(pool):
     model, variables = make_model(pool=pool)

@@ -41,6 +41,7 @@ def test_a_later_token_changes_no_earlier_output():
     assert np.abs(changed[:, 6:] - tokens[:, 6:]).max(axis=(0, 2)).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_every_output_is_that_of_the_text_up_to_it():
     model, variables = make_model()
     text, mask = make_texts(), jnp.ones((3, 10), bool)

@@ -170,6 +170,7 @@ def test_uint8_equals_standardized_floats():
     np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_pairs_equal_separate_encoding_and_have_unit_length():
     model = make_model()
     variables, (image, *texts) = make_variables(model), make_batch()
@@ -192,6 +193,7 @@ def test_projections_match_the_image_tower_or_the_given_size():
     assert {*bare["project_image"], *bare["project_text"]} == {"kernel"}
 
 
+@pytest.mark.slow
 def test_without_a_text_tower_the_image_side_is_the_same():
     whole = make_model(embedding_dim=12, image_projection=True)
     images, (image, *texts) = whole.clone(text=None), make_batch()
@@ -231,6 +233,7 @@ def test_another_size_without_image_projection_is_an_error():
         make_variables(make_model(embedding_dim=12))
 
 
+@pytest.mark.slow
 def test_embeddings_are_float32_when_towers_are_not():
     towers = make_model()
     model = make_model().clone(

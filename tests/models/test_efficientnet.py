@@ -27,6 +27,7 @@ def count_shapes(shapes):
     return collections.Counter(tuple(sorted(n for n in shape if n > 1)) for shape in shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", efficientnet.VARIANTS)
 def test_parameters_are_the_published_ones(variant, reference_dir):
     published = json.loads((reference_dir / "timm_shapes.json").read_text())

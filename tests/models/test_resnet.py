@@ -53,6 +53,7 @@ def test_efficientnet_reads_the_reference(reference_dir):
     np.testing.assert_allclose(pooled, io["pooler_output"], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["18", "50"])
 def test_odd_resolutions_permutation_gradients_and_bfloat16(variant):
     model = ResNet(variant, width=4, depths=(1, 1))

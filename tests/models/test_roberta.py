@@ -59,6 +59,7 @@ def test_padding_changes_nothing_wherever_it_is():
     np.testing.assert_allclose(tokens[:, 3], alone, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_text_of_full_length_has_positions_and_a_longer_one_is_an_error():
     model, variables, _ = make_case()
     text, mask = jnp.full((1, 12), 5), jnp.ones((1, 12), bool)

@@ -136,6 +136,7 @@ def tiny_variables():
     return draw_variables(TINY, draw_image())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows, columns, tokens", [(40, 40, 25), (37, 29, 20), (9, 70, 18)])
 def test_any_resolution_uses_the_same_parameters(rows, columns, tokens):
     image = draw_image(rows, columns)
@@ -156,6 +157,7 @@ def test_permuting_the_batch_permutes_the_features():
     np.testing.assert_allclose(permuted[1], tokens[order], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_parameter_gets_a_gradient_and_remat_gives_the_same():
     @functools.partial(jax.jit, static_argnums=0)
     @functools.partial(jax.grad, argnums=1)

@@ -60,6 +60,7 @@ def train_step(tower, inputs):
     return step
 
 
+@pytest.mark.slow
 def test_remat_equals_storing_and_seeds_are_the_only_randomness(case):
     tower, inputs, variables = case
     step, remat = train_step(tower, inputs), train_step(tower.clone(remat=True), inputs)

@@ -31,6 +31,7 @@ def test_loss_is_the_sum_at_a_divided_temperature():
     np.testing.assert_allclose(metrics["temperature"], 0.25)
 
 
+@pytest.mark.slow
 def test_a_fixed_temperature_is_no_parameter():
     objective = tiny.make_objective(tiny.make_mesh(), temperature=1 / 64, learn_temperature=False)
     params, _ = objective.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(1)))
@@ -39,6 +40,7 @@ def test_a_fixed_temperature_is_no_parameter():
     assert objective.project(params) is params
 
 
+@pytest.mark.slow
 def test_fewer_negatives_are_the_mean_over_groups_that_do_not_see_each_other():
     objective = Align(
         tiny.make_model(), tiny.make_mesh(2), negative_share=0.25, label_smoothing=0.0
@@ -66,6 +68,7 @@ def test_clip_is_half_of_align_at_its_scale():
     np.testing.assert_allclose(loss, expected / 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
     clip = Clip(tiny.make_model(), tiny.make_mesh(), temperature=0.07, min_temperature=0.01)
     params, _ = clip.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(1)))
@@ -97,6 +100,7 @@ def several_texts(size=16, texts=3, dim=8):
     return outputs, batch(size, masked=3) | {"text_mask": jnp.asarray(real)[:, :, None]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 8])
 def test_all_texts_of_an_image_are_its_positives(devices):
     """By hand: the target of an image is spread over its texts; a text has one image."""
@@ -115,6 +119,7 @@ def test_all_texts_of_an_image_are_its_positives(devices):
     np.testing.assert_allclose(directions, (image_to_text, text_to_image), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_text_among_several_places_is_the_loss_of_pairs():
     objective = Align(tiny.make_model(), tiny.make_mesh(2))
     outputs, rows = embeddings(), batch(masked=2)

@@ -70,6 +70,7 @@ def test_equals_encoding_at_once_in_value_and_gradient(devices, count, chunk):
         np.testing.assert_allclose(a, d, rtol=0, atol=2e-5 * max(np.abs(d).max(), 1e-2))
 
 
+@pytest.mark.slow
 def test_every_chunk_has_its_own_dropout_which_the_key_decides():
     text, mask = (np.tile(x[:1], (16, 1)) for x in make_ids(1))
     params, encode = make_tower(dropout=0.5)
@@ -94,6 +95,7 @@ def _sum_of_chunks(encode, params, text, mask):
     return weigh(jnp.concatenate(parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 8])
 def test_memory_does_not_grow_with_the_classes_beyond_their_embeddings(devices):
     params, encode = make_tower()

@@ -117,6 +117,7 @@ def test_embeddings_are_features_of_length_one_and_logits_come_from_the_features
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classifier, fsdp", [("linear", 1), ("cosine", 4)])
 def test_eight_devices_equal_one(classifier, fsdp):
     batches = [make_batch(16, seed, seed) for seed in range(2)]

@@ -180,6 +180,7 @@ def test_captions_alone_are_the_sum_of_align(devices, texts):
     assert_close(differentiate(ours, *arrays), differentiate(theirs, *arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [1, 5, 8, 13])
 def test_padding_and_chunks_of_classes_change_nothing(classes):
     """From the text tower's parameters to the loss, against one device and one chunk."""
@@ -240,6 +241,7 @@ def run_one_device():
     return run_whole(1, chunk=100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices, microbatches, chunk", [(8, 1, 1), (2, 4, 3)])
 def test_devices_and_microbatches_change_nothing(devices, microbatches, chunk):
     loss, grads, metrics = run_one_device()
@@ -251,6 +253,7 @@ def test_devices_and_microbatches_change_nothing(devices, microbatches, chunk):
         assert optax.global_norm(part) > 1e-3
 
 
+@pytest.mark.slow
 def test_order_of_classes_does_not_matter():
     order = np.random.default_rng(0).permutation(13)
     classes = make_classes(13)
@@ -261,6 +264,7 @@ def test_order_of_classes_does_not_matter():
     assert_close(grads, run_one_device()[1], 1e-4)
 
 
+@pytest.mark.slow
 def test_a_label_beyond_the_classes_is_as_if_masked():
     outside = np.where(LABELS == 3, 13, LABELS)
     objective = make_iclip()
@@ -278,6 +282,7 @@ def test_a_label_beyond_the_classes_is_as_if_masked():
     assert not value[1][1]["zimg"][outside == 13].any()
 
 
+@pytest.mark.slow
 def test_descriptions_tell_equal_names_apart_and_equal_texts_stay_two_classes():
     names, blank = ("w1", "w1", "w2"), ("", "", "")
     classes = ClassList(names, ("w3", "w4", ""), blank)

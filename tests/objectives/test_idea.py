@@ -116,6 +116,7 @@ def test_without_a_new_tag_it_is_clip(devices):
     assert not slopes["ztxt"][:, 1].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 8])
 def test_contrast_alone_is_clip_and_has_no_recognizer(devices):
     objective = make_objective(devices, dropout=0.1, recognition=False)
@@ -130,6 +131,7 @@ def test_contrast_alone_is_clip_and_has_no_recognizer(devices):
         objective.recognize(params, state, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "texts"), [({}, ()), ({}, (2,)), ({"tag_to_text": False}, ())], ids=str
 )
@@ -184,6 +186,7 @@ def test_texts_that_do_not_exist_take_no_part(devices):
     assert np.abs(grad[np.asarray(new), 1]).max(axis=1).min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retain", [True, False])
 def test_a_new_text_is_that_of_the_tags(retain):
     """Its embedding is that of a caption with the same words."""
@@ -204,6 +207,7 @@ def test_a_new_text_is_that_of_the_tags(retain):
     np.testing.assert_allclose(outputs["ztxt"][:, 0], captions, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head", "texts"), [("ml_decoder", ()), ("cls", (2,))], ids=str)
 def test_devices_and_microbatches_change_nothing(head, texts):
     def run(devices, microbatches=1):
@@ -280,6 +284,7 @@ def test_finding_begins_at_its_step():
         np.testing.assert_array_equal(make_batch(objective, step=step)["correcting"], step >= 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["ml_decoder", "cls"])
 def test_recognition_reads_its_head_in_evaluation_mode(head):
     objective, params, state, batch, _ = encoded(head=head)

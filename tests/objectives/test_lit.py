@@ -89,6 +89,7 @@ class StoppedClip(Clip):
         return outputs | {"zimg": zimg}, model_state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [(), (3,)])
 def test_loss_and_gradients_are_clips_with_the_image_side_stopped(texts):
     batch = tiny.make_batch(8, masked=2, texts=texts)
@@ -100,6 +101,7 @@ def test_loss_and_gradients_are_clips_with_the_image_side_stopped(texts):
     assert np.any(grads["model"]["project_text"]["kernel"]) and grads["log_scale"] != 0
 
 
+@pytest.mark.slow
 def test_a_tower_without_modes_gives_the_loss_and_text_gradients_of_clip_itself():
     batch = tiny.make_batch(8)
     variables = make_params(make_objective(tower="vit"))
@@ -112,6 +114,7 @@ def test_a_tower_without_modes_gives_the_loss_and_text_gradients_of_clip_itself(
     assert any(np.any(x) for x in jax.tree.leaves(image))
 
 
+@pytest.mark.slow
 def test_the_tower_stays_bit_for_bit_while_the_text_side_learns():
     objective = make_objective(8, fsdp=4)
     first, last, losses = run_steps(objective, [tiny.make_batch(16)] * 20)
@@ -136,6 +139,7 @@ def test_a_projection_is_trained_and_there_is_none_otherwise():
     assert "project_image" not in make_params(make_objective())[0]["model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("projection", [{}, {"image_projection": True, "embedding_dim": 8}])
 def test_embeddings_in_the_batch_take_the_place_of_images(projection):
     objective = make_objective(8, **projection)
@@ -168,6 +172,7 @@ def test_microbatches_change_nothing():
     assert_close(differentiate(objective, *variables, batch, parts), whole, 2e-5)
 
 
+@pytest.mark.slow
 def test_eight_devices_equal_one():
     batches = [tiny.make_batch(16, seed, seed) for seed in range(2)]
     _, one, losses_of_one = run_steps(make_objective(), batches)
@@ -182,6 +187,7 @@ def count_flops(function, *arguments):
     return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_the_tower_costs_one_forward_pass_a_step(microbatches):
     """XLA counts a loop's body once: with micro-batches the first pass runs it, the second not."""

@@ -34,6 +34,7 @@ def augment(objective, batch, seed=0):
     return jax.jit(objective.augment)(batch, jax.random.PRNGKey(seed), jnp.int32(0))
 
 
+@pytest.mark.slow
 def test_rows_are_paired_from_the_outside_in():
     eligible = np.array([1, 0, 1, 1, 0, 1, 1, 0], bool)
     assert pair_rows(jnp.asarray(eligible)).tolist() == [6, 1, 5, 3, 4, 2, 0, 7]

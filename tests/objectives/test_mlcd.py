@@ -57,6 +57,7 @@ def differentiate(objective, params, model_state, tables, batch, seed=2):
     return *grad(params, split_rows(drawn)), drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("name", PLAIN)
 def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
@@ -120,12 +121,14 @@ def test_steps_bring_images_to_their_centers_and_away_from_others():
     assert count.min() < 30
 
 
+@pytest.mark.slow
 def test_masked_images_draw_nothing():
     objective, batch = make_objective(sampling_ratio=0.01), make_batch(masked=8)
     drawn = objective.draw(make_tables(objective), batch, jax.random.PRNGKey(0))["centers"]
     assert drawn.mask.sum() == 0 and (drawn.columns == -1).all()
 
 
+@pytest.mark.slow
 def test_there_is_no_text_side_and_embeddings_are_of_length_one():
     objective = make_objective()
     params, model_state = make_params(objective)

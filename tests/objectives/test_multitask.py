@@ -110,6 +110,7 @@ def test_the_head_classifies_the_features_of_evaluation():
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_eight_devices_equal_one():
     def run(devices):
         objective = make_objective(devices)

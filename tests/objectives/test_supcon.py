@@ -52,6 +52,7 @@ def draw_views(size=12, views=2):
     return z / jnp.linalg.norm(z, axis=2, keepdims=True)
 
 
+@pytest.mark.slow
 def test_a_captioned_image_is_a_class_of_its_own():
     objective, zviews, mask = make_objective(), draw_views(), jnp.arange(12) < 10
     label = jnp.where(jnp.arange(12) % 3 == 0, -1, jnp.arange(12) % 4)
@@ -84,6 +85,7 @@ def test_order_of_images_and_views_does_not_matter(views):
     np.testing.assert_allclose(permuted[1], grads[order, ::-1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_views_are_projected_one_by_one():
     """By hand: two layers with a relu between them, on the tower's features in training mode."""
     objective, batch = make_objective(), make_batch(4)
@@ -144,6 +146,7 @@ def step_gradients(devices=1, microbatches=1, views=2):
     return jax.jit(lambda: accumulated_gradients(*arguments, microbatches)[:3:2])()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [2, 4])
 def test_devices_and_microbatches_change_nothing(views):
     grads, loss = step_gradients(views=views)

@@ -168,6 +168,7 @@ def test_several_texts_carry_the_label_of_their_image(devices):
     np.testing.assert_allclose(directions, (image_to_text, text_to_image), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_direction_is_trained_and_the_other_logged(direction):
     outputs, batch = draw_outputs(), draw_batch()
@@ -215,6 +216,7 @@ def step_gradients(devices=1, microbatches=1, texts=()):
     return jax.jit(lambda: accumulated_gradients(*arguments, microbatches)[:3:2])()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [(), (2,)], ids=str)
 def test_devices_and_microbatches_change_nothing(texts):
     grads, loss = step_gradients(texts=texts)

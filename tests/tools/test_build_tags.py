@@ -51,6 +51,7 @@ def arguments(tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_a_list_of_names_is_counted_cut_and_written(arguments, tmp_path, capsys):
     assert build_tags.main(arguments(remove_top=1, max_tags=2)) == 0
     told = capsys.readouterr().out
@@ -64,6 +65,7 @@ def test_a_list_of_names_is_counted_cut_and_written(arguments, tmp_path, capsys)
     assert made_by["min_count"] == 6 and made_by["source"]["name"] == "text"
 
 
+@pytest.mark.slow
 def test_without_names_the_nouns_of_the_captions_are_tags(arguments, tmp_path):
     assert build_tags.main(arguments(names=None)) == 0
     tags = read_tag_list(str(tmp_path / "tags.json"))

@@ -121,6 +121,7 @@ def test_shards_that_are_labeled_are_kept(embeddings, tmp_path, monkeypatch, cap
     assert "labels were there" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_processes_write_what_one_does(embeddings, tmp_path):
     assert run(embeddings, tmp_path / "one", chunk=48) == 0
     command = [sys.executable, "-m", "big_align.tools.cluster", f"--embeddings={embeddings}"]

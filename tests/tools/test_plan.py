@@ -38,6 +38,7 @@ def test_a_step_is_planned_for_a_tpu(tmp_path, capsys):
     assert report["run"]["cost"] == pytest.approx(1.2 * hours)
 
 
+@pytest.mark.slow
 def test_gpus_are_stood_in_for_and_it_is_said(capsys):
     arguments = [CONFIG, "--topology=h100:2x2", "--images_per_core=100", "--json=-"]
     assert plan.main([*arguments, "--config.microbatches=2", "--config.mesh.fsdp=2"]) == 0

@@ -87,6 +87,7 @@ def test_cosines_of_several_folders_and_tables(source, tmp_path, capsys):
     np.testing.assert_array_equal(same["cosines.png"], both["cosines.png"])
 
 
+@pytest.mark.slow
 def test_patches_of_a_model(source, tmp_path, capsys):
     """With any model that interop reads."""
     import flax.linen as nn

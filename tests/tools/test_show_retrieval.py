@@ -37,6 +37,7 @@ def show(workdir, *flags):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_row_for_each_query(workdir, tmp_path):
     heights = {}
     for queries in (1, 3):
@@ -48,6 +49,7 @@ def test_the_picture_has_a_row_for_each_query(workdir, tmp_path):
     assert heights[3] == pytest.approx(3 * heights[1], abs=3)
 
 
+@pytest.mark.slow
 def test_an_unknown_evaluator_is_one_line(workdir):
     done = show(workdir, "--evaluator=pears")
     assert done.returncode == 1

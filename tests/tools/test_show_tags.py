@@ -67,6 +67,7 @@ def show(folder, data_dir, *flags):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_picture_shows_two_photographs_a_row(folder, data_dir, tmp_path):
     output = tmp_path / "tags.png"
     done = show(folder, data_dir, f"--output={output}", "--images=4", "--tags=2")
@@ -80,6 +81,7 @@ def test_the_picture_shows_two_photographs_a_row(folder, data_dir, tmp_path):
     assert len(shown) == 4
 
 
+@pytest.mark.slow
 def test_an_evaluator_of_another_kind_is_one_line(folder, data_dir):
     done = show(folder, data_dir, "--evaluator=recognition")
     assert done.returncode == 1
@@ -89,6 +91,7 @@ def test_an_evaluator_of_another_kind_is_one_line(folder, data_dir):
     )
 
 
+@pytest.mark.slow
 def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkeypatch):
     monkeypatch.setattr("nltk.data.path", [str(data_dir / "nltk_data")])
     results = evaluate.run(load_config(f"{CONFIG}:{folder}"), str(folder / "run"))
