@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
+from big_align.data.shard_places import ShardPlaces
+
 
 class Order:
     """An endless stream of examples in which every epoch is another permutation.
@@ -52,15 +54,14 @@ class Order:
             here = (epochs == epoch) & (windows == window)
             start, permutation = self._window(epoch, window)
             shuffled = start + permutation[places[here] - start]
-            permuted, ends = self._shards(epoch)
-            slots = np.searchsorted(ends, shuffled, side="right")
+            permuted, line = self._shards(epoch)
+            slots, indexes[here] = line.locate(shuffled)
             shards[here] = permuted[slots]
-            indexes[here] = shuffled - (ends[slots] - self._sizes[permuted[slots]])
         return epochs, shards, indexes
 
-    def _permute_shards(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _permute_shards(self, epoch: int) -> tuple[np.ndarray, ShardPlaces]:
         permuted = _permutation(len(self._sizes), self._seed, 0, epoch)
-        return permuted, np.cumsum(self._sizes[permuted])
+        return permuted, ShardPlaces(self._sizes[permuted])
 
     def _permute_window(self, epoch: int, window: int) -> tuple[int, np.ndarray]:
         start, end = (
