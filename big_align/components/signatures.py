@@ -4,7 +4,6 @@ A component is a config node with a `name` and the keyword arguments of what the
 Names are looked up in tables of "module:attribute", so that nothing is imported before it is used.
 """
 
-import difflib
 import importlib
 import inspect
 import operator
@@ -16,14 +15,8 @@ from typing import Any
 from beartype.door import is_bearable
 from ml_collections import ConfigDict, config_dict
 
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, suggest
 from big_align.types import Node
-
-
-def suggest(word: str, known: typing.Iterable[str]) -> str:
-    """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:

@@ -8,6 +8,7 @@ from loaders import assert_equal, make_loader
 from samples import BROKEN, break_some, make_array
 
 from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.loading.stream import ExampleStream
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
@@ -78,10 +79,9 @@ def test_nothing_but_broken_examples_stops(tmp_path):
 
 def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(ValueError, match="batch_size is 9 and the source has 8 examples"):
-        make_loader(make_array(8), batch_size=9)
+        ExampleStream(make_array(8), batch_size=9)
 
 
 def test_an_empty_source_is_refused():
-    for choice in ({}, {"classes": CLASSES}):
-        with pytest.raises(UserError, match="the source has no examples"):
-            make_loader(ArraySource(np.zeros((0, 8, 8, 3), np.uint8), []), **choice)
+    with pytest.raises(UserError, match="the source has no examples"):
+        ExampleStream(ArraySource(np.zeros((0, 8, 8, 3), np.uint8), []), batch_size=8)
