@@ -1,6 +1,11 @@
 """Images of a batch: in threads, in processes, in several views."""
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -26,8 +31,8 @@ def test_processes_make_what_threads_make(shards):
             make_loader(source, transform=FLIP, num_processes=0) as threads,
             make_loader(source, transform=FLIP, num_processes=3) as processes,
         ):
-            for step, batch in zip(range(4), processes.iterate(0), strict=False):
-                assert_equal(batch, threads.batch(step))
+            for step in range(4):
+                assert_equal(processes.batch(step), threads.batch(step))
 
 
 def test_errors_of_processes_reach_the_consumer(tmp_path):
@@ -51,6 +56,49 @@ def test_processes_end_with_the_loader():
         processes = children(loader)
         assert [child.poll() for child in processes] == [None, None]
     assert [child.poll() for child in processes] == [0, 0]
+
+
+PARENT = """
+import itertools, sys
+sys.path.insert(0, sys.argv[1])
+from loaders import FLIP, make_loader
+from samples import make_array
+
+loader = make_loader(make_array(50), transform=FLIP, num_processes=2)
+(rows,) = loader._streams.values()
+batches = loader.iterate(0)
+for step in itertools.count():
+    next(batches)
+    if step == 3:
+        print(*[process._child.pid for process in rows._images._images._processes], flush=True)
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="asks /proc for processes")
+def test_processes_end_when_their_parent_is_killed():
+    """In the middle of their work, by a signal that leaves the parent no time to end them."""
+    command = [sys.executable, "-c", PARENT, os.path.dirname(__file__)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(is_running, pids))
+        parent.send_signal(signal.SIGKILL)
+        assert parent.wait() == -signal.SIGKILL
+        deadline = time.monotonic() + 10
+        while any(map(is_running, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = [pid for pid in pids if is_running(pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left
 
 
 def test_images_of_different_sizes_are_explained(tmp_path):

@@ -7,12 +7,75 @@ import pytest
 from loaders import assert_equal, make_loader
 from samples import BROKEN, break_some, make_array
 
+from big_align.data.examples import BrokenExample
 from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.loading.order import Order, substitutes
 from big_align.data.loading.stream import ExampleStream
+from big_align.data.randomness import PositionRandom
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import BrokenDataError, UserError
+
+
+def visit(stream, step, rows, broken=(), broken_later=()):
+    """The numbers that stand in rows of a batch, and the random number of each."""
+
+    def draw(place, rng):
+        if place[1] in broken:
+            raise BrokenExample("broken")
+        return place[1], rng.random()
+
+    def finish(numbers, drawn):
+        assert len(numbers) == len(drawn)
+        return [BrokenExample("broken") if n in broken_later else None for n, _ in drawn]
+
+    return list(zip(*stream.visit(step, np.array(rows), draw, finish), strict=True))
+
+
+def make_stream(size=20, batch_size=4, seed=3) -> ExampleStream:
+    return ExampleStream(make_array(size), batch_size, seed, max_broken_share=1.0)
+
+
+def test_a_substitute_stands_half_an_epoch_away():
+    """By hand: the batches of 20 examples are 0 to 4, half of them is 2."""
+    assert list(substitutes(3, 20, 4)) == [11, 15, 19, 7]
+    assert list(substitutes(43, 20, 4)) == [51, 55, 59, 47]
+    assert list(substitutes(9, 22, 4)) == [17, 21, 3, 13]  # 25 is 3 of the same epoch
+    assert list(substitutes(1, 5, 4)) == [3, 4, 0, 2]  # no second batch
+    far = next(substitutes(0, 1_000_000, 100))
+    assert far == 500_000
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(20, 4), (22, 4), (64, 8), (23, 11)])
+def test_substitutes_are_neither_in_the_batch_nor_shared_by_it(size, batch_size):
+    for step in range(2 * size // batch_size):
+        batch = range(step * batch_size, (step + 1) * batch_size)
+        if batch[0] // size != batch[-1] // size:
+            continue  # two epochs in a batch
+        for standing_in in zip(*(substitutes(n, size, batch_size) for n in batch), strict=True):
+            assert len({*standing_in} | {*batch}) == 2 * batch_size
+            assert {n // size for n in standing_in} == {batch[0] // size}
+
+
+@pytest.mark.parametrize("when", ["broken", "broken_later"])
+def test_what_replaces_a_broken_example_is_its_next_intact_substitute(when):
+    order = Order(np.array([20]), seed=3)(np.arange(40))[2]
+    whole, _ = visit(make_stream(), 6, range(4))
+    assert list(whole) == order[24:28].tolist()
+    first, second, *_ = substitutes(25, 20, 4)
+    stream = make_stream()
+    numbers, randoms = visit(stream, 6, [1, 2], **{when: {order[25], order[first]}})
+    assert numbers == (order[second], order[26]) and stream.broken == 2
+    assert randoms[0] == PositionRandom(3, 25).random()  # those of its position
+    assert visit(stream, 6, [2]) == [(order[26],), (PositionRandom(3, 26).random(),)]
+
+
+def test_an_example_is_counted_as_broken_once():
+    stream = make_stream()
+    for step in range(10):
+        visit(stream, step, range(4), broken={7}, broken_later={8})
+    assert stream.broken == 2
 
 
 @pytest.mark.parametrize("num_processes", [0, 2])

@@ -7,12 +7,64 @@ import pytest
 from loaders import WORDS, assert_equal, make_loader
 from samples import make_members, write_tar
 
+from big_align.data.examples import BrokenExample, Example, WrongLabel
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.loading.text_samplers import CaptionSampler, NoTextSampler
+from big_align.data.randomness import PositionRandom
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import UserError
+
+
+def draw(sampler, captions=("number 1", "n 2", "3"), labels=(4,), position=0):
+    example = Example("key", None, list(captions), tuple(labels))
+    return sampler.draw(example, "name", PositionRandom(0, position))
+
+
+def test_captions_are_drawn_from_those_that_are_used():
+    captions = ["number 1", "n 2", "3"]
+    for used, drawn_from in ((None, captions), (3, captions), (2, captions[:2]), (1, captions[:1])):
+        sampler = CaptionSampler(WORDS, captions_used=used)
+        drawn = [draw(sampler, captions, position=n)[0] for n in range(60)]
+        assert {text for texts in drawn for text in texts} == set(drawn_from)
+    with pytest.raises(ValueError, match="captions_per_image is 0; it must be at least 1"):
+        CaptionSampler(WORDS, 0)
+
+
+def test_the_label_is_that_of_the_source_or_none():
+    assert draw(CaptionSampler(WORDS))[1] == draw(NoTextSampler(WORDS))[1] == 4
+    for sampler in (CaptionSampler(WORDS), NoTextSampler(WORDS)):
+        assert draw(sampler, labels=())[1] == -1
+    assert draw(CaptionSampler(WORDS, keep_label=False))[1] == -1
+    assert draw(NoTextSampler(WORDS, keep_label=False))[1] == -1
+    assert draw(NoTextSampler(WORDS), labels=(3, 4)) == ([], -1)
+    for keep_label in (True, False):
+        with pytest.raises(WrongLabel, match="the labels 3, 4, where one is wanted"):
+            draw(CaptionSampler(WORDS, keep_label=keep_label), labels=(3, 4))
+    with pytest.raises(BrokenExample, match="it has no caption"):
+        draw(CaptionSampler(WORDS), captions=())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_ids_and_masks_are_those_of_the_texts_and_what_is_missing_is_masked(count):
+    texts = [["number 1"], ["n 2", "3"], ["3", "n 2", "number 1"]]
+    texts = [row[:count] for row in texts]
+    text, text_mask = CaptionSampler(WORDS, count).tokenize(texts)
+    shape = (3, count, 4) if count > 1 else (3, 4)
+    assert text.shape == text_mask.shape == shape
+    rows = text.reshape(3, count, 4), text_mask.reshape(3, count, 4)
+    for row, ids, masks in zip(texts, *rows, strict=True):
+        expected, real = WORDS(row)
+        np.testing.assert_array_equal(ids[: len(row)], expected)
+        np.testing.assert_array_equal(masks[: len(row)], real)
+        assert not masks[len(row) :].any()
+
+
+def test_no_texts_are_ids_of_the_length_of_the_tokenizer():
+    text, text_mask = NoTextSampler(WORDS).tokenize([[], []])
+    assert text.shape == text_mask.shape == (2, 0, 4) and text_mask.dtype == bool
 
 
 def test_several_captions_of_an_image_are_different_and_missing_ones_are_masked():
