@@ -9,7 +9,7 @@ from samples import BROKEN, break_some, make_array
 
 from big_align.data.examples import BrokenExample
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.data.loading.order import Order, substitutes
+from big_align.data.loading.shuffle import Shuffle, substitutes
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.randomness import PositionRandom
 from big_align.data.sources.array_source import ArraySource
@@ -60,7 +60,7 @@ def test_substitutes_are_neither_in_the_batch_nor_shared_by_it(size, batch_size)
 
 @pytest.mark.parametrize("when", ["broken", "broken_later"])
 def test_what_replaces_a_broken_example_is_its_next_intact_substitute(when):
-    order = Order(np.array([20]), seed=3)(np.arange(40))[2]
+    order = Shuffle(np.array([20]), seed=3)(np.arange(40))[2]
     whole, _ = visit(make_stream(), 6, range(4))
     assert list(whole) == order[24:28].tolist()
     first, second, *_ = substitutes(25, 20, 4)

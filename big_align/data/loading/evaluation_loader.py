@@ -9,7 +9,7 @@ from big_align.data import examples, randomness
 from big_align.data.images import image_ops
 from big_align.data.loading import broken, parallel
 from big_align.data.loading.parallel import HostBatch
-from big_align.data.shard_places import ShardPlaces
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import BrokenDataError, UserError
 
 
@@ -43,8 +43,8 @@ class EvalLoader:
         prefetch: int = 2,
     ):
         parallel.check_at_least(1, prefetch=prefetch, batch_size=batch_size)
-        self._places = ShardPlaces(source.shard_sizes)
-        self.num_examples = self._places.count
+        self._offsets = ShardOffsets(source.shard_sizes)
+        self.num_examples = self._offsets.count
         self._rows = parallel.check_rows(rows, batch_size)
         self._source = source
         self._transform = image_ops.Transform(transform)
@@ -74,7 +74,7 @@ class EvalLoader:
             try:
                 labels.append(examples.single_label(found))
             except examples.WrongLabel as error:
-                name = self._source.name(*self._places.locate_one(number))
+                name = self._source.name(*self._offsets.locate_one(number))
                 raise UserError(f"{name}: {error}") from error
         return np.array(labels, np.int32)
 
@@ -128,8 +128,8 @@ class EvalLoader:
         raise BrokenDataError("no image can be decoded")
 
     def _pixels(self, number: int) -> np.ndarray | None:
-        shard, index = self._places.locate_one(number)
-        self._tally.see(1)
+        shard, index = self._offsets.locate_one(number)
+        self._tally.count_read(1)
         try:
             image = self._source.read(shard, index).image
             return self._transform(image, randomness.PositionRandom(0, number))
@@ -139,7 +139,7 @@ class EvalLoader:
 
     def _texts(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
         for number in range(self.num_examples):
-            shard, index = self._places.locate_one(number)
+            shard, index = self._offsets.locate_one(number)
             try:
                 yield self._source.read_text(shard, index)
             except examples.BrokenExample as error:

@@ -7,7 +7,7 @@ import numpy as np
 
 from big_align.data.examples import Example
 from big_align.data.loading.parallel import Row
-from big_align.data.loading.stream import Place
+from big_align.data.loading.stream import Location
 from big_align.data.precomputed.joins import Join
 from big_align.data.tags.tag_extraction import Tagger
 
@@ -36,11 +36,13 @@ class JoinedFields:
             **{name: (shape, np.int32) for name, shape in tags.items()},
         }
 
-    def read(self, place: Place, example: Example, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    def read(
+        self, location: Location, example: Example, texts: Sequence[str]
+    ) -> dict[str, np.ndarray]:
         """Returns the fields of an example.
 
         Args:
-          place: of the example in its source.
+          location: of the example in its source.
           example: as the source has it.
           texts: those that were drawn for it.
 
@@ -48,5 +50,5 @@ class JoinedFields:
           BrokenExample: a precomputed row is missing.
           UserError: a precomputed row belongs to another example.
         """
-        fields = {name: j.read(*place, example.key) for name, j in self._precomputed.items()}
+        fields = {name: j.read(*location, example.key) for name, j in self._precomputed.items()}
         return fields | (self._tagger(texts, example.captions) if self._tagger else {})

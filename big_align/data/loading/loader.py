@@ -62,7 +62,7 @@ class TrainLoader:
         self.batch_size = sum(counts.values())
         self.num_examples = sum(rows.stream.num_examples for rows in self._streams.values())
         self._rows = parallel.check_rows(rows, self.batch_size)
-        self._parts, self._places = interleave(counts)
+        self._parts, self._stream_rows = interleave(counts)
         self._work = self._group_rows()
         self._check_shapes()
         self._prefetch = prefetch
@@ -122,7 +122,7 @@ class TrainLoader:
             for number, stream in enumerate(self._streams.values()):
                 rows = here[self._parts[self._rows[here]] == number]
                 if len(rows):
-                    stream.fill(batch, step, self._places[self._rows[rows]], rows)
+                    stream.fill(batch, step, self._stream_rows[self._rows[rows]], rows)
 
         size, row = len(self._rows), next(iter(self._streams.values())).row
         batch = {name: np.empty((size, *shape), dtype) for name, (shape, dtype) in row.items()}

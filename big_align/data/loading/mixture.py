@@ -75,7 +75,7 @@ def interleave(counts: Mapping[str, int]) -> tuple[Int[np.ndarray, " b"], Int[np
     """
     sizes = list(counts.values())
     parts = np.repeat(np.arange(len(sizes)), sizes)
-    places = np.concatenate([np.arange(size) for size in sizes])
+    rows = np.concatenate([np.arange(size) for size in sizes])
     due = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
     order = np.argsort(due, kind="stable")
-    return parts[order], places[order]
+    return parts[order], rows[order]

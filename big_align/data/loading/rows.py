@@ -11,7 +11,7 @@ from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.joined_fields import JoinedFields
 from big_align.data.loading.parallel import HostBatch, Row
-from big_align.data.loading.stream import ExampleStream, Place
+from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
 from big_align.data.randomness import PositionRandom
 from big_align.errors import UserError
@@ -66,18 +66,18 @@ class RowStream:
         self,
         batch: HostBatch,
         step: int,
-        places: Int[np.ndarray, " n"],
         rows: Int[np.ndarray, " n"],
+        into: Int[np.ndarray, " n"],
     ) -> None:
         """Writes rows of the stream's global batch of a step into rows of a batch.
 
         Args:
           batch: arrays as `row` describes them; others are left alone.
           step: of the global batch.
-          places: the rows of the global batch to make.
-          rows: the rows of `batch` that they go to.
+          rows: of the global batch.
+          into: the rows of `batch` that they go to.
         """
-        memory = _image_memory(batch, rows) if self._images else []
+        memory = _image_memory(batch, into) if self._images else []
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
             if self._images is None:
@@ -85,29 +85,29 @@ class RowStream:
             work = [(visit.image, visit.rng) for visit in visits]
             return self._images.apply(work, [memory[n] for n in numbers])
 
-        visits = self.stream.visit(step, places, self._draw, finish)
-        batch["label"][rows] = [visit.label for visit in visits]
+        visits = self.stream.visit(step, rows, self._draw, finish)
+        batch["label"][into] = [visit.label for visit in visits]
         for name in self._joined.row:
-            batch[name][rows] = [visit.joined[name] for visit in visits]
+            batch[name][into] = [visit.joined[name] for visit in visits]
         texts = [visit.texts for visit in visits]
-        batch["text"][rows], batch["text_mask"][rows] = self._texts.tokenize(texts)
+        batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
 
     def close(self) -> None:
         """Ends the processes of the images."""
         if self._images:
             self._images.close()
 
-    def _draw(self, place: Place, rng: PositionRandom) -> Visit:
+    def _draw(self, location: Location, rng: PositionRandom) -> Visit:
         """Reads an example and draws its texts."""
         source = self.stream.source
         try:
-            example = source.read(*place)
-            texts, label = self._texts.draw(example, source.name(*place), rng)
+            example = source.read(*location)
+            texts, label = self._texts.draw(example, source.name(*location), rng)
         except WrongLabel as error:
             if self._texts.needs_labels:
-                raise UserError(f"{source.name(*place)}: {error}") from error
+                raise UserError(f"{source.name(*location)}: {error}") from error
             raise
-        joined = self._joined.read(place, example, texts)
+        joined = self._joined.read(location, example, texts)
         return Visit(example.image, rng, texts, label, joined)
 
     def _start_images(

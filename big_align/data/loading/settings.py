@@ -12,7 +12,7 @@ class LoaderSettings:
 
     Attributes:
       transform: image operations, see `ImagePipeline`.
-      window: examples that are shuffled among each other, see `Order`.
+      window: examples that are shuffled among each other, see `Shuffle`.
       max_broken_share: the share of broken examples above which the run stops.
       num_threads: threads that fill batches; None is one a core, or two a process.
       num_processes: processes that decode and transform images; 0 does it in the threads.

@@ -8,11 +8,11 @@ from jaxtyping import Int
 
 from big_align.data import examples
 from big_align.data.loading.broken import BrokenTally
-from big_align.data.loading.order import Order, substitutes
+from big_align.data.loading.shuffle import Shuffle, substitutes
 from big_align.data.randomness import PositionRandom
 from big_align.errors import BrokenDataError, UserError
 
-Place = tuple[int, int]
+Location = tuple[int, int]
 """A shard and an index in it."""
 
 T = TypeVar("T")
@@ -24,13 +24,13 @@ class ExampleStream:
     Global batch s holds the positions [s B, (s + 1) B) of the stream. What stands at a position is
     a pure function of the seed (and of which files are broken), so nothing has to be stored or
     replayed to resume, and the split over processes does not change the stream. Where one epoch
-    ends inside a batch, an example may stand in it twice; nowhere else, see `order.substitutes`.
+    ends inside a batch, an example may stand in it twice; nowhere else, see `shuffle.substitutes`.
 
     Args:
       source: the examples.
       batch_size: examples of the global batch.
       seed: chooses the order, and all that is drawn for a position.
-      window: examples that are shuffled among each other, see `Order`.
+      window: examples that are shuffled among each other, see `Shuffle`.
       max_broken_share: the share of broken examples above which the run stops.
 
     Attributes:
@@ -63,7 +63,7 @@ class ExampleStream:
                 "would stand twice in a batch, as its own negative; lower batch_size"
             )
         self._seed = seed
-        self._order = Order(source.shard_sizes, seed, window)
+        self._order = Shuffle(source.shard_sizes, seed, window)
         self._tally = BrokenTally(source, max_broken_share)
 
     @property
@@ -86,7 +86,7 @@ class ExampleStream:
         self,
         step: int,
         rows: Int[np.ndarray, " n"],
-        draw: Callable[[Place, PositionRandom], T],
+        draw: Callable[[Location, PositionRandom], T],
         finish: Callable[[list[int], list[T]], Sequence[examples.BrokenExample | None]],
     ) -> list[T]:
         """Makes something of the examples of some rows of a global batch.
@@ -107,43 +107,43 @@ class ExampleStream:
         """
         positions = step * self.batch_size + rows
         candidates = list(map(self._candidates, positions.tolist(), self._locate(positions)))
-        places: dict[int, Place] = {}
+        locations: dict[int, Location] = {}
         made: dict[int, T] = {}
         left = list(range(len(rows)))
         while left:
             for n in left:
-                places[n], made[n] = self._draw(int(positions[n]), candidates[n], draw)
+                locations[n], made[n] = self._draw(int(positions[n]), candidates[n], draw)
             outcomes = finish(left, [made[n] for n in left])
             faults = {n: fault for n, fault in zip(left, outcomes, strict=True) if fault}
             for n, fault in faults.items():
-                self._tally.add(*places[n], fault)
+                self._tally.add(*locations[n], fault)
             left = list(faults)
-        self._tally.see(len(rows))
+        self._tally.count_read(len(rows))
         return [made[n] for n in range(len(rows))]
 
     def _draw(
         self,
         position: int,
-        candidates: Iterator[Place],
-        draw: Callable[[Place, PositionRandom], T],
-    ) -> tuple[Place, T]:
+        candidates: Iterator[Location],
+        draw: Callable[[Location, PositionRandom], T],
+    ) -> tuple[Location, T]:
         """Draws from the first candidate that is not broken."""
-        for place in candidates:
+        for location in candidates:
             try:
-                return place, draw(place, PositionRandom(self._seed, position))
+                return location, draw(location, PositionRandom(self._seed, position))
             except examples.BrokenExample as error:
-                self._tally.add(*place, error)
+                self._tally.add(*location, error)
         raise BrokenDataError(
             f"position {position} of the stream and all its substitutes are broken"
         )
 
-    def _candidates(self, position: int, place: Place) -> Iterator[Place]:
-        """Yields the place of a position, then those of its substitutes."""
-        yield place
+    def _candidates(self, position: int, location: Location) -> Iterator[Location]:
+        """Yields the location of a position, then those of its substitutes."""
+        yield location
         for substitute in substitutes(position, self.num_examples, self.batch_size):
-            self._tally.see(1)
+            self._tally.count_read(1)
             yield self._locate(np.array([substitute]))[0]
 
-    def _locate(self, positions: Int[np.ndarray, " n"]) -> list[Place]:
+    def _locate(self, positions: Int[np.ndarray, " n"]) -> list[Location]:
         _, shards, indexes = self._order(positions)
         return list(zip(shards.tolist(), indexes.tolist(), strict=True))

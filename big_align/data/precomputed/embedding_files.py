@@ -18,7 +18,7 @@ from big_align.data.precomputed.shard_files import (
     has_shard,
     read_index,
 )
-from big_align.data.shard_places import ShardPlaces
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
 CENTERS = "centers.npy"
@@ -52,8 +52,8 @@ class ShardFolder:
 
     def _select(self, shards: Sequence[Shard]) -> None:
         self.shards = list(shards)
-        self._places = ShardPlaces(np.array([shard.count for shard in shards], np.int64))
-        self.count = self._places.count
+        self._offsets = ShardOffsets(np.array([shard.count for shard in shards], np.int64))
+        self.count = self._offsets.count
 
     def array(self, shard: Shard) -> np.ndarray:
         """Returns the rows of a shard, memory-mapped."""
@@ -98,7 +98,7 @@ class ShardFolder:
 
     def locate(self, number: int) -> tuple[Shard, int]:
         """Returns the shard of a row of the whole folder, and its index there."""
-        shard, index = self._places.locate_one(number)
+        shard, index = self._offsets.locate_one(number)
         return self.shards[shard], index
 
     def name(self, number: int) -> str:
@@ -143,7 +143,7 @@ class EmbeddingFolder(ShardFolder):
     def take(self, numbers: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n d"]:
         """Reads chosen rows as they are stored, shard by shard."""
         rows = np.zeros((len(numbers), self.dim), self.dtype)
-        shards, indexes = self._places.locate(numbers)
+        shards, indexes = self._offsets.locate(numbers)
         for shard in np.unique(shards).tolist():
             chosen = shards == shard
             rows[chosen] = self.array(self.shards[shard])[indexes[chosen]]

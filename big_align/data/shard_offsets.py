@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import Int
 
 
-class ShardPlaces:
-    """Where the examples of shards that are laid end to end stand.
+class ShardOffsets:
+    """The offsets of shards in the order of their source, and back from a number to its shard.
 
     Args:
       sizes: examples of each shard, in order; a shard may be empty.
