@@ -109,7 +109,8 @@ def test_what_a_thread_raises_reaches_the_consumer_and_no_thread_is_left():
     assert threading.active_count() == before
 
 
-def test_close_in_the_middle_ends_soon():
+@pytest.mark.parametrize("closed", ["loader", "iterator"])
+def test_close_in_the_middle_drops_what_is_not_filled_yet(closed):
     reads = []
 
     class Slow(ArraySource):
@@ -121,7 +122,11 @@ def test_close_in_the_middle_ends_soon():
     array = make_array(50)
     before = threading.active_count()
     loader = make_loader(Slow(array._image, array._captions), batch_size=50, prefetch=20)
-    next(loader.iterate(0))
+    batches = loader.iterate(0)
+    next(batches)
+    if closed == "iterator":
+        batches.close()
+        loader.batch(0)  # waits in the queue behind what was to be filled
     loader.close()
     assert threading.active_count() == before
     assert len(reads) < 10 * 50  # of 21 batches that were to be filled

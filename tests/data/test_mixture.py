@@ -8,6 +8,7 @@ import pytest
 from loaders import FLIP, assert_equal, make_stream
 
 from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.loading import parallel
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.mixture import interleave, part_processes, part_rows, part_seed
 from big_align.data.loading.rows import RowStream
@@ -191,6 +192,22 @@ def test_processes_make_what_threads_make(views):
         for step, batch in enumerate(itertools.islice(processes.iterate(0), 3)):
             assert batch["image"].shape == ((12, 2, 6, 6, 3) if views == 2 else (12, 6, 6, 3))
             assert_equal(batch, threads.batch(step))
+
+
+def test_jobs_of_threads_are_mostly_of_one_part_in_turns(monkeypatch):
+    """Jobs of 6 rows; in each turn of 12 rows a quarter is labels."""
+    monkeypatch.setattr(parallel, "CHUNK_MAX", 6)
+    filled = []
+    parts = make_parts(batch_size=48)
+    for name, part in parts.items():
+        fill = part.fill
+        record = lambda batch, step, rows, into, name=name, fill=fill: (  # noqa: E731
+            filled.append((name, len(rows))), fill(batch, step, rows, into)
+        )
+        monkeypatch.setattr(part, "fill", record)
+    with TrainLoader(parts, num_threads=1) as mixture:
+        mixture.batch(0)
+    assert filled == [("labels", 3), ("pairs", 3), ("pairs", 6)] * 4
 
 
 def test_parts_must_agree_on_shapes():

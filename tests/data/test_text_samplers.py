@@ -1,5 +1,6 @@
 """Texts and labels: captions, templates with the class, or none."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -191,6 +192,37 @@ def test_a_label_that_is_no_number_is_an_error_only_with_a_class_list(tmp_path):
         assert loader.broken == 1
     with pytest.raises(UserError, match="x.tar: 000007: the label is 'cat', not an integer"):
         make_loader(source, batch_size=8, classes=CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ((4, 5), "array: 7: it has the labels 4, 5, where one is wanted"),
+        (None, "array: 7: no digit"),
+    ],
+)
+def test_a_wrong_label_that_is_found_late_is_an_error_only_with_a_class_list(
+    monkeypatch, labels, message
+):
+    monkeypatch.setattr(label_check, "CHECKED_FIRST", 1)
+
+    class Wrong(ArraySource):
+        def read(self, shard, index):
+            example = super().read(shard, index)
+            if index == 7 and labels is None:
+                raise WrongLabel("no digit")
+            return dataclasses.replace(example, labels=labels) if index == 7 else example
+
+    size = 200  # one broken example in as many is allowed
+    source = Wrong(np.zeros((size, 8, 8, 3), np.uint8), [["n"]] * size, np.arange(size) % 10)
+    with make_loader(source, batch_size=20, classes=CLASSES) as loader:
+        with pytest.raises(UserError, match=message):
+            for step in range(10):
+                loader.batch(step)
+    with make_loader(source, batch_size=20) as loader:
+        for step in range(10):
+            loader.batch(step)
+        assert loader.broken == 1
 
 
 def test_sources_that_disagree_with_the_class_list():
