@@ -35,7 +35,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from PIL import Image
 
 from big_align.data.labels.word_net import WordNet
-from big_align.data.loading import loader
+from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.joined_fields import JoinedFields
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.rows import RowStream
+from big_align.data.loading.stream import ExampleStream
+from big_align.data.loading.text_samplers import CaptionSampler
 from big_align.data.sources import tar_source
 from big_align.data.tags import tag_counting, tag_extraction
 from big_align.data.text import tokenizers
@@ -126,7 +131,7 @@ def time_bare(pool: concurrent.futures.Executor, images: list[bytes], side: int,
     return count / (time.perf_counter() - started)
 
 
-def time_pipeline(train: loader.TrainLoader, start: int, steps: int, batch_size: int) -> float:
+def time_pipeline(train: TrainLoader, start: int, steps: int, batch_size: int) -> float:
     """Returns images per second of `steps` batches, in the steady state of prefetching."""
     batches = train.iterate(start)
     next(batches)
@@ -149,15 +154,10 @@ def compare(title: str, work, tokenizer, options, num_processes: int) -> float:
     source, images, (side, transform) = work
     batch_size = min(options.batch_size, len(images) // 8)
     num_threads = None if num_processes else options.threads
+    pipeline = ImagePipeline(transform, num_processes=num_processes)
+    rows = RowStream(ExampleStream(source, batch_size), CaptionSampler(tokenizer), pipeline)
     with (
-        loader.TrainLoader(
-            source,
-            transform,
-            tokenizer,
-            batch_size,
-            num_threads=num_threads,
-            num_processes=num_processes,
-        ) as train,
+        TrainLoader(rows, num_threads=num_threads) as train,
         concurrent.futures.ThreadPoolExecutor(options.threads) as pool,
     ):
         rate = time_bare(pool, images, side, 4 * batch_size)
@@ -196,14 +196,16 @@ def compare_tags(source: tar_source.TarSource, options: argparse.Namespace) -> f
     words = tokenizers.WordTokenizer(("a", "dog"), length=64)
     taggers = tag_extraction.Tagger(extract), None
     with contextlib.ExitStack() as stack:
-        loaders = [
-            stack.enter_context(
-                loader.TrainLoader(
-                    source, SMALL[1], words, options.batch_size, num_threads=1, tagger=tagger
-                )
+        streams = [
+            RowStream(
+                ExampleStream(source, options.batch_size),
+                CaptionSampler(words),
+                ImagePipeline(SMALL[1]),
+                JoinedFields(tagger=tagger),
             )
             for tagger in taggers
         ]
+        loaders = [stack.enter_context(TrainLoader(each, num_threads=1)) for each in streams]
         for turn in range(options.rounds):
             rows.append(
                 [time_pipeline(one, turn * steps, steps, options.batch_size) for one in loaders]

@@ -3,6 +3,9 @@
 `Stopped` is none, but it ends a run early as they do.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(ValueError):
     """What the user gave cannot be used; the message says what and what would be right."""
@@ -41,3 +44,9 @@ class Stopped(Exception):
 
     STATUS = 75
     """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

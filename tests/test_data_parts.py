@@ -195,6 +195,10 @@ REFUSED = {
         lambda f: mixed(f, clases=1),
         "config.data.mixture.labels.clases is unknown",
     ),
+    "threads of a part": (
+        lambda f: mixed(f, num_threads=2),
+        "config.data.mixture.labels.num_threads: all parts share config.data.num_threads",
+    ),
     "images of two sizes": (
         lambda f: mixed(f, transform="resize(9)"),
         r"shape of image is \(9, 9, 3\) in labels and \(8, 8, 3\) in pairs",
@@ -256,7 +260,7 @@ REFUSED = {
     ),
     "an evaluator of a classifier without one": (
         lambda f: evaluated(f, "unicl", "classification"),
-        "config.evaluators.test: the objective 'unicl' has no classifier; evaluate it with",
+        "config.evaluators.test: the objective 'unicl' has no verb 'classify'; evaluate it with",
     ),
 }
 

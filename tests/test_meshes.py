@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 from big_align import sharding
+from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.rows import RowStream
+from big_align.data.loading.stream import ExampleStream
+from big_align.data.loading.text_samplers import CaptionSampler
 from big_align.data.sources.digits import DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.planning.topologies import GENERATIONS, topology_devices
@@ -153,7 +157,9 @@ def load_batch(size, rows):
     """The batch of step 30, in the second epoch."""
     source, words = digits_source("train"), WordTokenizer(DIGIT_WORDS, 12)
     transform = "resize(10)|random_crop(8)"
-    with TrainLoader(source, transform, words, size, rows, num_threads=1) as loader:
+    stream = ExampleStream(source, size)
+    streams = RowStream(stream, CaptionSampler(words), ImagePipeline(transform))
+    with TrainLoader(streams, rows, num_threads=1) as loader:
         return loader.batch(30)
 
 

@@ -22,6 +22,7 @@ from big_align.data.examples import Example, Source
 from big_align.data.loading.loader import EvalLoader
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.interop.formats.pretrained import Pretrained
@@ -279,6 +280,4 @@ def _embed(
 
 def _name(source: Source, number: int) -> str:
     """Names the example at a place of the source's own order."""
-    ends = np.cumsum(source.shard_sizes)
-    shard = int(np.searchsorted(ends, number, side="right"))
-    return source.name(shard, int(number - ends[shard] + source.shard_sizes[shard]))
+    return source.name(*ShardOffsets(source.shard_sizes).locate_one(number))

@@ -5,7 +5,6 @@ Names are looked up in tables of "module:attribute", so that nothing is imported
 """
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import operator
@@ -17,14 +16,8 @@ from typing import Any, NamedTuple
 from beartype.door import is_bearable
 from ml_collections import ConfigDict, config_dict
 
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, suggest
 from big_align.nodes import GIVEN, Node
-
-
-def suggest(word: str, known: typing.Iterable[str]) -> str:
-    """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:

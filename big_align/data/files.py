@@ -5,6 +5,7 @@ import glob
 import itertools
 import os
 import re
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
@@ -46,9 +47,9 @@ class _Descriptor:
     def __init__(self, path: str):
         self.number = os.open(path, os.O_RDONLY)
 
-    def __del__(self):
+    def __del__(self, close: Callable[[int], None] = os.close):  # `os` may be gone at the exit
         if hasattr(self, "number"):
-            os.close(self.number)
+            close(self.number)
 
 
 class LocalFiles:

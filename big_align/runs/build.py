@@ -1,5 +1,6 @@
 """The one place where names in a config become objects."""
 
+import dataclasses
 import random
 from typing import Any
 
@@ -13,10 +14,22 @@ from big_align.components.models import build_model
 from big_align.components.signatures import lookup, make, make_named, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS
 from big_align.data.images.image_ops import Transform
-from big_align.data.loading.loader import TrainLoader, text_shape_of
-from big_align.data.loading.mixture import MixtureLoader, part_processes, part_rows, part_seed
+from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.joined_fields import JoinedFields
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.mixture import part_processes, part_rows, part_seed
+from big_align.data.loading.rows import RowStream
+from big_align.data.loading.settings import LoaderSettings
+from big_align.data.loading.stream import ExampleStream
+from big_align.data.loading.text_samplers import (
+    CaptionSampler,
+    NoTextSampler,
+    TemplateSampler,
+    TextSampler,
+    text_shape_of,
+)
 from big_align.data.precomputed.joins import open_joins
-from big_align.data.tags.tag_extraction import NO_TAG
+from big_align.data.tags.tag_extraction import NO_TAG, Tagger
 from big_align.errors import ConfigError
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
@@ -105,46 +118,75 @@ def build_tokenizer(config: Node) -> Any:
 
 def build_train_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
-) -> TrainLoader | MixtureLoader:
+) -> TrainLoader:
     """Builds the loader of this process's rows of every training batch."""
-    parts, size = dataset.read_parts(config), config["batch_size"]
+    parts, mixed = dataset.read_parts(config), bool(config["data"].get("mixture"))
+    settings = {name: make(LoaderSettings, p.loader, p.where) for name, p in parts.items()}
+    shared = next(iter(settings.values()))  # of `settings.SHARED` all parts have the same
+    weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
+    counts = part_rows(weights, config["batch_size"])
+    processes = part_processes(weights, shared.num_processes)
     tagger = dataset.build_tagger(config)
-    if "mixture" not in config["data"] or not config["data"]["mixture"]:
-        (part,) = parts.values()
-        given = {"batch_size": size, "rows": rows, "seed": config["seed"]}
-        return _build_part(part, tokenizer, tagger=tagger, **given)
-    weights = {name: float(part.weight) for name, part in parts.items()}
-    counts = part_rows(weights, size)
-    processes = part_processes(weights, config["data"].get("num_processes") or 0)
-    loaders = {
-        name: _build_part(
-            part,
-            tokenizer,
-            tagger=tagger,
+    streams = {
+        name: make(
+            _build_rows,
+            {},
+            part.where,
+            part=part,
+            settings=dataclasses.replace(settings[name], num_processes=processes[name]),
             batch_size=counts[name],
-            seed=part_seed(config["seed"], name),
-            num_processes=processes[name],
+            seed=part_seed(config["seed"], name) if mixed else config["seed"],
+            tokenizer=tokenizer,
+            tagger=tagger,
+            keep_label=not mixed,
         )
         for name, part in parts.items()
     }
-    options = {k: config["data"].get(k) for k in ("num_threads", "prefetch")}
-    return MixtureLoader(loaders, rows, **{k: v for k, v in options.items() if v is not None})
-
-
-def _build_part(part: dataset.Part, tokenizer: Any, **given: Any) -> TrainLoader:
-    dataset.check_texts(part, tokenizer)
-    source = make_named(SOURCES, part.source, f"{part.where}.source")
     return make(
         TrainLoader,
-        without(part.loader, *given),
-        part.where,
-        source=source,
-        joins=open_joins(part.joined, source),
-        tokenizer=tokenizer,
-        classes=part.classes,
-        label_offset=part.label_offset,
-        **given,
+        {},
+        "config.data",
+        streams=streams if mixed else streams["data"],
+        rows=rows,
+        num_threads=shared.num_threads,
+        prefetch=shared.prefetch,
     )
+
+
+def _build_rows(
+    part: dataset.Part,
+    settings: LoaderSettings,
+    batch_size: int,
+    seed: int,
+    tokenizer: Any,
+    tagger: Tagger | None,
+    keep_label: bool,
+) -> RowStream:
+    """Builds the stream of a part and hands each of its own parts its settings."""
+    dataset.check_texts(part, tokenizer)
+    source = make_named(SOURCES, part.source, f"{part.where}.source")
+    stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_share)
+    images = None
+    if "image_embedding" not in part.joined:
+        images = ImagePipeline(
+            settings.transform, settings.views_per_image, settings.num_processes
+        )
+    joined = JoinedFields(open_joins(part.joined, source), tagger)
+    texts = _build_texts(part, settings, tokenizer, keep_label)
+    return RowStream(stream, texts, images, joined)
+
+
+def _build_texts(
+    part: dataset.Part, settings: LoaderSettings, tokenizer: Any, keep_label: bool
+) -> TextSampler:
+    """Builds what draws the texts of a part: of its classes, of its captions, or none."""
+    count = settings.captions_per_image
+    if part.classes is not None:
+        fill = settings.templates, settings.describe_classes, part.label_offset
+        return TemplateSampler(tokenizer, part.classes, count, *fill)
+    if not count:
+        return NoTextSampler(tokenizer, keep_label)
+    return CaptionSampler(tokenizer, count, settings.captions_used, keep_label)
 
 
 def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:

@@ -11,12 +11,12 @@ import numpy as np
 
 from big_align import sharding
 from big_align.components import tables
-from big_align.components.signatures import check_arguments, lookup, suggest, without
-from big_align.data.loading.loader import TrainLoader
+from big_align.components.signatures import check_arguments, lookup, without
 from big_align.data.loading.mixture import part_rows
+from big_align.data.loading.settings import LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as JOINED
 from big_align.devices.compilation import check_cache, check_options
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
 from big_align.nodes import Node
 from big_align.runs import build, dataset
@@ -121,7 +121,7 @@ def _check_data(config: Node) -> None:
         _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "joined", "tags")
         build.shape_of_image(
-            check_arguments(TrainLoader, loader, where)["transform"], f"{where}.transform"
+            check_arguments(LoaderSettings, loader, where)["transform"], f"{where}.transform"
         )
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")

@@ -18,6 +18,7 @@ from big_align.components.signatures import make, make_named
 from big_align.components.tables import SOURCES
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
 from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.loading.settings import SHARED
 from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
@@ -36,7 +37,7 @@ class Part:
       where: its place in the config, for messages.
       weight: its share of every batch.
       source: the config node of its source.
-      loader: the other fields, arguments of `TrainLoader`.
+      loader: the other fields, those of `LoaderSettings`.
       classes: what its labels stand for; None where its examples are pairs of image and text.
       label_offset: what is added to its labels, so that each class has one number everywhere.
       joined: the folder of what is joined to its examples, by its name in the batch.
@@ -99,6 +100,8 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
                 raise ConfigError(f"{where} = {part!r} must be a node with a source and a weight")
             if "tags" in part:
                 raise ConfigError(f"{where}.tags: all parts have the list of config.data.tags")
+            if own := [field for field in SHARED if field in part]:
+                raise ConfigError(f"{where}.{own[0]}: all parts share config.data.{own[0]}")
             nodes[name] = where, data | part
     for where, node in nodes.values():
         if not node.get("source"):

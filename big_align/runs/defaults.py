@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from big_align.components.signatures import fill_defaults, lookup
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS, TOWERS
 from big_align.data.examples import Source
-from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.settings import LoaderSettings
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.mixing import MixedLabels
 from big_align.training import optimizers
@@ -40,7 +40,7 @@ def complete_config(config: ConfigDict) -> ConfigDict:
         if parent.get(field):
             fill_defaults(lookup(parent[field].get("name"), table, field), parent[field])
     for target, node in (
-        (TrainLoader, config.data),
+        (LoaderSettings, config.data),
         (DualEncoder, config.model),
         (Checkpointer, config.checkpoint),
         (MixedLabels, config.mixing),

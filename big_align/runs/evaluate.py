@@ -7,9 +7,8 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from big_align.components.signatures import suggest
 from big_align.devices.compilation import use_cache
-from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch
+from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch, suggest
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, check

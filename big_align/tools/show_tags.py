@@ -34,8 +34,7 @@ def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags
     Raises:
       ConfigError: there is none, or none of that name.
     """
-    from big_align.components.signatures import suggest
-    from big_align.errors import ConfigError
+    from big_align.errors import ConfigError, suggest
     from big_align.evaluators.found_tags import FoundTags
 
     known = {key: each for key, each in evaluators.items() if isinstance(each, FoundTags)}

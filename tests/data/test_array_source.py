@@ -3,7 +3,7 @@ import pytest
 
 from big_align.data.examples import WrongLabel
 from big_align.data.labels.prompts import fill_templates
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.array_source import ArraySource, read_npz
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import WordTokenizer

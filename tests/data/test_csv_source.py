@@ -3,7 +3,7 @@ import pytest
 from samples import encode_image, make_pixels
 
 from big_align.data.examples import BrokenExample, Source
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.csv_source import CsvSource
 
 

@@ -2,11 +2,12 @@ import shutil
 
 import numpy as np
 import pytest
+from loaders import make_loader
 from samples import encode_image, make_pixels
 
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.labels.classes import ClassList
-from big_align.data.loading.loader import EvalLoader, TrainLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.listed_source import SHARD_SIZE
 from big_align.data.text.tokenizers import WordTokenizer
@@ -87,7 +88,7 @@ def test_the_texts_of_a_folder_name_the_classes_of_its_images(folder):
     source = FolderSource(str(folder))
     classes = ClassList.from_names(["a one", "b two", "c-three"])
     words = WordTokenizer(("a", "photo", "of", "one", "two", "c-three", "."), length=9)
-    with TrainLoader(source, "", words, 45, classes=classes, templates=("{}",)) as loader:
+    with make_loader(source, 45, "", words, classes=classes, templates=("{}",)) as loader:
         batch = loader.batch(0)
     np.testing.assert_array_equal(batch["image"][:, 0, 0, 1], batch["label"])
     expected, _ = words(list(classes.names))
@@ -102,6 +103,6 @@ def test_a_batch_of_a_sorted_list_holds_all_classes_whatever_the_window(tmp_path
     source = FolderSource(str(tmp_path))
     words = WordTokenizer(("a",), length=3)
     classes = ClassList.from_names(source.class_names)
-    with TrainLoader(source, "", words, 128, window=128, classes=classes) as loader:
+    with make_loader(source, 128, "", words, window=128, classes=classes) as loader:
         held = [len(set(loader.batch(step)["label"].tolist())) for step in range(8)]
     assert min(held) >= 4 and np.mean(held) > 5  # as eight stretches drawn from 32 give

@@ -8,7 +8,11 @@ import sys
 import numpy as np
 import big_align.data
 from big_align.data.labels import prompts
-from big_align.data.loading import loader
+from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.rows import RowStream
+from big_align.data.loading.stream import ExampleStream
+from big_align.data.loading.text_samplers import CaptionSampler
 from big_align.data.sources import record_source
 from big_align.data.text import tokenizers, vocabulary
 from big_align.data.sources.tar_source import TarSource
@@ -16,7 +20,8 @@ from big_align.data.sources.digits import digits_source, DIGIT_WORDS
 
 words = tokenizers.WordTokenizer(DIGIT_WORDS, 8)
 for source in (TarSource(sys.argv[1]), digits_source("test")):
-    with loader.TrainLoader(source, "resize(8)", words, 4) as batches:
+    parts = ExampleStream(source, 4), CaptionSampler(words), ImagePipeline("resize(8)")
+    with TrainLoader(RowStream(*parts)) as batches:
         assert batches.batch(0)["image"].shape == (4, 8, 8, 3)
 print([name for name in ("tensorflow", "jax") if name in sys.modules])
 """

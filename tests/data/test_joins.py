@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from loaders import make_loader, make_stream
 from samples import make_members, write_tar
 
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.mixture import MixtureLoader
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.precomputed.shard_files import CLUSTERS, EMBEDDINGS
@@ -64,9 +64,10 @@ def embeddings(tmp_path, source):
     return write_rows(tmp_path / "embeddings", source, EMBEDDINGS, rows)
 
 
-def make_loader(source, paths, **choice):
-    options = dict(transform="", tokenizer=NoTokenizer(), batch_size=8, captions_per_image=0)
-    return TrainLoader(source, joins=open_joins(paths, source), **options | choice)
+def options(source, paths, **choice):
+    """What makes a loader of images and joined fields."""
+    joins = open_joins(paths, source)
+    return {"tokenizer": NoTokenizer(), "captions_per_image": 0, "joins": joins} | choice
 
 
 def numbers(batch):
@@ -74,7 +75,7 @@ def numbers(batch):
 
 
 def test_every_row_is_that_of_its_example_on_any_split(source, clusters):
-    with make_loader(source, {"clusters": clusters}) as loader:
+    with make_loader(source, **options(source, {"clusters": clusters})) as loader:
         whole = [loader.batch(step) for step in range(6)]
     for batch in whole:
         expected = np.stack([numbers(batch), numbers(batch) + 20], 1)
@@ -83,7 +84,7 @@ def test_every_row_is_that_of_its_example_on_any_split(source, clusters):
         assert batch["text"].shape == (8, 0, 1) and batch["clusters"].dtype == np.int32
     assert set(np.concatenate(list(map(numbers, whole[:3])))) == set(range(24))
     for rows in (np.arange(3), np.array([3, 4, 6])):
-        with make_loader(source, {"clusters": clusters}, rows=rows) as part:
+        with make_loader(source, rows=rows, **options(source, {"clusters": clusters})) as part:
             for step, batch in zip(range(6), part.iterate(0), strict=False):
                 for name, array in batch.items():
                     np.testing.assert_array_equal(array, whole[step][name][rows])
@@ -91,7 +92,7 @@ def test_every_row_is_that_of_its_example_on_any_split(source, clusters):
 
 def test_a_part_of_the_shards_finds_its_rows_by_their_names(source, clusters, tmp_path):
     some = TarSource(str(tmp_path / "pairs-[12].tar"), caption="")
-    with make_loader(some, {"clusters": clusters}) as loader:
+    with make_loader(some, **options(some, {"clusters": clusters})) as loader:
         batch = loader.batch(0)
     np.testing.assert_array_equal(
         batch["clusters"][:, 0], np.where(numbers(batch) == NONE, -1, numbers(batch))
@@ -102,9 +103,7 @@ def test_embeddings_come_in_place_of_images_and_a_broken_one_is_replaced(source,
     words = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
     pairs = TarSource(source_path(source), "json.captions")
     joins = open_joins({"image_embedding": embeddings}, pairs)
-    with TrainLoader(
-        pairs, "", words, batch_size=8, joins=joins, max_broken_share=0.1
-    ) as loader:
+    with make_loader(pairs, tokenizer=words, joins=joins, max_broken_share=0.1) as loader:
         seen = []
         for step in range(3):
             batch = loader.batch(step)
@@ -126,7 +125,7 @@ def test_other_examples_than_those_embedded_are_an_error(source, clusters, tmp_p
     message = "example 4 of pairs-0.tar was '000004' when it was embedded and is now '000044'"
     with (
         pytest.raises(UserError, match=message),
-        make_loader(changed, {"clusters": clusters}) as loader,
+        make_loader(changed, **options(changed, {"clusters": clusters})) as loader,
     ):
         for step in range(3):
             loader.batch(step)
@@ -151,23 +150,23 @@ def test_what_does_not_fit_the_source_is_an_error(source, clusters, tmp_path, ch
         (folder / "index.json").write_text(json.dumps(index))
         message = r"is int32 \[7, 2\], but index.json says int32 \[7, 3\]"
     with pytest.raises(UserError, match=message):
-        make_loader(TarSource(path, caption=""), {"clusters": clusters})
+        open_joins({"clusters": clusters}, TarSource(path, caption=""))
     with pytest.raises(UserError, match="'cluster' cannot be joined; known: clusters, image_emb"):
         open_joins({"cluster": clusters}, source)
 
 
 def test_parts_of_a_mixture_are_joined_alike(source, clusters):
     parts = {
-        "left": make_loader(source, {"clusters": clusters}, batch_size=4),
-        "right": make_loader(source, {"clusters": clusters}, batch_size=4, seed=1),
+        "left": make_stream(source, 4, "", **options(source, {"clusters": clusters})),
+        "right": make_stream(source, 4, "", **options(source, {"clusters": clusters}, seed=1)),
     }
-    with MixtureLoader(parts) as mixture:
+    with TrainLoader(parts) as mixture:
         batch = mixture.batch(0)
         shown = np.where(numbers(batch) == NONE, -1, numbers(batch))
         np.testing.assert_array_equal(batch["clusters"][:, 0], shown)
     parts = {
-        "left": make_loader(source, {"clusters": clusters}, batch_size=4),
-        "right": make_loader(source, {}, batch_size=4),
+        "left": make_stream(source, 4, "", **options(source, {"clusters": clusters})),
+        "right": make_stream(source, 4, "", **options(source, {})),
     }
     with pytest.raises(UserError, match=r"clusters is \(2,\) in left and none at all in right"):
-        MixtureLoader(parts)
+        TrainLoader(parts)

@@ -5,16 +5,13 @@ import time
 
 import numpy as np
 import pytest
+from loaders import FLIP, assert_equal, make_stream
 
 from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.loading import parallel
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.mixture import (
-    MixtureLoader,
-    interleave,
-    part_processes,
-    part_rows,
-    part_seed,
-)
+from big_align.data.loading.mixture import interleave, part_processes, part_rows, part_seed
+from big_align.data.loading.rows import RowStream
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
@@ -22,7 +19,6 @@ from big_align.errors import UserError
 
 WORDS = WordTokenizer(("number", "class", *map(str, range(100))), length=4)
 CLASSES = ClassList.from_names([f"class {n}" for n in range(5)])
-CROP = "resize(8)|random_crop(6)|flip_horizontal"
 SIZES = {"labels": 20, "pairs": 45}
 WEIGHTS = {"labels": 0.25, "pairs": 0.75}
 
@@ -38,20 +34,20 @@ def make_source(part: str) -> ArraySource:
     return ArraySource(image, captions, np.arange(size) % 5)
 
 
-def make_parts(batch_size=12, weights=WEIGHTS, **choice) -> dict[str, TrainLoader]:
-    choice = {"transform": CROP, "tokenizer": WORDS, **choice}
-    kept = {"labels": {"classes": CLASSES, "templates": ("{}",), "label_offset": 10}}
+def make_parts(batch_size=12, weights=WEIGHTS, **choice) -> dict[str, RowStream]:
+    choice = {"transform": FLIP, "tokenizer": WORDS, **choice}
+    kept = {
+        "labels": {"classes": CLASSES, "templates": ("{}",), "label_offset": 10},
+        "pairs": {"keep_label": False},
+    }
     return {
-        name: TrainLoader(
-            make_source(name), batch_size=rows, seed=part_seed(0, name),
-            **{**choice, **kept.get(name, {})},
-        )
+        name: make_stream(make_source(name), rows, seed=part_seed(0, name), **choice, **kept[name])
         for name, rows in part_rows(weights, batch_size).items()
     }
 
 
 def make_mixture(batch_size=12, rows=None, num_threads=3, weights=WEIGHTS, **choice):
-    return MixtureLoader(make_parts(batch_size, weights, **choice), rows, num_threads)
+    return TrainLoader(make_parts(batch_size, weights, **choice), rows, num_threads)
 
 
 def marks(batch) -> np.ndarray:
@@ -61,12 +57,6 @@ def marks(batch) -> np.ndarray:
 def shown(batch, part: int) -> list[int]:
     """The numbers of the examples of a part, in the order of the rows."""
     return batch["image"][marks(batch) == part, 0, 0, 0].tolist()
-
-
-def assert_equal(one, two):
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name])
 
 
 def test_rows_are_divided_by_largest_remainder():
@@ -159,7 +149,7 @@ def test_resuming_is_not_stopping():
 
 
 def test_a_part_has_the_stream_it_has_alone():
-    with make_mixture() as mixture, make_parts()["pairs"] as alone:
+    with make_mixture() as mixture, TrainLoader(make_parts()["pairs"], num_threads=1) as alone:
         for step in range(8):
             batch, own = mixture.batch(step), alone.batch(step)
             here = marks(batch) == 1
@@ -182,11 +172,11 @@ def test_the_order_of_the_parts_moves_rows_and_no_more():
 def test_parts_of_the_same_examples_have_them_in_different_order():
     seeds = [part_seed(seed, name) for seed in (0, 1, 2) for name in ("a", "b", "c")]
     assert len(set(seeds)) == 9
-    loaders = {
-        name: TrainLoader(make_source("pairs"), "", WORDS, 16, seed=part_seed(0, name))
+    streams = {
+        name: make_stream(make_source("pairs"), 16, "", WORDS, seed=part_seed(0, name))
         for name in "ab"
     }
-    with MixtureLoader(loaders) as mixture:
+    with TrainLoader(streams) as mixture:
         batch = mixture.batch(0)
     a, b = batch["image"][::2, 0, 0, 0], batch["image"][1::2, 0, 0, 0]
     assert (a != b).any() and len(set(a.tolist()) & set(b.tolist())) < 14
@@ -199,22 +189,38 @@ def test_processes_make_what_threads_make(views):
     assert part_processes(WEIGHTS, 0) == {"labels": 0, "pairs": 0}
     kept = {"views_per_image": views}
     with make_mixture(**kept) as threads, make_mixture(num_processes=1, **kept) as processes:
-        for step, batch in zip(range(3), processes.iterate(0), strict=False):
+        for step, batch in enumerate(itertools.islice(processes.iterate(0), 3)):
             assert batch["image"].shape == ((12, 2, 6, 6, 3) if views == 2 else (12, 6, 6, 3))
             assert_equal(batch, threads.batch(step))
+
+
+def test_jobs_of_threads_are_mostly_of_one_part_in_turns(monkeypatch):
+    """Jobs of 6 rows; in each turn of 12 rows a quarter is labels."""
+    monkeypatch.setattr(parallel, "CHUNK_MAX", 6)
+    filled = []
+    parts = make_parts(batch_size=48)
+    for name, part in parts.items():
+        fill = part.fill
+        record = lambda batch, step, rows, into, name=name, fill=fill: (  # noqa: E731
+            filled.append((name, len(rows))), fill(batch, step, rows, into)
+        )
+        monkeypatch.setattr(part, "fill", record)
+    with TrainLoader(parts, num_threads=1) as mixture:
+        mixture.batch(0)
+    assert filled == [("labels", 3), ("pairs", 3), ("pairs", 6)] * 4
 
 
 def test_parts_must_agree_on_shapes():
     parts = make_parts()
     with pytest.raises(UserError, match=r"shape of image is \(6, 6, 3\) in labels and \(8,"):
-        MixtureLoader({**parts, "pairs": make_parts(transform="")["pairs"]})
+        TrainLoader({**parts, "pairs": make_parts(transform="")["pairs"]})
     longer = WordTokenizer(("number",), length=6)
     with pytest.raises(UserError, match=r"shape of text is \(4,\) in labels and \(6,\)"):
-        MixtureLoader({**parts, "pairs": make_parts(tokenizer=longer)["pairs"]})
+        TrainLoader({**parts, "pairs": make_parts(tokenizer=longer)["pairs"]})
     with pytest.raises(UserError, match=r"\(4,\) in labels and \(2, 4\) in pairs"):
-        MixtureLoader({**parts, "pairs": make_parts(captions_per_image=2)["pairs"]})
-    with pytest.raises(ValueError, match="parts is 0; it must be at least 1"):
-        MixtureLoader({})
+        TrainLoader({**parts, "pairs": make_parts(captions_per_image=2)["pairs"]})
+    with pytest.raises(ValueError, match="streams is 0; it must be at least 1"):
+        TrainLoader({})
 
 
 def test_a_mixture_starts_the_threads_of_one_loader_and_ends_them():
@@ -236,13 +242,13 @@ def test_real_labels_and_captions_in_one_batch(data_dir):
     labeled = TarSource(f"{path}/val-*.tar", caption="json.wnid", label="cls")
     paired = TarSource(f"{data_dir}/flickr8k/dev-*.tar", caption="json.captions")
     rows = part_rows({"labels": 0.5, "pairs": 0.5}, 64)
-    loaders = {
-        "labels": TrainLoader(
-            labeled, "resize(16)", words, rows["labels"], classes=classes, templates=("{}",)
-        ),
-        "pairs": TrainLoader(paired, "resize(16)", words, rows["pairs"]),
+    kept = {"transform": "resize(16)", "tokenizer": words}
+    named = {"classes": classes, "templates": ("{}",)}
+    streams = {
+        "labels": make_stream(labeled, rows["labels"], **kept, **named),
+        "pairs": make_stream(paired, rows["pairs"], **kept, keep_label=False),
     }
-    with MixtureLoader(loaders) as mixture:
+    with TrainLoader(streams) as mixture:
         batches = list(itertools.islice(mixture.iterate(0), 4))
         assert mixture.broken == 0 and mixture.num_examples == 4040 + 1000
     names, _ = words(list(classes.names))

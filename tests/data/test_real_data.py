@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from loaders import make_loader
 
 from big_align.data.examples import split_member
-from big_align.data.loading.loader import EvalLoader, TrainLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 
@@ -23,7 +24,7 @@ def test_flickr8k_test_has_five_captions_each(data_dir):
 def test_flickr8k_train_is_visited_once_an_epoch(data_dir):
     source = TarSource(f"{data_dir}/flickr8k/train-{{00000..00005}}.tar", caption="json.captions")
     words = WordTokenizer(("dog", "man", "woman"), length=8)
-    with TrainLoader(source, "resize(8)", words, batch_size=1000) as loader:
+    with make_loader(source, 1000, "resize(8)", words) as loader:
         seen = np.concatenate([loader.batch(step)["image"] for step in range(6)])
     assert loader.broken == 0
     assert len(np.unique(seen.reshape(6000, -1), axis=0)) > 5950

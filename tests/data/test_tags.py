@@ -3,13 +3,13 @@
 import dataclasses
 import json
 
+import loaders
 import numpy as np
 import pytest
 
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import WordNet
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.mixture import MixtureLoader
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.tags.tag_counting import choose_tags, list_nouns, read_names
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger
@@ -287,8 +287,8 @@ def tagger(wordnet) -> Tagger:
 
 
 def make_loader(tagger, **choice) -> TrainLoader:
-    choice = {"transform": "", "tokenizer": KeepTexts(), "batch_size": 8, "tagger": tagger} | choice
-    return TrainLoader(make_source(), num_threads=2, **choice)
+    choice = {"tokenizer": KeepTexts(), "tagger": tagger} | choice
+    return loaders.make_loader(make_source(), **choice)
 
 
 @pytest.mark.parametrize("captions_per_image", [1, 2])
@@ -343,12 +343,15 @@ def test_class_texts_have_the_tags_of_their_class(wordnet):
 
 
 def test_a_mixture_has_the_tags_of_its_parts(tagger):
-    with make_loader(tagger, batch_size=4) as one, make_loader(tagger, seed=7, batch_size=4) as two:
-        with MixtureLoader({"one": one, "two": two}) as mixture:
-            batch = mixture.batch(2)
-            for name in ("tags", "true_tags", "text"):
-                rows = np.stack([one.batch(2)[name], two.batch(2)[name]], axis=1)
-                np.testing.assert_array_equal(batch[name], rows.reshape(8, -1))
-    with make_loader(tagger, batch_size=4) as one, make_loader(None, batch_size=4) as two:
-        with pytest.raises(UserError, match="shape of tags is .* in one and none at all in two"):
-            MixtureLoader({"one": one, "two": two})
+    def stream(tagger, seed):
+        return loaders.make_stream(make_source(), 4, "", KeepTexts(), tagger=tagger, seed=seed)
+
+    one, two = stream(tagger, 0), stream(tagger, 7)
+    with TrainLoader({"one": one, "two": two}) as mixture, TrainLoader(one) as first:
+        with TrainLoader(two) as second:
+            batch, parts = mixture.batch(2), (first.batch(2), second.batch(2))
+    for name in ("tags", "true_tags", "text"):
+        rows = np.stack([part[name] for part in parts], axis=1)
+        np.testing.assert_array_equal(batch[name], rows.reshape(8, -1))
+    with pytest.raises(UserError, match="shape of tags is .* in one and none at all in two"):
+        TrainLoader({"one": one, "two": stream(None, 0)})

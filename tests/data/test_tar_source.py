@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import fsspec
 import numpy as np
 import pytest
+from loaders import make_loader
 from samples import encode_image, make_members, make_pixels, write_tar
 
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.labels.classes import ClassList
-from big_align.data.loading.loader import EvalLoader, TrainLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources import tar_source
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
@@ -58,7 +59,7 @@ def test_a_json_list_is_several_labels(tmp_path):
             source.read_text(0, number)
     classes = ClassList.from_names(tuple("abcdefghij"))
     with pytest.raises(UserError, match="x.tar: 000000: it has the labels 14, 6, where one"):
-        TrainLoader(source, "", WordTokenizer(("a",), 4), 2, classes=classes)
+        make_loader(source, 2, tokenizer=WordTokenizer(("a",), 4), classes=classes)
 
 
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -54,17 +54,6 @@ def make_images(
     return LocalImages(transform, shape, views)
 
 
-class NoImages:
-    """Decodes nothing, where a batch has no images."""
-
-    def apply(self, work: Work, rows: Sequence[Any]) -> list[Outcome]:
-        """Finds nothing broken."""
-        return [None] * len(work)
-
-    def close(self) -> None:
-        """There is nothing to end."""
-
-
 class LocalImages:
     """Transforms images in the calling thread.
 

@@ -8,8 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from big_align.components.signatures import suggest
-from big_align.errors import UserError
+from big_align.errors import UserError, suggest
 
 BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from big_align.data import examples
 from big_align.data.labels.classes import ClassList
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
 CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
@@ -44,12 +45,9 @@ def check_labels(source: examples.Source, num_classes: int) -> None:
     Raises:
       UserError: names the first example found whose label is missing or not in the class list.
     """
-    ends = np.cumsum(source.shard_sizes)
-    total = int(ends[-1])
-    count = min(total, CHECKED_FIRST)
-    numbers = np.arange(count) * total // count
-    shards = np.searchsorted(ends, numbers, side="right")
-    indexes = numbers - (ends - source.shard_sizes)[shards]
+    offsets = ShardOffsets(source.shard_sizes)
+    count = min(offsets.count, CHECKED_FIRST)
+    shards, indexes = offsets.locate(np.arange(count) * offsets.count // count)
     places = list(zip(shards.tolist(), indexes.tolist(), strict=True))
     chunks = [places[first : first + CHECK_CHUNK] for first in range(0, count, CHECK_CHUNK)]
     check = functools.partial(_check_places, source, num_classes)

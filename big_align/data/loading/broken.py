@@ -10,14 +10,14 @@ from big_align.errors import BrokenDataError
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
-SEEN_BEFORE_STOP = 2000  # fewer examples say too little about a share of the data
+READ_BEFORE_STOP = 2000  # fewer examples say too little about a share of the data
 
 
 class BrokenTally:
     """Counts each broken example once, names it in the log, and stops when they are too many.
 
-    The share is that of the examples seen, those that the source left out while indexing among
-    them. Until 2000 examples (or all, where there are fewer) are seen, it is taken of as many.
+    The share is that of the examples read, those that the source left out while indexing among
+    them. Until 2000 examples (or all, where there are fewer) are read, it is taken of as many.
 
     Args:
       source: gives the shards, their sizes, their names and what was broken at the start.
@@ -32,7 +32,7 @@ class BrokenTally:
         self._max_share = max_share
         self._num_examples = int(source.shard_sizes.sum())
         self._left_out = int(source.broken.sum())
-        self._seen = 0
+        self._read = 0
         self._found: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._check(self._num_examples)
@@ -42,28 +42,28 @@ class BrokenTally:
         """Examples known to be broken."""
         return self._left_out + len(self._found)
 
-    def see(self, count: int) -> None:
-        """Notes that examples were read, broken or not."""
+    def count_read(self, count: int) -> None:
+        """Counts examples that were read, intact or broken."""
         with self._lock:
-            self._seen += count
+            self._read += count
 
     def add(self, shard: int, index: int, error: Exception) -> None:
-        """Notes a broken example; raises BrokenDataError when there are too many."""
+        """Counts a broken example, once; raises BrokenDataError when there are too many."""
         with self._lock:
             if (shard, index) in self._found:
                 return
             self._found.add((shard, index))
             found = len(self._found)
-            seen = min(self._num_examples, max(self._seen, SEEN_BEFORE_STOP))
+            read = min(self._num_examples, max(self._read, READ_BEFORE_STOP))
         if found <= LOGGED_FIRST or found % LOGGED_EVERY == 0:
             logging.warning(
                 "skipped %s: %s (%d skipped so far)", self._source.name(shard, index), error, found
             )
-        self._check(seen, f"; the last one is {self._source.name(shard, index)}: {error}")
+        self._check(read, f"; the last one is {self._source.name(shard, index)}: {error}")
 
-    def _check(self, seen: int, last: str = "") -> None:
+    def _check(self, read: int, last: str = "") -> None:
         count = self.count
-        if count <= self._max_share * (seen + self._left_out):
+        if count <= self._max_share * (read + self._left_out):
             return
         per_shard = self._source.broken.copy()
         with self._lock:
@@ -71,7 +71,7 @@ class BrokenTally:
         np.add.at(per_shard, shards, 1)
         worst = int(per_shard.argmax())
         raise BrokenDataError(
-            f"{count} of {seen + self._left_out} examples are broken, which is more than "
+            f"{count} of {read + self._left_out} examples are broken, which is more than "
             f"max_broken_share={self._max_share:g}; most are in {self._source.shard_name(worst)} "
             f"({per_shard[worst]} broken there){last}. Mend the shard or raise max_broken_share"
         )

@@ -9,6 +9,7 @@ from big_align.data import examples, randomness
 from big_align.data.images import image_ops
 from big_align.data.loading import broken, parallel
 from big_align.data.loading.parallel import HostBatch
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import BrokenDataError, UserError
 
 
@@ -42,13 +43,13 @@ class EvalLoader:
         prefetch: int = 2,
     ):
         parallel.check_at_least(1, prefetch=prefetch, batch_size=batch_size)
-        self.num_examples = int(source.shard_sizes.sum())
+        self._offsets = ShardOffsets(source.shard_sizes)
+        self.num_examples = self._offsets.count
         self._rows = parallel.check_rows(rows, batch_size)
         self._source = source
         self._transform = image_ops.Transform(transform)
         self._batch_size = batch_size
         self._tally = broken.BrokenTally(source, max_broken_share)
-        self._ends = np.cumsum(source.shard_sizes)
         self._workers = parallel.Workers(num_threads)
         self._prefetch = prefetch
         self._image_shape: tuple[int, ...] | None = None
@@ -73,7 +74,8 @@ class EvalLoader:
             try:
                 labels.append(examples.single_label(found))
             except examples.WrongLabel as error:
-                raise UserError(f"{self._source.name(*self._locate(number))}: {error}") from error
+                name = self._source.name(*self._offsets.locate_one(number))
+                raise UserError(f"{name}: {error}") from error
         return np.array(labels, np.int32)
 
     def label_sets(self) -> list[tuple[int, ...]]:
@@ -126,8 +128,8 @@ class EvalLoader:
         raise BrokenDataError("no image can be decoded")
 
     def _pixels(self, number: int) -> np.ndarray | None:
-        shard, index = self._locate(number)
-        self._tally.see(1)
+        shard, index = self._offsets.locate_one(number)
+        self._tally.count_read(1)
         try:
             image = self._source.read(shard, index).image
             return self._transform(image, randomness.PositionRandom(0, number))
@@ -137,13 +139,9 @@ class EvalLoader:
 
     def _texts(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
         for number in range(self.num_examples):
-            shard, index = self._locate(number)
+            shard, index = self._offsets.locate_one(number)
             try:
                 yield self._source.read_text(shard, index)
             except examples.BrokenExample as error:
                 self._tally.add(shard, index, error)
                 yield [], ()
-
-    def _locate(self, number: int) -> tuple[int, int]:
-        shard = int(np.searchsorted(self._ends, number, side="right"))
-        return shard, int(number - self._ends[shard] + self._source.shard_sizes[shard])

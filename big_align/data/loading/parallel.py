@@ -5,11 +5,16 @@ import concurrent.futures
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 HostBatch = dict[str, np.ndarray]
+
+Row = dict[str, tuple[tuple[int, ...], Any]]
+"""The shape and the type of each array of a batch, without the batch's axis."""
+
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay; a long one blocks threads
 
 

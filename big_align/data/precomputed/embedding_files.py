@@ -18,6 +18,7 @@ from big_align.data.precomputed.shard_files import (
     has_shard,
     read_index,
 )
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
 CENTERS = "centers.npy"
@@ -51,8 +52,8 @@ class ShardFolder:
 
     def _select(self, shards: Sequence[Shard]) -> None:
         self.shards = list(shards)
-        self._ends = np.cumsum([shard.count for shard in shards], dtype=np.int64)
-        self.count = int(self._ends[-1]) if shards else 0
+        self._offsets = ShardOffsets(np.array([shard.count for shard in shards], np.int64))
+        self.count = self._offsets.count
 
     def array(self, shard: Shard) -> np.ndarray:
         """Returns the rows of a shard, memory-mapped."""
@@ -96,10 +97,9 @@ class ShardFolder:
         return self.key_lines(shard).decode("utf-8", "surrogateescape").split("\n")[:-1]
 
     def locate(self, number: int) -> tuple[Shard, int]:
-        """Returns the shard of a row of the whole folder, and the place in it."""
-        place = int(np.searchsorted(self._ends, number, side="right"))
-        shard = self.shards[place]
-        return shard, int(number - self._ends[place] + shard.count)
+        """Returns the shard of a row of the whole folder, and its index there."""
+        shard, index = self._offsets.locate_one(number)
+        return self.shards[shard], index
 
     def name(self, number: int) -> str:
         """Names an example, as in `train-00003.tar: 00000042`."""
@@ -143,10 +143,10 @@ class EmbeddingFolder(ShardFolder):
     def take(self, numbers: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n d"]:
         """Reads chosen rows as they are stored, shard by shard."""
         rows = np.zeros((len(numbers), self.dim), self.dtype)
-        places = np.searchsorted(self._ends, numbers, side="right")
-        for place in np.unique(places).tolist():
-            chosen, shard = places == place, self.shards[place]
-            rows[chosen] = self.array(shard)[numbers[chosen] - self._ends[place] + shard.count]
+        shards, indexes = self._offsets.locate(numbers)
+        for shard in np.unique(shards).tolist():
+            chosen = shards == shard
+            rows[chosen] = self.array(self.shards[shard])[indexes[chosen]]
         return rows
 
     def part(self, shards: Sequence[Shard]) -> "EmbeddingFolder":

@@ -1,7 +1,7 @@
-"""Rows that belong to the examples of a source: clusters, or embeddings made beforehand.
+"""Precomputed fields of the examples of a source: clusters, or embeddings.
 
 They lie in folders (`embedding_files`), a file for each shard of the source, and are found by the
-shard and the place in it. The key of the example proves that both were made of the same data.
+shard and the index in it. The key of the example proves that both were made of the same data.
 """
 
 import functools
@@ -16,7 +16,7 @@ from big_align.data.precomputed.shard_files import Shard, list_shards
 from big_align.errors import UserError
 
 FOLDERS = {"clusters": ClusterFolder, "image_embedding": EmbeddingFolder}
-"""What can be joined: fields of a batch, and what their folders are."""
+"""Precomputed fields of a batch, and what their folders are."""
 
 OPEN_KEYS = 128
 
@@ -76,7 +76,7 @@ class Join:
 
         Raises:
           BrokenExample: the example could not be read when it was embedded.
-          UserError: another example stood in this place then.
+          UserError: another example had this index then.
         """
         then = self._keys(shard)[index]
         if then and then != key:
@@ -91,7 +91,7 @@ class Join:
 
 
 def open_joins(paths: dict[str, str], source: Source) -> dict[str, Join]:
-    """Opens what is joined to a source.
+    """Opens the precomputed fields of a source.
 
     Args:
       paths: the folder of each field of the batch.

@@ -7,7 +7,7 @@ import numpy as np
 from big_align.data import examples, files
 
 SHARD_SIZE = 16
-"""Examples of a shard. Lists often stand class by class; `Order` permutes the shards over the
+"""Examples of a shard. Lists often stand class by class; `Shuffle` permutes the shards over the
 whole list before it shuffles in windows, so that a window, and a batch, holds all classes."""
 
 

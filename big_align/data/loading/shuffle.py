@@ -6,8 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
+from big_align.data.shard_offsets import ShardOffsets
 
-class Order:
+
+class Shuffle:
     """An endless stream of examples in which every epoch is another permutation.
 
     In each epoch the shards are permuted and laid end to end, the line is cut into windows of
@@ -43,24 +45,23 @@ class Order:
         self, positions: Int[np.ndarray, " b"]
     ) -> tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"], Int[np.ndarray, " b"]]:
         """Returns the epoch, the shard and the index in the shard at positions of the stream."""
-        epochs, places = np.divmod(np.asarray(positions, np.int64), self.num_examples)
-        # window k covers the places from k * n // windows, so this is the window of a place
-        windows = ((places + 1) * self._num_windows - 1) // self.num_examples
-        shards = np.empty_like(places)
-        indexes = np.empty_like(places)
+        epochs, ranks = np.divmod(np.asarray(positions, np.int64), self.num_examples)
+        # window k covers the ranks from k * n // windows, so this is the window of a rank
+        windows = ((ranks + 1) * self._num_windows - 1) // self.num_examples
+        shards = np.empty_like(ranks)
+        indexes = np.empty_like(ranks)
         for epoch, window in set(zip(epochs.tolist(), windows.tolist(), strict=True)):
             here = (epochs == epoch) & (windows == window)
             start, permutation = self._window(epoch, window)
-            shuffled = start + permutation[places[here] - start]
-            permuted, ends = self._shards(epoch)
-            slots = np.searchsorted(ends, shuffled, side="right")
+            shuffled = start + permutation[ranks[here] - start]
+            permuted, offsets = self._shards(epoch)
+            slots, indexes[here] = offsets.locate(shuffled)
             shards[here] = permuted[slots]
-            indexes[here] = shuffled - (ends[slots] - self._sizes[permuted[slots]])
         return epochs, shards, indexes
 
-    def _permute_shards(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _permute_shards(self, epoch: int) -> tuple[np.ndarray, ShardOffsets]:
         permuted = _permutation(len(self._sizes), self._seed, 0, epoch)
-        return permuted, np.cumsum(self._sizes[permuted])
+        return permuted, ShardOffsets(self._sizes[permuted])
 
     def _permute_window(self, epoch: int, window: int) -> tuple[int, np.ndarray]:
         start, end = (
@@ -74,7 +75,7 @@ def substitutes(position: int, num_examples: int, batch_size: int) -> Iterator[i
 
     They are whole batches away, so that no two positions of a batch share one and none is itself
     in the batch: no process has to know what another has found broken. A batch of more than half
-    the data leaves no such place, and then the next positions follow.
+    the data leaves no such batch, and then the next positions follow.
     """
     epoch_start = position - position % num_examples
     stride, count = batch_size, num_examples // batch_size

@@ -1,0 +1,54 @@
+"""Fields of a batch that go with its examples: precomputed rows, and the tags of texts."""
+
+import types
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from big_align.data.examples import Example
+from big_align.data.loading.parallel import Row
+from big_align.data.loading.stream import Location
+from big_align.data.precomputed.joins import Join
+from big_align.data.tags.tag_extraction import Tagger
+
+
+class JoinedFields:
+    """Looks up the precomputed fields of an example and finds the tags of its texts.
+
+    Args:
+      precomputed: clusters or embeddings, by their name in the batch.
+      tagger: the batch then has `tags`, int32 [b t]; the truth about them is of all captions of an
+        example, drawn from or not.
+
+    Attributes:
+      row: the shape and the type of each field in a batch.
+    """
+
+    def __init__(
+        self,
+        precomputed: Mapping[str, Join] = types.MappingProxyType({}),
+        tagger: Tagger | None = None,
+    ):
+        self._precomputed, self._tagger = dict(precomputed), tagger
+        tags = tagger.shapes if tagger else {}
+        self.row: Row = {
+            **{name: (join.shape, join.dtype) for name, join in self._precomputed.items()},
+            **{name: (shape, np.int32) for name, shape in tags.items()},
+        }
+
+    def read(
+        self, location: Location, example: Example, texts: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Returns the fields of an example.
+
+        Args:
+          location: of the example in its source.
+          example: as the source has it.
+          texts: those that were drawn for it.
+
+        Raises:
+          BrokenExample: a precomputed row is missing.
+          UserError: a precomputed row belongs to another example.
+        """
+        fields = {name: j.read(*location, example.key) for name, j in self._precomputed.items()}
+        return fields | (self._tagger(texts, example.captions) if self._tagger else {})

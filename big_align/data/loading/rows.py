@@ -1,0 +1,128 @@
+"""Rows of batches, made of the examples of a stream by the parts of a loader."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from big_align.data.examples import BrokenExample, WrongLabel
+from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.joined_fields import JoinedFields
+from big_align.data.loading.parallel import HostBatch, Row
+from big_align.data.loading.stream import ExampleStream, Location
+from big_align.data.loading.text_samplers import TextSampler
+from big_align.data.randomness import PositionRandom
+from big_align.errors import UserError
+
+
+class Visit(NamedTuple):
+    """An example as it is drawn for a row; its image is still encoded."""
+
+    image: Any
+    rng: PositionRandom
+    texts: list[str]
+    label: int
+    joined: dict[str, np.ndarray]
+
+
+class RowStream:
+    """A stream of examples, each with its image, texts, label and joined fields.
+
+    Args:
+      stream: the examples.
+      texts: draws their texts and tells their labels.
+      images: None leaves images encoded, and the batch has none.
+      joined: None joins nothing.
+
+    Attributes:
+      stream: the examples.
+      num_processes: those of the images.
+      row: the shape and the type of each array of a batch, without the batch's axis.
+
+    Raises:
+      UserError: the source names other classes than a class list, or holds an example without a
+        label that is in the list.
+      BrokenDataError: too many examples are broken.
+    """
+
+    def __init__(
+        self,
+        stream: ExampleStream,
+        texts: TextSampler,
+        images: ImagePipeline | None = None,
+        joined: JoinedFields | None = None,
+    ):
+        texts.check(stream.source)
+        self.stream = stream
+        self.num_processes = images.num_processes if images else 0
+        self._texts, self._images, self._joined = texts, images, joined or JoinedFields()
+        self.row: Row = {**texts.row, "label": ((), np.int32), **self._joined.row}
+        if images:
+            stream.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
+
+    def fill(
+        self,
+        batch: HostBatch,
+        step: int,
+        rows: Int[np.ndarray, " n"],
+        into: Int[np.ndarray, " n"],
+    ) -> None:
+        """Writes rows of the stream's global batch of a step into rows of a batch.
+
+        Args:
+          batch: arrays as `row` describes them; others are left alone.
+          step: of the global batch.
+          rows: of the global batch.
+          into: the rows of `batch` that they go to.
+        """
+        memory = _image_memory(batch, into) if self._images else []
+
+        def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
+            if self._images is None:
+                return [None] * len(visits)
+            work = [(visit.image, visit.rng) for visit in visits]
+            return self._images.apply(work, [memory[n] for n in numbers])
+
+        visits = self.stream.visit(step, rows, self._draw, finish)
+        batch["label"][into] = [visit.label for visit in visits]
+        for name in self._joined.row:
+            batch[name][into] = [visit.joined[name] for visit in visits]
+        texts = [visit.texts for visit in visits]
+        batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
+
+    def close(self) -> None:
+        """Ends the processes of the images."""
+        if self._images:
+            self._images.close()
+
+    def _draw(self, location: Location, rng: PositionRandom) -> Visit:
+        """Reads an example and draws its texts."""
+        source = self.stream.source
+        try:
+            example = source.read(*location)
+            texts, label = self._texts.draw(example, source.name(*location), rng)
+        except WrongLabel as error:
+            if self._texts.needs_labels:
+                raise UserError(f"{source.name(*location)}: {error}") from error
+            raise
+        joined = self._joined.read(location, example, texts)
+        return Visit(example.image, rng, texts, label, joined)
+
+    def _start_images(
+        self, _: list[int], visits: list[Visit]
+    ) -> Sequence[BrokenExample | None]:
+        (first,) = visits
+        try:
+            self.row |= self._images.start(first.image, first.rng)
+        except BrokenExample as error:
+            return [error]
+        return [None]
+
+
+def _image_memory(batch: HostBatch, rows: Int[np.ndarray, " n"]) -> list[memoryview]:
+    """Returns the flat memory of the images of some rows."""
+    size = math.prod(batch["image"].shape[1:])
+    flat = memoryview(batch["image"].reshape(-1))
+    return [flat[row * size : (row + 1) * size] for row in rows.tolist()]

@@ -1,0 +1,37 @@
+"""What a config says about the loader of the training data."""
+
+import dataclasses
+
+SHARED = ("num_threads", "num_processes", "prefetch")
+"""Settings of the whole batch, which the parts of a mixture share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderSettings:
+    """The fields of `config.data`, or of a part of a mixture, that the parts of a loader take.
+
+    Attributes:
+      transform: image operations, see `ImagePipeline`.
+      window: examples that are shuffled among each other, see `Shuffle`.
+      max_broken_share: the share of broken examples above which the run stops.
+      num_threads: threads that fill batches; None is one a core, or two a process.
+      num_processes: processes that decode and transform images; 0 does it in the threads.
+      prefetch: batches that are filled ahead; each is held in memory.
+      captions_per_image: different texts of a visit; with 0 no texts are read.
+      views_per_image: differently augmented images of a visit.
+      templates: texts with one `{}` for the class; None takes those of the class list.
+      describe_classes: fills templates with "NAME, DESCRIPTION".
+      captions_used: how many of an example's captions exist for training; None for all.
+    """
+
+    transform: str
+    window: int = 2**17
+    max_broken_share: float = 0.01
+    num_threads: int | None = None
+    num_processes: int = 0
+    prefetch: int = 4
+    captions_per_image: int = 1
+    views_per_image: int = 1
+    templates: tuple[str, ...] | None = None
+    describe_classes: bool = False
+    captions_used: int | None = None

@@ -1,0 +1,149 @@
+"""The endless stream of the examples of a source, and what happens to broken ones."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Int
+
+from big_align.data import examples
+from big_align.data.loading.broken import BrokenTally
+from big_align.data.loading.shuffle import Shuffle, substitutes
+from big_align.data.randomness import PositionRandom
+from big_align.errors import BrokenDataError, UserError
+
+Location = tuple[int, int]
+"""A shard and an index in it."""
+
+T = TypeVar("T")
+
+
+class ExampleStream:
+    """The examples of a source in the order of training; intact ones replace broken ones.
+
+    Global batch s holds the positions [s B, (s + 1) B) of the stream. What stands at a position is
+    a pure function of the seed (and of which files are broken), so nothing has to be stored or
+    replayed to resume, and the split over processes does not change the stream. Where one epoch
+    ends inside a batch, an example may stand in it twice; nowhere else, see `shuffle.substitutes`.
+
+    Args:
+      source: the examples.
+      batch_size: examples of the global batch.
+      seed: chooses the order, and all that is drawn for a position.
+      window: examples that are shuffled among each other, see `Shuffle`.
+      max_broken_share: the share of broken examples above which the run stops.
+
+    Attributes:
+      source: the examples.
+      batch_size: examples of the global batch.
+      num_examples: examples of an epoch.
+
+    Raises:
+      UserError: the source is empty.
+      ValueError: a value is out of range, or the source holds fewer examples than a batch.
+      BrokenDataError: the source left out too many broken examples.
+    """
+
+    def __init__(
+        self,
+        source: examples.Source,
+        batch_size: int,
+        seed: int = 0,
+        window: int = 2**17,
+        max_broken_share: float = 0.01,
+    ):
+        self.source = source
+        self.batch_size = batch_size
+        self.num_examples = int(source.shard_sizes.sum())
+        if not self.num_examples:
+            raise UserError("the source has no examples; its path should name some")
+        if batch_size > self.num_examples:
+            raise ValueError(
+                f"batch_size is {batch_size} and the source has {self.num_examples} examples: one "
+                "would stand twice in a batch, as its own negative; lower batch_size"
+            )
+        self._seed = seed
+        self._order = Shuffle(source.shard_sizes, seed, window)
+        self._tally = BrokenTally(source, max_broken_share)
+
+    @property
+    def broken(self) -> int:
+        """Examples that this process knows to be broken."""
+        return self._tally.count
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Global batches in one pass over the examples."""
+        return self.num_examples / self.batch_size
+
+    @property
+    def shards(self) -> list[str]:
+        """The name and the size of each shard, for messages."""
+        sizes = self.source.shard_sizes.tolist()
+        return [f"{self.source.shard_name(n)} ({size} examples)" for n, size in enumerate(sizes)]
+
+    def visit(
+        self,
+        step: int,
+        rows: Int[np.ndarray, " n"],
+        draw: Callable[[Location, PositionRandom], T],
+        finish: Callable[[list[int], list[T]], Sequence[examples.BrokenExample | None]],
+    ) -> list[T]:
+        """Makes something of the examples of some rows of a global batch.
+
+        Args:
+          step: of the global batch.
+          rows: of the global batch.
+          draw: makes it of an example, with the random numbers of its position; raises
+            BrokenExample where the example is broken.
+          finish: completes several; is given where each stands in `rows`, and returns why an
+            example is broken, or None. It is called again for those that replace the broken ones.
+
+        Returns:
+          What was made for each row, of the example itself or of its first intact substitute.
+
+        Raises:
+          BrokenDataError: too many examples are broken.
+        """
+        positions = step * self.batch_size + rows
+        candidates = list(map(self._candidates, positions.tolist(), self._locate(positions)))
+        locations: dict[int, Location] = {}
+        made: dict[int, T] = {}
+        left = list(range(len(rows)))
+        while left:
+            for n in left:
+                locations[n], made[n] = self._draw(int(positions[n]), candidates[n], draw)
+            outcomes = finish(left, [made[n] for n in left])
+            faults = {n: fault for n, fault in zip(left, outcomes, strict=True) if fault}
+            for n, fault in faults.items():
+                self._tally.add(*locations[n], fault)
+            left = list(faults)
+        self._tally.count_read(len(rows))
+        return [made[n] for n in range(len(rows))]
+
+    def _draw(
+        self,
+        position: int,
+        candidates: Iterator[Location],
+        draw: Callable[[Location, PositionRandom], T],
+    ) -> tuple[Location, T]:
+        """Draws from the first candidate that is not broken."""
+        for location in candidates:
+            try:
+                return location, draw(location, PositionRandom(self._seed, position))
+            except examples.BrokenExample as error:
+                self._tally.add(*location, error)
+        raise BrokenDataError(
+            f"position {position} of the stream and all its substitutes are broken"
+        )
+
+    def _candidates(self, position: int, location: Location) -> Iterator[Location]:
+        """Yields the location of a position, then those of its substitutes."""
+        yield location
+        for substitute in substitutes(position, self.num_examples, self.batch_size):
+            self._tally.count_read(1)
+            yield self._locate(np.array([substitute]))[0]
+
+    def _locate(self, positions: Int[np.ndarray, " n"]) -> list[Location]:
+        _, shards, indexes = self._order(positions)
+        return list(zip(shards.tolist(), indexes.tolist(), strict=True))

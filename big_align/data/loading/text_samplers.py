@@ -1,0 +1,203 @@
+"""The texts and the label of an example: its captions, templates with its class, or no text."""
+
+import abc
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int32
+
+from big_align.data import examples
+from big_align.data.labels import label_check, prompts
+from big_align.data.labels.classes import ClassList
+from big_align.data.loading import parallel
+from big_align.data.loading.parallel import Row
+from big_align.data.randomness import PositionRandom
+from big_align.data.text.tokenizers import Tokenizer
+
+
+class TextSampler(abc.ABC):
+    """Draws the texts of an example, tells its label, and makes ids of texts.
+
+    Args:
+      tokenizer: makes ids of texts, and which of them are real.
+      count: texts of an example.
+
+    Attributes:
+      row: the shape and the type of `text` and `text_mask` in a batch.
+      needs_labels: whether an example with a wrong label is an error of the user; elsewhere it is
+        a broken example.
+    """
+
+    needs_labels = False
+
+    def __init__(self, tokenizer: Tokenizer, count: int):
+        parallel.check_at_least(0, captions_per_image=count)
+        self._tokenizer, self._count = tokenizer, count
+        shape = text_shape_of(tokenizer.length, count)
+        self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
+
+    def check(self, source: examples.Source) -> None:  # noqa: B027 - most have nothing to check
+        """Checks a source before examples of it are drawn.
+
+        Raises:
+          UserError: its labels or the names of its classes are wrong.
+        """
+
+    @abc.abstractmethod
+    def draw(
+        self, example: examples.Example, name: str, rng: PositionRandom
+    ) -> tuple[list[str], int]:
+        """Returns different texts, and the label of the example in the batch.
+
+        Args:
+          example: as the source has it.
+          name: of the example, for messages.
+          rng: of its position.
+
+        Raises:
+          BrokenExample: there is no text.
+          UserError: the label is wrong.
+        """
+
+    def tokenize(
+        self, texts: list[list[str]]
+    ) -> tuple[Int32[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
+        """Makes ids and masks of the texts that were drawn for some examples.
+
+        Returns:
+          `text` and `text_mask`, [n l], or [n k l] with k > 1 texts an example; the mask of a text
+          that is not there is False throughout.
+        """
+        gaps = [self._count - len(row) for row in texts]
+        missing = [n >= len(row) for row in texts for n in range(self._count)]
+        padded = [row + [""] * gap for row, gap in zip(texts, gaps, strict=True)]
+        text, text_mask = self._tokenizer([text for row in padded for text in row])
+        text_mask[np.array(missing, bool)] = False
+        shape = (len(texts), *self.row["text"][0])
+        return text.reshape(shape), text_mask.reshape(shape)
+
+
+class CaptionSampler(TextSampler):
+    """Draws captions.
+
+    Args:
+      tokenizer: makes ids of captions, and which of them are real.
+      captions_per_image: different captions of a visit; with k > 1 `text` is int32 [b k l] and
+        `text_mask` bool [b k l], and where an example has fewer, the mask of the rest is False.
+      captions_used: only so many of an example's captions, the first ones, are drawn from; None
+        for all.
+      keep_label: whether the batch has the label of the source, or -1: in a mixture labels without
+        a class list could mean something else in another part.
+
+    Raises:
+      ValueError: a value is out of range.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        captions_per_image: int = 1,
+        captions_used: int | None = None,
+        keep_label: bool = True,
+    ):
+        parallel.check_at_least(1, captions_per_image=captions_per_image)
+        if captions_used is not None and captions_used < captions_per_image:
+            raise ValueError(
+                f"captions_used is {captions_used}; it must be at least captions_per_image, which "
+                f"is {captions_per_image}"
+            )
+        super().__init__(tokenizer, captions_per_image)
+        self._used, self._keep_label = captions_used, keep_label
+
+    def draw(
+        self, example: examples.Example, name: str, rng: PositionRandom
+    ) -> tuple[list[str], int]:
+        """Returns captions and the label."""
+        if not example.captions:
+            raise examples.BrokenExample("it has no caption")
+        drawn = _draw_different(example.captions[: self._used], self._count, rng)
+        label = example.label  # an example with several labels is broken, kept or not
+        return drawn, label if self._keep_label else examples.NO_LABEL
+
+
+class NoTextSampler(TextSampler):
+    """Draws nothing: examples need no caption, and their label counts if they have one.
+
+    Args:
+      tokenizer: gives `text`, int32 [b 0 l], its length.
+      keep_label: whether the batch has the label of the source, or -1.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, keep_label: bool = True):
+        super().__init__(tokenizer, 0)
+        self._keep_label = keep_label
+
+    def draw(
+        self, example: examples.Example, name: str, rng: PositionRandom
+    ) -> tuple[list[str], int]:
+        """Returns no text, and the label."""
+        single = self._keep_label and len(example.labels) == 1
+        return [], example.labels[0] if single else examples.NO_LABEL
+
+
+class TemplateSampler(TextSampler):
+    """Draws templates and puts the name of the class into them; captions are not used.
+
+    Args:
+      tokenizer: makes ids of texts, and which of them are real.
+      classes: the classes of the labels 0 to n - 1.
+      captions_per_image: different templates of a visit, shaped as `CaptionSampler` has it.
+      templates: texts with one `{}`; None takes those of the list, else "a photo of a {}.".
+      describe_classes: puts "NAME, DESCRIPTION" into a template where a class has a description.
+      label_offset: is added to the labels.
+
+    Raises:
+      ValueError: a template without `{}`, or none, or a value is out of range.
+    """
+
+    needs_labels = True
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        classes: ClassList,
+        captions_per_image: int = 1,
+        templates: tuple[str, ...] | None = None,
+        describe_classes: bool = False,
+        label_offset: int = 0,
+    ):
+        super().__init__(tokenizer, captions_per_image)
+        parallel.check_at_least(0, label_offset=label_offset)
+        self._classes = classes
+        self._templates = prompts.choose_templates(classes, templates)
+        self._phrases = classes.phrases(describe_classes)
+        self._label_offset = label_offset
+        prompts.fill_templates(self._phrases[:1], self._templates)  # refuses a wrong template
+
+    def check(self, source: examples.Source) -> None:
+        """Compares the classes of a source and many of its labels with the class list."""
+        label_check.check_class_names(source, self._classes)
+        label_check.check_labels(source, len(self._classes))
+
+    def draw(
+        self, example: examples.Example, name: str, rng: PositionRandom
+    ) -> tuple[list[str], int]:
+        """Returns filled templates and the label with its offset."""
+        label_check.check_label(name, example.label, len(self._phrases))
+        drawn = _draw_different(self._templates, self._count, rng)
+        phrase = self._phrases[example.label]
+        texts = [template.replace("{}", phrase) for template in drawn]
+        return texts, example.label + self._label_offset
+
+
+def _draw_different(texts: Sequence[str], count: int, rng: PositionRandom) -> list[str]:
+    """Draws `count` texts, or all in a drawn order where there are no more."""
+    left, drawn = list(texts), []
+    while left and len(drawn) < count:
+        drawn.append(left.pop(int(rng.random() * len(left))))
+    return drawn
+
+
+def text_shape_of(length: int, captions_per_image: int) -> tuple[int, ...]:
+    """Returns the shape of an example's `text`."""
+    return (length,) if captions_per_image == 1 else (captions_per_image, length)

@@ -1,0 +1,36 @@
+"""The shard of an example and its index there, from its number in the source's own order."""
+
+import numpy as np
+from jaxtyping import Int
+
+
+class ShardOffsets:
+    """The offsets of shards in the order of their source, and back from a number to its shard.
+
+    Args:
+      sizes: examples of each shard, in order; a shard may be empty.
+
+    Attributes:
+      count: examples of all shards.
+    """
+
+    def __init__(self, sizes: Int[np.ndarray, " s"]):
+        self._ends = np.cumsum(sizes, dtype=np.int64)
+        self._starts = self._ends - sizes
+        self.count = int(self._ends[-1]) if len(sizes) else 0
+
+    def locate(
+        self, numbers: Int[np.ndarray, " n"]
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Returns the shards of examples, and their indexes in these.
+
+        Args:
+          numbers: of the examples, each at least 0 and below `count`.
+        """
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        return shards, numbers - self._starts[shards]
+
+    def locate_one(self, number: int) -> tuple[int, int]:
+        """Returns the shard of an example and its index there."""
+        shards, indexes = self.locate(np.array([number]))
+        return int(shards[0]), int(indexes[0])

@@ -1,0 +1,37 @@
+"""What a config says about the loader is what its parts take."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.settings import SHARED, LoaderSettings
+from big_align.data.loading.stream import ExampleStream
+from big_align.data.loading.text_samplers import CaptionSampler, TemplateSampler
+
+PARTS = (ExampleStream, ImagePipeline, CaptionSampler, TemplateSampler, TrainLoader)
+PARAMETERS = [
+    parameter for part in PARTS for parameter in inspect.signature(part).parameters.values()
+]
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(LoaderSettings), ids=lambda field: field.name)
+def test_a_field_has_the_default_of_every_part_that_takes_it(field):
+    empty = inspect.Parameter.empty
+    default = empty if field.default is dataclasses.MISSING else field.default
+    found = [parameter.default for parameter in PARAMETERS if parameter.name == field.name]
+    assert found and found == [default] * len(found)
+
+
+def test_what_parts_of_a_mixture_share_are_settings_of_the_whole_batch():
+    fields = {field.name for field in dataclasses.fields(LoaderSettings)}
+    assert set(SHARED) <= fields
+    of_batch = fields & set(inspect.signature(TrainLoader).parameters)
+    assert set(SHARED) == of_batch | {"num_processes"}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_takes_more_than_eight_arguments(part):
+    assert len(inspect.signature(part).parameters) <= 8
