@@ -32,6 +32,16 @@ from tests.pages import (
 COMMANDS = [command for page in PAGES for command in read_commands(page)]
 INLINE = [command for page in PAGES for command in read_inline(page) if "..." not in command.text]
 
+
+def name_command(text: str) -> str:
+    """Returns what a test of a command is called: its page, its program and how many before it."""
+    page, *_ = [c.page for c in [*COMMANDS, *INLINE] if c.text == text]
+    of_page = dict.fromkeys(c.text for c in [*COMMANDS, *INLINE] if c.page == page)
+    words = [word for word in find_program(text) if word not in ("python", "-m")]
+    program = pathlib.PurePath(words[0].rpartition("tools.")[2]).name
+    return f"{pathlib.PurePath(page).stem}-{list(of_page).index(text)}-{program}"
+
+
 ELSEWHERE = {
     "installs packages from the network": ("pip", "git"),
     "sets up the shell of a reader": ("python3", "python3.11", ".", "cd", "export"),
@@ -51,6 +61,7 @@ NOT_RUN = {
         "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
         "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/pairs",
         "python main.py --config=configs/mlcd_photographs.py",
+        "python main.py --config=configs/lit_flickr8k.py",
         "python main.py --config=configs/idea_flickr8k.py",
         "python benchmarks/image_text_label.py",
         "python benchmarks/clusters.py",
@@ -75,7 +86,14 @@ NOT_RUN = {
 }
 """Commands that are not run, by the reason; each is the beginning of one on a page."""
 
-SHORT = "--config.evaluators={} --config.total_steps"
+BROKEN = {
+    "python main.py --mode=eval --config=configs/align_flickr8k.py --config.init.all=exported": (
+        "native_format.read puts a relative folder before the tokenizer's file twice"
+    ),
+}
+"""Commands that ought to run and do not yet, by their beginnings."""
+
+SHORT = "--config.evaluators={} --config.schedule.warmup_steps=0 --config.total_steps"
 SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
 MADE = {
     # What a command before it on a page has made; here for when a test is run alone.
@@ -91,12 +109,12 @@ STAND_INS = {
     "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
     "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
     f" --workdir=workdirs/flickr8k {SHORT}=4",
-    **{
-        f"workdirs/{loss}": f"python main.py --config=configs/mlcd_photographs.py {SHORT}=2"
-        f" --config.data.joined.clusters=workdirs/clusters --workdir=workdirs/{loss}"
-        for loss in ("mlcd", "mlc")
-    },
-    **{name: f"ln -s workdirs/embeddings {name}" for name in ("MLC", "MLCD")},
+    "workdirs/mlcd": "python main.py --config=configs/mlcd_photographs.py --workdir=workdirs/mlcd"
+    f" --config.data.joined.clusters=workdirs/clusters {SHORT}=2",
+    "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",
+    "MLC": "python -m big_align.tools.embed --model=workdirs/mlc --output=MLC"
+    " --source=\"$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar\"",
+    "MLCD": "ln -s MLC MLCD",
     "workdirs/tags/idea_flickr8k-mlr_bce-2": "python -m big_align.tools.build_tags"
     " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"
     " --tokenizer_argument=vocabulary=$BIG_ALIGN_DATA/text/bert-base-uncased-vocab.txt"
@@ -202,7 +220,9 @@ def check_program(words: list[str]) -> None:
         assert module == "nltk.downloader" or (ROOT / f"{module.replace('.', '/')}.py").exists()
 
 
-@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in [*COMMANDS, *INLINE]))
+@pytest.mark.parametrize(
+    "text", dict.fromkeys(c.text for c in [*COMMANDS, *INLINE]), ids=name_command
+)
 def test_a_command_names_what_there_is(text, stop_after_parsing, monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)
     check_program(find_program(text))
@@ -275,8 +295,15 @@ def scratch(tmp_path_factory, data_dir, reference_dir):
     return Scratch(tmp_path_factory.mktemp("checkout"), data_dir, reference_dir)
 
 
+def mark_broken(text: str) -> object:
+    """Returns a command as a parameter of a test, which is to fail if it is one of BROKEN."""
+    reasons = [why for beginning, why in BROKEN.items() if text.startswith(beginning)]
+    marks = [pytest.mark.xfail(reason=why, strict=True) for why in reasons]
+    return pytest.param(text, marks=marks, id=name_command(text))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("text", RUN)
+@pytest.mark.parametrize("text", map(mark_broken, RUN))
 def test_a_command_runs_as_it_stands(text, scratch):
     scratch.run(text)
 
