@@ -1,0 +1,354 @@
+"""The pages of the manual: commands parse and run, Python runs, links lead somewhere."""
+
+import argparse
+import ast
+import importlib
+import os
+import pathlib
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from PIL import Image
+
+from big_align.runs import check
+from big_align.runs.command_line import load_config
+from tests.pages import (
+    LANGUAGES,
+    PAGES,
+    ROOT,
+    find_program,
+    read_anchors,
+    read_blocks,
+    read_commands,
+    read_inline,
+    read_links,
+)
+
+COMMANDS = [command for page in PAGES for command in read_commands(page)]
+INLINE = [command for page in PAGES for command in read_inline(page) if "..." not in command.text]
+
+
+def name_command(text: str) -> str:
+    """Returns what a test of a command is called: its page, its program and how many before it."""
+    page, *_ = [c.page for c in [*COMMANDS, *INLINE] if c.text == text]
+    of_page = dict.fromkeys(c.text for c in [*COMMANDS, *INLINE] if c.page == page)
+    words = [word for word in find_program(text) if word not in ("python", "-m")]
+    program = pathlib.PurePath(words[0].rpartition("tools.")[2]).name
+    return f"{pathlib.PurePath(page).stem}-{list(of_page).index(text)}-{program}"
+
+
+ELSEWHERE = {
+    "installs packages from the network": ("pip", "git"),
+    "sets up the shell of a reader": ("python3", "python3.11", ".", "cd", "export"),
+    "is these tests": ("pytest",),
+    "serves until it is stopped": ("tensorboard",),
+    "needs the cluster, cloud or container that it is about": (
+        *("sbatch", "squeue", "scancel", "mpirun", "gcloud", "kubectl", "docker"),
+        *("launch/tpu_vm.sh", "ssh-add"),
+    ),
+    "belongs to a job or a loop above it": ("for", "done", "tail", "cat", "kill"),
+}
+"""Programs whose commands are not run, by the reason."""
+
+PRETRAINED = "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/pretrained"
+NOT_RUN = {
+    "trains for longer than two minutes on two cores": (
+        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
+        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/pairs",
+        "python main.py --config=configs/mlcd_photographs.py",
+        "python main.py --config=configs/lit_flickr8k.py",
+        "python main.py --config=configs/idea_flickr8k.py",
+        "DEVICES_PER_PROCESS=2 launch/local.sh 2 -- python main.py",
+        "python benchmarks/image_text_label.py",
+        "python benchmarks/clusters.py",
+        "python benchmarks/tags.py",
+    ),
+    "needs GPUs": (
+        "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
+        "RESTARTS=3 launch/local.sh 4 --",
+    ),
+    "needs published weights and Conceptual Captions": (PRETRAINED,),
+    "compiles for longer than two minutes": (
+        "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",
+        "python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32",
+        "python -m big_align.tools.plan --config=configs/align_b7.py --topology=v5e:16x16",
+        "python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8",
+        "python -m big_align.tools.plan --config=configs/unicl_imagenet.py --topology=v5e:8x8",
+        "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
+    ),
+    "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
+        "python -m tests.test_faults",
+    ),
+}
+"""Commands that are not run, by the reason; each is the beginning of one on a page."""
+
+BROKEN = {
+    "python main.py --mode=eval --config=configs/align_flickr8k.py --config.init.all=exported": (
+        "native_format.read puts a relative folder before the tokenizer's file twice"
+    ),
+}
+"""Commands that ought to run and do not yet, by their beginnings."""
+
+SHORT = "--config.evaluators={} --config.schedule.warmup_steps=0 --config.total_steps"
+SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
+MADE = {
+    # What a command before it on a page has made; here for when a test is run alone.
+    "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
+    "workdirs/embeddings": "python -m big_align.tools.embed",
+    "workdirs/clusters": "python -m big_align.tools.cluster",
+    "exported": "python -m big_align.tools.convert --input=workdirs/flickr8k",
+}
+"""Folders, and the beginning of the command that makes each."""
+
+STAND_INS = {
+    "data/pairs-*.tar": "ln -s $BIG_ALIGN_DATA/twemoji/train-00000.tar data/pairs-00000.tar",
+    "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
+    "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
+    f" --workdir=workdirs/flickr8k {SHORT}=4",
+    "workdirs/mlcd": "python main.py --config=configs/mlcd_photographs.py --workdir=workdirs/mlcd"
+    f" --config.data.joined.clusters=workdirs/clusters {SHORT}=2",
+    "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",
+    "MLC": "python -m big_align.tools.embed --model=workdirs/mlc --output=MLC"
+    " --source=\"$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar\"",
+    "MLCD": "ln -s MLC MLCD",
+    "workdirs/tags/idea_flickr8k-mlr_bce-2": "python -m big_align.tools.build_tags"
+    " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"
+    " --tokenizer_argument=vocabulary=$BIG_ALIGN_DATA/text/bert-base-uncased-vocab.txt"
+    " --captions_used=1 --output=data/flickr8k_tags.json &&"
+    f" python main.py --config=configs/idea_flickr8k.py:mlr_bce {SHORT_TAGS}"
+    " --workdir=workdirs/tags/idea_flickr8k-mlr_bce-2",
+}
+"""What takes longer, or is not there, and the command that makes a small one in its place."""
+
+
+def test_every_block_names_its_language():
+    blocks = [block for page in PAGES for block in read_blocks(page)]
+    strange = [(b.page, b.line, b.language) for b in blocks if b.language not in LANGUAGES]
+    assert strange == [] and len(blocks) > 40
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "benchmarks/README.md"])
+def test_links_and_pictures_are_there(page):
+    for link in read_links(page):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        if anchor:
+            assert anchor in read_anchors(str(target)), f"{page}: {link}"
+
+
+def test_every_page_is_linked_from_the_front():
+    linked = {link.partition("#")[0] for link in read_links("README.md")}
+    assert set(PAGES) - {"README.md"} <= linked
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 170
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_are_there(page):
+    spans = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
+    folders = "big_align|benchmarks|colabs|configs|docs|launch|tests"
+    for span in spans:
+        if re.fullmatch(rf"({folders})/[\w/.]+\.\w+", span):
+            assert (ROOT / span).exists(), f"{page}: {span}"
+        elif re.fullmatch(r"\w+\.py(:\S+)?", span):
+            name, _, argument = span.partition(":")
+            if (ROOT / "configs" / name).exists():
+                load_config(f"configs/{span}")
+            else:
+                there = name == "main.py" or any(ROOT.glob(f"big_align/**/{name}"))
+                assert there and not argument, f"{page}: {span}"
+
+
+class Parsed(Exception):
+    """The command line of a program was understood."""
+
+
+@pytest.fixture
+def stop_after_parsing(monkeypatch):
+    """Ends a program when it has parsed its command line; it keeps what it parsed."""
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_and_stop(self, arguments=None, namespace=None):
+        options, rest = parse(self, arguments, namespace)
+        if unknown := [word for word in rest if not word.startswith("--config.")]:
+            self.error(f"unknown {unknown}")
+        raise Parsed(options, rest)
+
+    for name in ("parse_args", "parse_known_args"):
+        monkeypatch.setattr(argparse.ArgumentParser, name, parse_and_stop)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def declared_flags(path: pathlib.Path) -> flags.FlagValues:
+    """Declares the flags of a program with absl, in values of their own."""
+    values = flags.FlagValues()
+    flags.DEFINE_string("workdir", None, "", flag_values=values)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("flags.DEFINE_"):
+            define = getattr(flags, node.func.attr)
+            define(*map(ast.literal_eval, node.args), flag_values=values)
+    return values
+
+
+def check_run(path: pathlib.Path, arguments: list[str]) -> None:
+    """Parses the command line of main.py, or of a tool with its flags."""
+    config = [word for word in arguments if re.match("--config[.=]", word)]
+    load_config(config[0].partition("=")[2], *config[1:])
+    rest = declared_flags(path)(["", *(word for word in arguments if word not in config)])
+    assert rest[1:] == [], f"{rest[1:]} are no flags"
+
+
+def check_program(words: list[str]) -> None:
+    """Parses the command line of a program of the checkout; there must be one."""
+    for word in words:
+        if re.match(r"(launch|tests|benchmarks)/", word):
+            assert (ROOT / word).exists(), f"there is no {word}"
+    if words[0] != "python":
+        return
+    module = words[2] if words[1] == "-m" else ""
+    if words[1] == "main.py":
+        check_run(ROOT / "main.py", words[2:])
+    elif module.startswith("big_align.tools."):
+        path = ROOT / (module.replace(".", "/") + ".py")
+        if "flags.DEFINE_" in path.read_text():
+            check_run(path, words[3:])
+            return
+        with pytest.raises(Parsed) as parsed:
+            importlib.import_module(module).main(words[3:])
+        options, rest = parsed.value.args
+        if rest:
+            load_config(options.config, *rest)
+    elif words[1].startswith("benchmarks/"):
+        sys.argv = words[1:]
+        with pytest.raises((Parsed, ModuleNotFoundError)) as parsed:
+            runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+        if parsed.type is ModuleNotFoundError:
+            assert parsed.value.name in ("torch", "transformers"), parsed.value
+            pytest.skip(f"{parsed.value.name} is not installed")
+        if config := getattr(parsed.value.args[0], "config", None):
+            load_config(config)
+    else:
+        assert module == "nltk.downloader" or (ROOT / f"{module.replace('.', '/')}.py").exists()
+
+
+@pytest.mark.parametrize(
+    "text", dict.fromkeys(c.text for c in [*COMMANDS, *INLINE]), ids=name_command
+)
+def test_a_command_names_what_there_is(text, stop_after_parsing, monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    check_program(find_program(text))
+
+
+def reason_not_to_run(text: str) -> str | None:
+    """Returns why a command is not run; None for one that is."""
+    for reason, beginnings in NOT_RUN.items():
+        if text.startswith(beginnings):
+            return reason
+    first = shlex.split(text)[0]
+    return next((why for why, programs in ELSEWHERE.items() if first in programs), None)
+
+
+RUN = list(dict.fromkeys(c.text for c in COMMANDS if not reason_not_to_run(c.text)))
+
+
+def test_every_command_is_run_or_listed():
+    ours = r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?python (main\.py|-m big_align\.tools\.)"
+    strange = [text for text in RUN if not re.match(ours, text)]
+    assert strange == [], "commands that are neither run nor listed in NOT_RUN"
+    listed = [beginning for beginnings in NOT_RUN.values() for beginning in beginnings]
+    stale = [b for b in listed if not any(c.text.startswith(b) for c in COMMANDS)]
+    assert stale == [], "listed commands that no page has"
+    assert len(RUN) >= 20
+
+
+class Scratch:
+    """A folder that looks like a checkout, in which the commands of the pages are run."""
+
+    def __init__(self, folder: pathlib.Path, data: pathlib.Path, reference: pathlib.Path):
+        self.folder = folder
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+        self.variables = kept | {
+            "BIG_ALIGN_DATA": str(data),
+            "BIG_ALIGN_REFERENCE": str(reference),
+            "JAX_PLATFORMS": "cpu",
+            "NLTK_DATA": os.environ.get("NLTK_DATA", str(data / "nltk_data")),
+            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        for name in ("main.py", "big_align", "benchmarks", "configs", "launch", "tests"):
+            (folder / name).symlink_to(ROOT / name)
+        (folder / "data").mkdir()
+
+    def run(self, text: str) -> None:
+        """Runs a command, after what it needs and nothing before it has made."""
+        for name, maker in {**MADE, **STAND_INS}.items():
+            if not re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w-])", text):
+                continue
+            if name in MADE:
+                if text.startswith(maker):
+                    continue
+                maker = next(command for command in RUN if command.startswith(maker))
+            made = "data/pairs-00000.tar" if name.startswith("data/pairs") else name
+            if maker != text and not (self.folder / made).exists():
+                self.run(maker)
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=self.folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=360,  # two minutes on quiet cores
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory, data_dir, reference_dir):
+    return Scratch(tmp_path_factory.mktemp("checkout"), data_dir, reference_dir)
+
+
+def mark_broken(text: str) -> object:
+    """Returns a command as a parameter of a test, which is to fail if it is one of BROKEN."""
+    reasons = [why for beginning, why in BROKEN.items() if text.startswith(beginning)]
+    marks = [pytest.mark.xfail(reason=why, strict=True) for why in reasons]
+    return pytest.param(text, marks=marks, id=name_command(text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", map(mark_broken, RUN))
+def test_a_command_runs_as_it_stands(text, scratch):
+    scratch.run(text)
+
+
+def python_pages() -> list[str]:
+    """Returns the pages that have Python, but for one whose program tests/losses/ runs."""
+    pages = [p for p in PAGES if any(block.language == "python" for block in read_blocks(p))]
+    return [page for page in pages if page != "docs/losses.md"]
+
+
+@pytest.fixture
+def reader_files(tmp_path, data_dir, reference_dir, monkeypatch):
+    """The files that a reader of the pages has, in the current folder."""
+    (tmp_path / "clip-vit-base-patch32").symlink_to(reference_dir / "hf-clip")
+    for name in ("blue jay", "robin"):
+        (tmp_path / "data" / "birds" / name).mkdir(parents=True)
+        Image.new("RGB", (80, 80)).save(tmp_path / "data" / "birds" / name / "0.png")
+    (tmp_path / "data" / "cc3m-00000.tar").symlink_to(data_dir / "twemoji" / "train-00000.tar")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", python_pages())
+def test_python_runs(page, reader_files):
+    names = {"__name__": "page"}
+    for block in read_blocks(page):
+        if block.language == "python":
+            # Line numbers of a traceback are those of the page.
+            code = "\n" * block.line + block.text
+            exec(compile(code, str(ROOT / page), "exec"), names)
+    if "get_config" in names:
+        check.check_config(names["get_config"]())
