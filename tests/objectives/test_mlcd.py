@@ -36,9 +36,10 @@ def make_params(objective):
     return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), make_batch(2)))
 
 
-def make_tables(objective, **options):
+def make_tables(objective, name="adamw", **options):
+    optimizer = make_row_optimizer(name, **options)
     make = jax.jit(
-        lambda rng: jax.tree.map(make_row_optimizer(**options).init, objective.init_tables(rng)),
+        lambda rng: jax.tree.map(optimizer.init, objective.init_tables(rng)),
         out_shardings=sharding.table_sharding(objective.mesh),
     )
     return make(jax.random.PRNGKey(1))
