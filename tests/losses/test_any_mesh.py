@@ -164,7 +164,7 @@ ALL = list(
         MESHES,
         ("Auto", "Explicit"),
         ("eager", "jit"),
-        ("one device", "repeated", "split"),
+        ("one device", "split"),
         ("inside", "outside"),
     )
 )
