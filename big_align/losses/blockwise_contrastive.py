@@ -34,6 +34,7 @@ from big_align.losses.targets import (
     Weights,
     average,
     complete_targets,
+    pad_pairs,
     rank_labels,
     weigh_labels,
 )
@@ -98,7 +99,7 @@ def blockwise_contrastive_loss(
     shards = Shards.over(mesh)
     blocks = math.ceil(len(zimg) / (block * shards.size))
     plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)
-    zimg, ztxt, labels = _pad(zimg, ztxt, labels, shards.size * blocks, shards.size)
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * blocks, shards.size)
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
@@ -121,21 +122,6 @@ class _Plan:
 
     def cut(self, x: Array) -> Array:
         return x.reshape(self.blocks, -1, *x.shape[1:])
-
-
-def _pad(
-    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], labels: Labels, rows: int, columns: int
-) -> tuple[Float[Array, "p d"], Float[Array, "q d"], Labels]:
-    """Appends masked examples up to a multiple of `rows` images and of `columns` texts."""
-    images, texts = -len(zimg) % rows, -len(ztxt) % columns
-    return (
-        jnp.pad(zimg, ((0, images), (0, 0))),
-        jnp.pad(ztxt, ((0, texts), (0, 0))),
-        Labels(
-            jnp.pad(labels.row, (0, images), constant_values=-1),
-            jnp.pad(labels.column, (0, texts), constant_values=-2),
-        ),
-    )
 
 
 def _sum_logits(
