@@ -41,12 +41,13 @@ import jax.numpy as jnp
 from big_align import sharding
 from big_align.losses.cluster_discrimination import add_margin, combine, log_sum
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
-from big_align.row_tables import RowOptimizer, Table, draw_rows
+from big_align.row_tables import Table, draw_rows
+from big_align.training.optimizers import make_row_optimizer
 
 DENSE, SPARSE = "dense", "sparse"
 LABELS, SCALE, MARGIN = 8, 64.0, 0.3
 MARK_SPEED, MARK_MEMORY, MARK_GROWTH = 6.0, 1 / 4, 1.2
-OPTIMIZER = RowOptimizer("adamw", weight_decay=0.2)
+OPTIMIZER = make_row_optimizer("adamw", weight_decay=0.2)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -97,14 +98,11 @@ def dense_step(
     loss, (zimg_grad, grads) = jax.value_and_grad(dense_loss, argnums=(0, 1))(
         zimg, table.values, labels
     )
-    options = {"b1": OPTIMIZER.b1, "b2": OPTIMIZER.b2}
-    count = table.count[0].astype(jnp.float32) + 1
-    mu = options["b1"] * table.mu + (1 - options["b1"]) * grads
-    nu = options["b2"] * table.nu + (1 - options["b2"]) * grads * grads
-    seen_mu, seen_nu = (1 - b**count for b in options.values())
-    update = (mu / seen_mu) / (jnp.sqrt(nu / seen_nu) + OPTIMIZER.eps)
-    values = table.values - 1e-3 * (update + OPTIMIZER.weight_decay * table.values)
-    return Table(values, mu, nu, table.count + 1), zimg_grad, loss
+    # All rows are updated alike, so the count of one serves all.
+    state = jax.tree.map(lambda x: x[0] if x.ndim == 1 else x, table.state)
+    updates, state = OPTIMIZER.transformation.update(grads, state, table.values)
+    state = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), state, table.state)
+    return Table(table.values + 1e-3 * updates, state), zimg_grad, loss
 
 
 def sparse_step(

@@ -15,12 +15,17 @@ FACE = {
     "save": "big_align.interop.api",
     "Pretrained": "big_align.interop.formats.pretrained",
     "Embedder": "big_align.evaluators.embedder",
-    "blockwise_contrastive_loss": "big_align.losses.blockwise_contrastive",
     "contrastive_loss": "big_align.losses.contrastive",
+    "blockwise_contrastive_loss": "big_align.losses.blockwise_contrastive",
     "supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
-    "blockwise_supervised_contrastive_loss": (
-        "big_align.losses.blockwise_supervised_contrastive"
-    ),
+    "blockwise_supervised_contrastive_loss": "big_align.losses.blockwise_supervised_contrastive",
+    "mlcd_loss": "big_align.losses.cluster_discrimination",
+    "mlc_loss": "big_align.losses.cluster_discrimination",
+    "unicom_loss": "big_align.losses.cluster_discrimination",
+    "sampled_cluster_loss": "big_align.losses.sampled_cluster_discrimination",
+    "softmax_cross_entropy": "big_align.losses.classification",
+    "tag_recognition_loss": "big_align.losses.tag_recognition",
+    "Shards": "big_align.sharding",
     "make_schedule": "big_align.training.optimizers",
     "make_optimizer": "big_align.training.optimizers",
 }

@@ -5,12 +5,14 @@ rows are padding. A step draws, on every device, the centers that are positive f
 however many they are, and a share of the others as negatives. It gathers them, differentiates with
 respect to them, and updates them in place: time and memory are those of the drawn rows.
 
-A row that is not drawn does not change at all: neither its moments nor its decay go on, and it
-counts its own updates for the correction of their bias. So a row behaves as if the steps in which
+Each row has an optimizer state of its own, so any elementwise transformation of optax updates it. A
+row that is not drawn does not change at all: neither its moments nor its decay go on, and it counts
+its own updates for the correction of their bias. So a row behaves as if the steps in which
 it is away did not exist, and when all rows are drawn in every step the update is the dense one.
 (PartialFC, An et al. 2022, samples rows in the same way, but fills a quota of fixed size.)
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,14 +20,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from big_align import sharding
 from big_align.errors import UserError
 from big_align.losses.sampled_cluster_discrimination import BLOCK
-
-ROW_OPTIMIZERS = ("adamw", "sgd")
+from big_align.sharding import Shards, locate_rows
 
 
 class Table(NamedTuple):
@@ -33,33 +34,32 @@ class Table(NamedTuple):
 
     Attributes:
       values: float32 [k_pad d].
-      mu: float32 [k_pad d], first moments.
-      nu: float32 [k_pad d], second moments; None where the optimizer has none.
-      count: int32 [k_pad], updates that a row has had.
+      state: of the optimizer, for each row its own: a pytree of arrays [k_pad ...].
     """
 
     # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
     values: Any
-    mu: Any
-    nu: Any
-    count: Any
+    state: Any
 
 
 class Drawn(NamedTuple):
     """The rows that a step works with; each device draws equally many places from its own shard.
 
     Attributes:
-      ids: where the row lies in the shard of its device; beyond it where `mask` is False.
-      mask: True where a row was drawn; such rows are distinct.
+      ids: the numbers of the drawn rows in the table, all distinct; -1 where nothing was drawn.
       columns: the place [0, n) of each label's row, -1 for none; on every device.
-      rows: the values; what `mask` hides is arbitrary.
+      rows: the values; arbitrary where nothing was drawn.
     """
 
     # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
     ids: Any
-    mask: Any
     columns: Any
     rows: Any
+
+    @property
+    def mask(self) -> Bool[Array, " n"]:
+        """True where a row was drawn."""
+        return self.ids >= 0
 
 
 def pad_rows(num_rows: int, mesh: Mesh) -> int:
@@ -135,24 +135,24 @@ def draw_rows(
     inside = jnp.where((labels >= 0) & (labels < num_rows), labels, -1)
     inside = jnp.pad(inside, ((0, -len(labels) % devices), (0, 0)), constant_values=-1)
 
+    shards = Shards.over(mesh)
+
     def draw(split: tuple, rng: PRNGKeyArray) -> tuple:
         values, labels = split
-        device = jax.lax.axis_index(sharding.BATCH_AXES)
-        labels = jax.lax.all_gather(labels, sharding.BATCH_AXES, tiled=True)
-        here = (labels >= device * local) & (labels < (device + 1) * local)
-        labels = jnp.where(here, labels - device * local, local)
+        device = shards.index()
+        labels = locate_rows(shards.gather(labels), device * local, local)
         positives = jnp.unique(labels, size=capacity, fill_value=local).astype(jnp.int32)
         key = jax.random.fold_in(rng, device)
         sampled, drawn = _sample(key, jnp.array(real)[device], jnp.array(quotas)[device], quota)
         drawn &= positives[_find(positives, sampled)] != sampled
-        ids = jnp.concatenate([positives, jnp.where(drawn, sampled, local)])
-        ids = jnp.pad(ids, (0, width - len(ids)), constant_values=local)
-        columns = jnp.where(here, device * width + _find(positives, labels), -1)
-        columns = jax.lax.pmax(columns, sharding.BATCH_AXES)
-        return (ids, ids < local, values.at[ids].get(mode="clip")), columns
+        places = jnp.concatenate([positives, jnp.where(drawn, sampled, local)])
+        places = jnp.pad(places, (0, width - len(places)), constant_values=local)
+        columns = jnp.where(labels < local, device * width + _find(positives, labels), -1)
+        ids = jnp.where(places < local, device * local + places, -1)
+        return (ids, values.at[places].get(mode="clip")), shards.max(columns)
 
-    (ids, mask, rows), columns = sharding.map_shards(draw, (values, inside), rng, mesh)
-    return Drawn(ids, mask, columns[: len(labels)], rows)
+    (ids, rows), columns = shards.run(draw, (values, inside), rng)
+    return Drawn(ids, columns[: len(labels)], rows)
 
 
 def _find(ordered: Int[Array, " n"], wanted: Int[Array, "..."]) -> Int[Array, "..."]:
@@ -179,40 +179,31 @@ def _sample(
     return chosen.astype(jnp.int32), run < quota
 
 
-class RowOptimizer(NamedTuple):
-    """How drawn rows are updated; the arguments are those of `optim.make_optimizer`.
+@dataclasses.dataclass(frozen=True)
+class RowOptimizer:
+    """Updates drawn rows by an elementwise transformation of optax, each row on its own.
 
     Attributes:
-      name: "adamw" or "sgd".
-      weight_decay: as there: decoupled in AdamW, added to the gradient in SGD.
-      b1: of "adamw".
-      b2: of "adamw".
-      eps: of "adamw".
-      momentum: of "sgd".
-      nesterov: of "sgd".
+      transformation: turns the gradient of a row into what is added to it at a learning rate of 1.
+      name: what a message calls it.
     """
 
-    name: str = "adamw"
-    weight_decay: float = 0.0
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-6
-    momentum: float = 0.9
-    nesterov: bool = False
+    transformation: optax.GradientTransformation
+    name: str = "custom"
 
     def init(self, values: Float[Array, "k_pad d"]) -> Table:
         """Makes a table whose rows have had no update.
 
         Raises:
-          UserError: there is no row-sparse optimizer of this name.
+          UserError: the transformation is not elementwise.
         """
-        if self.name not in ROW_OPTIMIZERS:
+        if not self._is_elementwise():
             raise UserError(
-                f"config.optimizer.name = {self.name!r} cannot update the rows of a class table; "
-                f"use one of {', '.join(ROW_OPTIMIZERS)}"
+                f"config.optimizer.name = {self.name!r} cannot update the rows of a class table, "
+                f"because an element's update depends on the others; use an elementwise "
+                f"optimizer, such as adamw or sgd"
             )
-        nu = None if self.name == "sgd" else jnp.zeros_like(values)
-        return Table(values, jnp.zeros_like(values), nu, jnp.zeros(len(values), jnp.int32))
+        return Table(values, jax.vmap(self.transformation.init)(values))
 
     def update(
         self,
@@ -234,42 +225,43 @@ class RowOptimizer(NamedTuple):
         Returns:
           The table; all rows but the drawn ones are the same bit for bit.
         """
+        shards = Shards.over(mesh)
 
         def update(split: tuple, learning_rate: Float[Array, ""]) -> tuple:
             table, ids, grads = split
-            size = min(BLOCK, len(ids))
+            size, local = min(BLOCK, len(ids)), len(table.values)
             padding = -len(ids) % size
-            ids = jnp.pad(ids, (0, padding), constant_values=len(table.count)).reshape(-1, size)
+            places = locate_rows(ids, shards.index() * local, local)
+            places = jnp.pad(places, (0, padding), constant_values=local).reshape(-1, size)
             grads = jnp.pad(grads, ((0, padding), (0, 0))).reshape(-1, size, grads.shape[1])
 
             def step(table: Table, block: tuple) -> tuple[Table, None]:
-                ids, grads = block
-                rows = jax.tree.map(lambda x: x.at[ids].get(mode="clip"), table)
+                places, grads = block
+                rows = jax.tree.map(lambda x: x.at[places].get(mode="clip"), table)
                 rows = self._update_block(rows, grads, learning_rate)
-                put = lambda x, new: x.at[ids].set(new, mode="drop")  # noqa: E731
+                put = lambda x, new: x.at[places].set(new, mode="drop")  # noqa: E731
                 return jax.tree.map(put, table, rows), None
 
-            return jax.lax.scan(step, table, (ids, grads))[0], ()
+            return jax.lax.scan(step, table, (places, grads))[0], ()
 
-        return sharding.map_shards(update, (table, drawn.ids, grads), learning_rate, mesh)[0]
+        return shards.run(update, (table, drawn.ids, grads), learning_rate)[0]
 
     def _update_block(
         self, rows: Table, grads: Float[Array, "r d"], learning_rate: Float[Array, ""]
     ) -> Table:
-        values, mu, nu, count = rows
-        count = count + 1
-        if self.name == "sgd":
-            grads = grads + self.weight_decay * values
-            mu = grads + self.momentum * mu
-            update = grads + self.momentum * mu if self.nesterov else mu
-        else:
-            mu = self.b1 * mu + (1 - self.b1) * grads
-            nu = self.b2 * nu + (1 - self.b2) * grads * grads
-            steps = count[:, None].astype(jnp.float32)
-            seen_mu, seen_nu = (1 - b**steps for b in (self.b1, self.b2))
-            update = (mu / seen_mu) / (jnp.sqrt(nu / seen_nu) + self.eps)
-            update += self.weight_decay * values
-        return Table(values - learning_rate * update, mu, nu, count)
+        updates, state = jax.vmap(self.transformation.update)(grads, rows.state, rows.values)
+        return Table(rows.values + learning_rate * updates, state)
+
+    def _is_elementwise(self) -> bool:
+        """Tells whether two elements are updated together as each is alone."""
+
+        def update(row: Float[Array, " d"], grad: Float[Array, " d"]) -> Float[Array, " d"]:
+            return self.transformation.update(grad, self.transformation.init(row), row)[0]
+
+        with jax.ensure_compile_time_eval():
+            row, grad = jnp.array([0.5, -2.0]), jnp.array([1.0, 3.0])
+            apart = jax.vmap(update)(row[:, None], grad[:, None])[:, 0]
+            return bool(jnp.allclose(update(row, grad), apart, rtol=1e-4))
 
 
 def split_rows(drawn: Mapping[str, Drawn]) -> dict[str, Float[Array, "n d"]]:
@@ -280,3 +272,39 @@ def split_rows(drawn: Mapping[str, Drawn]) -> dict[str, Float[Array, "n d"]]:
 def join_rows(drawn: Mapping[str, Drawn], rows: Mapping[str, Array]) -> dict[str, Drawn]:
     """Puts rows, as seen by a derivative, back in their places."""
     return {name: each._replace(rows=rows[name]) for name, each in drawn.items()}
+
+
+class EarlierTable(NamedTuple):
+    """How checkpoints used to hold a table, when its optimizer was AdamW or SGD and nothing else.
+
+    Attributes:
+      values: float32 [k_pad d].
+      mu: float32 [k_pad d], first moments, or the momentum of SGD.
+      nu: float32 [k_pad d], second moments; None for SGD.
+      count: int32 [k_pad], updates that a row has had.
+    """
+
+    values: Any
+    mu: Any
+    nu: Any
+    count: Any
+
+
+def describe_earlier(table: Table) -> EarlierTable:
+    """Describes how an earlier checkpoint holds the arrays of a table."""
+    get = lambda name: optax.tree_utils.tree_get(table.state, name)  # noqa: E731
+    values = table.values
+    count = jax.ShapeDtypeStruct(values.shape[:1], jnp.int32, sharding=values.sharding)
+    mu = get("trace") if get("mu") is None else get("mu")
+    return EarlierTable(values, mu, get("nu"), count)
+
+
+def adopt_earlier(earlier: EarlierTable, described: Table) -> Table:
+    """Lays the arrays of an earlier checkpoint out as a table is described."""
+    arrays = earlier._asdict() | {"trace": earlier.mu}
+    known = {
+        name: arrays[name]
+        for name in ("mu", "nu", "count", "trace")
+        if optax.tree_utils.tree_get(described.state, name) is not None
+    }
+    return Table(earlier.values, optax.tree_utils.tree_set(described.state, **known))

@@ -9,6 +9,7 @@ moments; `layer_weights` collects them where a layer needs them and sums their g
 
 import contextlib
 import contextvars
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 def table_sharding(mesh: Mesh) -> NamedSharding:
     """Returns the placement of a table whose rows are split over all devices."""
-    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    return batch_sharding(mesh)
 
 
 def microbatch_sharding(mesh: Mesh) -> NamedSharding:
@@ -170,9 +171,99 @@ def weight_place() -> WeightPlace | None:
     return _PLACE.get()
 
 
-def map_rows(
-    function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: Mesh
-) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """The devices that share the rows of arrays, and what they send each other.
+
+    Attributes:
+      mesh: the devices; None for a single one, which has all rows.
+      axes: the axes of the mesh over which rows are split; along the others they are repeated.
+
+    Raises:
+      ValueError: the mesh has no such axis.
+    """
+
+    mesh: Mesh | None
+    axes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        known = self.mesh.axis_names if self.mesh else ()
+        if unknown := set(self.axes) - set(known):
+            raise ValueError(f"the mesh has no axis {sorted(unknown)[0]!r}; it has {list(known)}")
+
+    @classmethod
+    def over(cls, mesh: "Mesh | Shards | None") -> "Shards":
+        """Splits rows over all axes of a mesh, or over those that were chosen already."""
+        if isinstance(mesh, Shards):
+            return mesh
+        return cls(mesh, tuple(mesh.axis_names) if mesh else ())
+
+    @property
+    def size(self) -> int:
+        """How many devices have different rows."""
+        return math.prod(self.mesh.shape[axis] for axis in self.axes) if self.mesh else 1
+
+    def run(self, function: Callable[[Any, Any], Any], split: Any, whole: Any) -> Any:
+        """Runs a function on every device; nothing moves but what the function sends.
+
+        It has a derivative where nothing that the function returns is whole.
+
+        Args:
+          function: of (split, whole); returns (split, whole), the latter equal on every device.
+          split: arrays whose leading axis is cut over the devices.
+          whole: arrays that every device sees whole.
+
+        Returns:
+          What the function returns, its first part laid out like `split`.
+        """
+        if self.mesh is None:
+            return function(split, whole)
+        # Whatever the types of the axes: inside, every axis is manual.
+        types = (AxisType.Auto,) * len(self.mesh.axis_names)
+        mesh = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=types)
+        specs = PartitionSpec(self.axes), PartitionSpec()
+        run = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+        return run(split, whole)
+
+    def index(self) -> Int[Array, ""]:
+        """Returns the number of this device."""
+        return jax.lax.axis_index(self.axes) if self.axes else jnp.int32(0)
+
+    def gather(self, x: Any) -> Any:
+        """Returns the rows of all devices."""
+        return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
+
+    def sum(self, x: Array) -> Array:
+        """Returns the sum over devices."""
+        return jax.lax.psum(x, self.axes) if self.axes else x
+
+    def max(self, x: Array) -> Array:
+        """Returns the maximum over devices."""
+        return jax.lax.pmax(x, self.axes) if self.axes else x
+
+    def scatter_sum(self, x: Array) -> Array:
+        """Returns this device's rows of the sum over devices."""
+        return jax.lax.psum_scatter(x, self.axes, tiled=True) if self.axes else x
+
+
+def locate_rows(
+    rows: Int[Array, "..."], first: Int[Array, ""] | int, size: int
+) -> Int[Array, "..."]:
+    """Returns where rows of a whole lie in its part of `size` rows from `first` on.
+
+    Args:
+      rows: their numbers in the whole.
+      first: number of the part's first row; on device i of equal shards it is i * `size`.
+      size: rows of the part.
+
+    Returns:
+      Places in [0, `size`), and `size` for the rows that lie elsewhere.
+    """
+    inside = (rows >= first) & (rows < first + size)
+    return jnp.where(inside, rows - first, size)
+
+
+def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: Mesh) -> Any:
     """Runs a function on every device, on its part of the rows, inside a compiled function.
 
     Nothing moves between devices but the gradient of `whole`, which is summed over them once.
@@ -186,31 +277,12 @@ def map_rows(
     Returns:
       The rows of all devices, in the order of `rows`.
     """
-    split = PartitionSpec(BATCH_AXES)
-    run = jax.shard_map(
-        function, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False
-    )
+
+    def run(rows: Any, whole: Any) -> tuple[Any, tuple]:
+        return function(whole, rows), ()
+
     with weights_on(None):
-        return run(whole, rows)
-
-
-def map_shards(function: Callable[[Any, Any], Any], split: Any, whole: Any, mesh: Mesh) -> Any:
-    """Runs a function on every device, on its parts of tables, inside a compiled function.
-
-    Nothing moves between devices but what the function itself sends over `BATCH_AXES`.
-
-    Args:
-      function: of (split, whole); returns (split, whole), the latter equal on every device.
-      split: arrays whose leading axis is cut over all devices.
-      whole: arrays that every device sees whole.
-      mesh: the devices.
-
-    Returns:
-      What the function returns, its first part laid out like `split`.
-    """
-    specs = PartitionSpec(BATCH_AXES), PartitionSpec()
-    run = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
-    return run(split, whole)
+        return Shards.over(mesh).run(run, rows, whole)[0]
 
 
 def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:

@@ -28,20 +28,23 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
 from big_align.losses.contrastive import compute_logits
-from big_align.losses.shards import Shards
+from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.targets import (
     Labels,
     Weights,
     average,
     complete_targets,
+    pad_pairs,
     rank_labels,
     weigh_labels,
 )
+from big_align.sharding import Shards
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
 _LOWEST = -1e30  # stands for the maximum of nothing; finite, so that differences are never NaN
 
 
+@on_any_mesh
 def blockwise_contrastive_loss(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
@@ -53,8 +56,7 @@ def blockwise_contrastive_loss(
     text_mask: Bool[Array, " c"] | None = None,
     text_queries: Bool[Array, " c"] | None = None,
     label_smoothing: float = 0.0,
-    mesh: Mesh | None = None,
-    axes: tuple[str, ...] | None = None,
+    mesh: Mesh | Shards | None = None,
     block: int = 256,
     keep_logits_bytes: int = 2**28,
 ) -> Losses:
@@ -74,8 +76,8 @@ def blockwise_contrastive_loss(
       text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
         of the images; None when all are. Texts of one label count all or none: all, if any is True.
       label_smoothing: share of the target spread over all real candidates, in [0, 1].
-      mesh: the devices that share the work; None computes in one piece.
-      axes: the axes of the mesh over which images and texts are split; None means all of them.
+      mesh: the devices that share the work, over all axes of a mesh, or over those of a
+        `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time.
       keep_logits_bytes: the logits of a device are kept for the backward pass when they are no
         larger than this, which saves one of four matrix products.
@@ -94,11 +96,10 @@ def blockwise_contrastive_loss(
         ),
         distinct=image_label is None,
     )
-    axes = axes or (mesh.axis_names if mesh else ())
-    devices = math.prod(mesh.shape[axis] for axis in axes) if mesh else 1
-    blocks = math.ceil(len(zimg) / (block * devices))
-    plan = _Plan(mesh, axes, blocks, keep_logits_bytes * devices)
-    zimg, ztxt, labels = _pad(zimg, ztxt, labels, devices * blocks, devices)
+    shards = Shards.over(mesh)
+    blocks = math.ceil(len(zimg) / (block * shards.size))
+    plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * blocks, shards.size)
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
@@ -112,29 +113,15 @@ def blockwise_contrastive_loss(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan(Shards):
+class _Plan:
     """How the work is split; known when compiling."""
 
+    shards: Shards
     blocks: int  # of rows on a device
     keep_logits_bytes: int  # on all devices together
 
     def cut(self, x: Array) -> Array:
         return x.reshape(self.blocks, -1, *x.shape[1:])
-
-
-def _pad(
-    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], labels: Labels, rows: int, columns: int
-) -> tuple[Float[Array, "p d"], Float[Array, "q d"], Labels]:
-    """Appends masked examples up to a multiple of `rows` images and of `columns` texts."""
-    images, texts = -len(zimg) % rows, -len(ztxt) % columns
-    return (
-        jnp.pad(zimg, ((0, images), (0, 0))),
-        jnp.pad(ztxt, ((0, texts), (0, 0))),
-        Labels(
-            jnp.pad(labels.row, (0, images), constant_values=-1),
-            jnp.pad(labels.column, (0, texts), constant_values=-2),
-        ),
-    )
 
 
 def _sum_logits(
@@ -173,7 +160,7 @@ def _forward(
     keep_logits: bool,
 ) -> tuple[Losses, Any]:
     """Returns both losses, and what the backward pass needs to know."""
-    (row_lse, positive, logits), column_lse = plan.run(
+    (row_lse, positive, logits), column_lse = plan.shards.run(
         functools.partial(_normalize, plan, keep_logits), (zimg, ztxt, labels), scale
     )
     # Sums of products, not dot products, whose factors accelerators round by default.
@@ -196,7 +183,7 @@ def _backward_rule(plan: _Plan, residuals: Any, cotangents: Losses) -> tuple:
     i2t, t2i = cotangents
     row, column = i2t * weights.row, t2i * weights.column
     positive = i2t * weights.row_positive + t2i * weights.column_positive
-    (zimg_grad, ztxt_grad), scale_grad = plan.run(
+    (zimg_grad, ztxt_grad), scale_grad = plan.shards.run(
         functools.partial(_differentiate, plan),
         (zimg, ztxt, labels, row_lse, row, column, positive, logits),
         (scale, column_lse),
@@ -237,7 +224,7 @@ def _normalize(
       None; and the logsumexp of all columns.
     """
     x, y, labels = split
-    y, y_label = plan.gather(y), plan.gather(labels.column)
+    y, y_label = plan.shards.gather((y, labels.column))
     dtype = jnp.promote_types(x.dtype, jnp.float32)
 
     def step(columns: tuple, block: tuple) -> tuple:
@@ -255,8 +242,8 @@ def _normalize(
     start = jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)
     blocks = plan.cut(x), plan.cut(labels.row)
     (peak, total), (row_lse, positive, logits) = jax.lax.scan(step, start, blocks)
-    top = plan.max(peak)
-    column_lse = _logsumexp(top, plan.sum(total * jnp.exp(peak - top)))
+    top = plan.shards.max(peak)
+    column_lse = _logsumexp(top, plan.shards.sum(total * jnp.exp(peak - top)))
     return (row_lse.ravel(), positive.ravel(), logits), column_lse
 
 
@@ -275,7 +262,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     x, y, labels, row_lse, row, column, positive, logits = split
     scale, column_lse = whole
     dtype = row.dtype
-    y, y_label, column = plan.gather(y), plan.gather(labels.column), plan.gather(column)
+    y, y_label, column = plan.shards.gather((y, labels.column, column))
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, x_label, row_lse, row, positive, logits = block
@@ -294,6 +281,6 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), logits
     start = jnp.zeros(y.shape[::-1], dtype)
     y_grad, (x_grad, scale_grad) = jax.lax.scan(step, start, rows)
-    y_grad = scale.astype(dtype) * plan.scatter_sum(y_grad.T)
-    scale_grad = plan.sum(scale_grad.sum())
+    y_grad = scale.astype(dtype) * plan.shards.scatter_sum(y_grad.T)
+    scale_grad = plan.shards.sum(scale_grad.sum())
     return (x_grad.reshape(x.shape), y_grad.astype(y.dtype)), scale_grad.astype(scale.dtype)

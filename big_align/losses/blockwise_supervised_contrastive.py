@@ -3,33 +3,36 @@
 Same numbers and gradients as `supervised_contrastive.supervised_contrastive_loss`, without the
 whole matrix of logits: each device gathers all embeddings and contrasts its own rows with them, one
 block at a time. A block keeps nothing for the backward pass but its rows, and is computed again
-there. Gathering and replicating are inside what is differentiated, so their transposes sum the
-gradients over the devices.
+there. Gathering is inside what is differentiated, so its transpose sums the gradients over the
+devices.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_body
+from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.supervised_contrastive import (
     Rows,
     average_rows,
     contrast_rows,
     number_rows,
 )
+from big_align.sharding import Shards
 
 
+@on_any_mesh
 def blockwise_supervised_contrastive_loss(
     z: Float[Array, "n d"],
     label: Int[Array, " n"],
     scale: Float[Array, ""],
     mask: Bool[Array, " n"] | None = None,
     *,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Shards | None = None,
     block: int = 256,
 ) -> Float[Array, ""]:
     """Returns what `supervised_contrastive.supervised_contrastive_loss` returns, in less memory.
@@ -42,7 +45,8 @@ def blockwise_supervised_contrastive_loss(
       label: a label per row.
       scale: what multiplies the cosines.
       mask: True on real rows; None when all are.
-      mesh: the devices that share the work, over all its axes; None computes in one piece.
+      mesh: the devices that share the work, over all axes of a mesh, or over those of a
+        `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time.
 
     Raises:
@@ -50,24 +54,17 @@ def blockwise_supervised_contrastive_loss(
     """
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
-    devices = mesh.size if mesh else 1
-    blocks = math.ceil(len(z) / (block * devices))
-    padding = -len(z) % (blocks * devices)
+    shards = Shards.over(mesh)
+    blocks = math.ceil(len(z) / (block * shards.size))
+    padding = -len(z) % (blocks * shards.size)
     rows = jax.tree.map(
         lambda x: jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1))), number_rows(z, label, mask)
     )
-    if mesh is None:
-        return average_rows(*_contrast_blocks(rows, rows, scale, blocks))
 
-    def contrast(rows: Rows, scale: Float[Array, ""]) -> tuple[Array, Array]:
-        others = jax.lax.all_gather(rows, mesh.axis_names, tiled=True)
-        return _contrast_blocks(rows, others, scale, blocks)
+    def contrast(rows: Rows, scale: Float[Array, ""]) -> tuple[tuple[Array, Array], tuple]:
+        return _contrast_blocks(rows, shards.gather(rows), scale, blocks), ()
 
-    split = PartitionSpec(mesh.axis_names)
-    contrast = jax.shard_map(
-        contrast, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=split
-    )
-    return average_rows(*contrast(rows, scale))
+    return average_rows(*shards.run(contrast, rows, scale)[0])
 
 
 def _contrast_blocks(

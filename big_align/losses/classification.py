@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.explicit_axes import on_any_mesh
+
 
 def labeled_rows(
     label: Int[Array, " b"], mask: Bool[Array, " b"], num_classes: int
@@ -12,6 +14,7 @@ def labeled_rows(
     return mask & (label >= 0) & (label < num_classes)
 
 
+@on_any_mesh
 def softmax_cross_entropy(
     logits: Float[Array, "b c"],
     label: Int[Array, " b"],

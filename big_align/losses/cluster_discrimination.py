@@ -20,11 +20,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.explicit_axes import on_any_mesh
+
 LOSSES = ("mlcd", "mlc", "unicom")
 LOWEST = -1e30  # the logarithm of an empty sum; finite, so that neither sum nor slope is NaN
 _SMALLEST_SINE_SQUARED = 1e-6
 
 
+@on_any_mesh
 def mlcd_loss(
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],
@@ -54,6 +57,7 @@ def mlcd_loss(
     return _discriminate("mlcd", zimg, centers, labels, mask, sampled, scale, margin)
 
 
+@on_any_mesh
 def mlc_loss(
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],
@@ -71,6 +75,7 @@ def mlc_loss(
     return _discriminate("mlc", zimg, centers, labels, mask, sampled, scale, margin)
 
 
+@on_any_mesh
 def unicom_loss(
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],

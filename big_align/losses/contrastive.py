@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.targets import complete_targets
 
 
+@on_any_mesh
 def contrastive_loss(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],

@@ -33,11 +33,13 @@ from big_align.losses.cluster_discrimination import (
     log_sum,
     normalize_rows,
 )
-from big_align.losses.shards import Shards
+from big_align.losses.explicit_axes import on_any_mesh
+from big_align.sharding import Shards, locate_rows
 
 BLOCK = 1024
 
 
+@on_any_mesh
 def sampled_cluster_loss(
     loss: str,
     zimg: Float[Array, "b d"],
@@ -47,7 +49,7 @@ def sampled_cluster_loss(
     *,
     scale: float = 64.0,
     margin: float = 0.3,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Shards | None = None,
     block: int = BLOCK,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Returns one of the losses of `cluster_discrimination`, in less memory.
@@ -64,7 +66,8 @@ def sampled_cluster_loss(
         counts once. An example without any takes no part.
       scale: what multiplies the cosines.
       margin: added to the angle of positives.
-      mesh: the devices over which examples and rows are split; None computes in one piece.
+      mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
+        those of a `Shards(mesh, axes)`; None computes in one piece.
       block: rows that a device compares with all examples at a time.
 
     Returns:
@@ -79,19 +82,18 @@ def sampled_cluster_loss(
         raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
-    devices = mesh.size if mesh else 1
-    if len(rows) % devices:
-        raise ValueError(f"{len(rows)} rows do not divide over {devices} devices")
+    shards = Shards.over(mesh)
+    if len(rows) % shards.size:
+        raise ValueError(f"{len(rows)} rows do not divide over {shards.size} devices")
     if loss == "unicom":
         columns = columns[:, :1]
     count, dtype = len(zimg), jnp.promote_types(zimg.dtype, jnp.float32)
     takes_part = (columns >= 0).any(axis=1)
     # What is not finite in the other rows must not reach any gradient.
     given = jnp.where(takes_part[:, None], zimg, 0), columns
-    padding = -count % devices
+    padding = -count % shards.size
     padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in given]
-    axes = tuple(mesh.axis_names) if mesh else ()
-    sums = _contrast(_Plan(mesh, axes, block, scale), padded[0], rows, row_mask, padded[1])
+    sums = _contrast(_Plan(shards, block, scale), padded[0], rows, row_mask, padded[1])
     negatives, cosines, total = sums[0][:count], sums[1][:count], sums[2]
     own = _mark_first(columns)
     positives = log_sum(-scale * add_margin(cosines, margin), own)
@@ -119,9 +121,10 @@ def _mark_first(columns: Int[Array, "b l"]) -> Bool[Array, "b l"]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan(Shards):
+class _Plan:
     """How the work is split, and the scale; known when compiling."""
 
+    shards: Shards
     block: int
     scale: float
 
@@ -136,9 +139,7 @@ class _Plan(Shards):
         size = max(min(self.block, count), 1)
         padding = -count % size
         rows, row_mask = jnp.pad(rows, ((0, padding), (0, 0))), jnp.pad(row_mask, (0, padding))
-        first = jnp.arange(0, len(rows), size, dtype=jnp.int32)
-        if self.axes:
-            first += count * jax.lax.axis_index(self.axes)
+        first = jnp.arange(0, len(rows), size, dtype=jnp.int32) + count * self.shards.index()
         return rows.reshape(-1, size, rows.shape[1]), row_mask.reshape(-1, size), first
 
 
@@ -159,7 +160,8 @@ def _contrast(
       Of each example the logsumexp of its negatives, `LOWEST` over nothing, and the cosines of its
       positives, 0 where there is none; and, without a derivative, the sum of all directions.
     """
-    return plan.run(functools.partial(_accumulate, plan), (zimg, rows, row_mask, columns), ())[1]
+    split = zimg, rows, row_mask, columns
+    return plan.shards.run(functools.partial(_accumulate, plan), split, ())[1]
 
 
 def _forward_rule(
@@ -171,7 +173,7 @@ def _forward_rule(
 
 def _backward_rule(plan: _Plan, residuals: Any, cotangents: Sums) -> tuple:
     *split, log_sums = residuals
-    grads, _ = plan.run(
+    grads, _ = plan.shards.run(
         functools.partial(_differentiate, plan), tuple(split), (log_sums, *cotangents[:2])
     )
     return *grads, None, None
@@ -182,8 +184,7 @@ _contrast.defvjp(_forward_rule, _backward_rule)
 
 def _place(columns: Int[Array, "b l"], first: Int[Array, ""], size: int) -> tuple[Array, Array]:
     """Returns where in a block [size b] the positives are; beyond its end if not in this block."""
-    inside = (columns >= first) & (columns < first + size)
-    return jnp.where(inside, columns - first, size), jnp.arange(len(columns))[:, None]
+    return locate_rows(columns, first, size), jnp.arange(len(columns))[:, None]
 
 
 def _compare(
@@ -197,7 +198,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
     """Goes through the rows of one device and joins its sums with the others'."""
     zimg, rows, row_mask, columns = split
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
-    zimg, columns = plan.gather(zimg).astype(dtype), plan.gather(columns)
+    zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
 
     def add(sums: tuple, block: tuple) -> tuple:
         peak, exponentials, cosines, total = sums
@@ -225,11 +226,11 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
     )
     sums, _ = jax.lax.scan(step, start, plan.cut(rows, row_mask))
     peak, exponentials, cosines, total = sums
-    top = plan.max(peak)
-    exponentials = plan.sum(exponentials * jnp.exp(peak - top))
+    top = plan.shards.max(peak)
+    exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))
     # A NaN stays one.
     log_sums = jnp.where(exponentials == 0, LOWEST, top + jnp.log(exponentials))
-    return (), (log_sums, plan.sum(cosines), plan.sum(total))
+    return (), (log_sums, plan.shards.sum(cosines), plan.shards.sum(total))
 
 
 def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tuple]:
@@ -237,7 +238,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
     zimg, rows, row_mask, columns = split
     log_sums, log_sum_grad, cosine_grad = whole
     narrow, dtype = zimg.dtype, log_sums.dtype
-    zimg, columns = plan.gather(zimg).astype(dtype), plan.gather(columns)
+    zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
 
     def pull(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
         rows, real, first = block
@@ -258,4 +259,4 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
 
     zimg_grad, row_grads = jax.lax.scan(step, jnp.zeros_like(zimg), plan.cut(rows, row_mask))
     row_grads = row_grads.reshape(-1, rows.shape[1])[: len(rows)]
-    return (plan.scatter_sum(zimg_grad).astype(narrow), row_grads), ()
+    return (plan.shards.scatter_sum(zimg_grad).astype(narrow), row_grads), ()

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
+from big_align.losses.explicit_axes import on_any_mesh
 
 _LOWEST = -1e30  # a finite logit of what is no candidate: a row of nothing else has no NaN
 
 
+@on_any_mesh
 def supervised_contrastive_loss(
     z: Float[Array, "n d"],
     label: Int[Array, " n"],

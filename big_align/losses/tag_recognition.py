@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.explicit_axes import on_any_mesh
+
 LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
 
 
@@ -48,6 +50,7 @@ def find_tags(
     return wanted & (jax.nn.sigmoid(logits.astype(jnp.float32)) > threshold)
 
 
+@on_any_mesh
 def binary_cross_entropy(
     logits: Float[Array, "b c"],
     positive: Bool[Array, "b c"],
@@ -73,6 +76,7 @@ def binary_cross_entropy(
     return _average(each if weights is None else weights * each, mask)
 
 
+@on_any_mesh
 def focal_cross_entropy(
     logits: Float[Array, "b c"],
     given: Bool[Array, "b c"],
@@ -103,6 +107,7 @@ def focal_cross_entropy(
     return _average(jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits), mask)
 
 
+@on_any_mesh
 def tag_recognition_loss(
     name: str,
     logits: Float[Array, "b c"],

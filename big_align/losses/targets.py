@@ -82,6 +82,21 @@ def rank_labels(
     return Labels(jnp.where(image_mask, image_label, -1), jnp.where(text_mask, text_label, -2))
 
 
+def pad_pairs(
+    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], labels: Labels, rows: int, columns: int
+) -> tuple[Float[Array, "p d"], Float[Array, "q d"], Labels]:
+    """Appends masked examples up to a multiple of `rows` images and of `columns` texts."""
+    images, texts = -len(zimg) % rows, -len(ztxt) % columns
+    return (
+        jnp.pad(zimg, ((0, images), (0, 0))),
+        jnp.pad(ztxt, ((0, texts), (0, 0))),
+        Labels(
+            jnp.pad(labels.row, (0, images), constant_values=-1),
+            jnp.pad(labels.column, (0, texts), constant_values=-2),
+        ),
+    )
+
+
 def average(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, " n"]:
     """Returns one over the number of those counted for each of them, 0 for the others."""
     return counted.astype(dtype) / jnp.maximum(counted.sum(), 1).astype(dtype)

@@ -90,8 +90,7 @@ def build_optimizer(
 
 def build_row_optimizer(config: Node) -> RowOptimizer:
     """Builds what updates the rows of class tables: the optimizer's settings, row by row."""
-    node = config["optimizer"]
-    return RowOptimizer(**{name: node[name] for name in RowOptimizer._fields if name in node})
+    return optimizers.make_row_optimizer(**config["optimizer"])
 
 
 def build_tokenizer(config: Node) -> Any:

@@ -13,6 +13,7 @@ from etils import epath
 
 from big_align.errors import CheckpointMismatch, MissingCheckpoint
 from big_align.nodes import Given
+from big_align.row_tables import adopt_earlier, describe_earlier
 from big_align.training.state import TrainState
 
 
@@ -46,6 +47,13 @@ def _describe_difference(saved: dict, wanted: dict, most: int = 12) -> str:
     ]
     more = [f"... and {len(lines) - most} more"] if len(lines) > most else []
     return "\n".join(f"  {line}" for line in sorted(lines)[:most] + more)
+
+
+def _replace(state: Any, tables: dict[str, Any]) -> Any:
+    """Returns a state, or a dictionary of some of its fields, with other tables."""
+    if isinstance(state, dict):
+        return {**state, "tables": tables}
+    return state.replace(tables=tables)
 
 
 class Checkpointer:
@@ -135,6 +143,11 @@ class Checkpointer:
         }
         metadata = self._manager.item_metadata(step)["state"]
         saved = _drop_padding(_shapes({k: metadata.get(k) for k in fields}))
+        tables = fields.get("tables", {})
+        earlier = bool(tables) and all(f"tables/{name}/count" in saved for name in tables)
+        if earlier:
+            fields["tables"] = {name: describe_earlier(table) for name, table in tables.items()}
+            described = _replace(described, fields["tables"])
         wanted = _drop_padding(_shapes(fields))
         if saved != wanted:
             raise CheckpointMismatch(
@@ -147,7 +160,11 @@ class Checkpointer:
             restore_args=ocp.checkpoint_utils.construct_restore_args(described, strict=False),
             partial_restore=isinstance(described, dict),
         )
-        return self._manager.restore(step, args=ocp.args.Composite(state=item))["state"]
+        state = self._manager.restore(step, args=ocp.args.Composite(state=item))["state"]
+        if not earlier:
+            return state
+        restored = state["tables"] if isinstance(state, dict) else state.tables
+        return _replace(state, {k: adopt_earlier(v, tables[k]) for k, v in restored.items()})
 
     def _check_record(self, step: int, record: dict[str, Any]) -> None:
         arguments = ocp.args.Composite(record=ocp.args.JsonRestore())

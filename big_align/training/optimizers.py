@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from big_align.errors import UserError
 from big_align.nodes import Given
+from big_align.row_tables import RowOptimizer
 from big_align.types import Params
 
 DECAYS = ("linear", "cosine", "step", "constant")
@@ -92,20 +93,23 @@ def _make_staircase(
     return optax.exponential_decay(learning_rate, every, rate, staircase=True, end_value=end_value)
 
 
-def decay_mask(params: Params, exclude: tuple[str, ...] = EXCLUDE) -> Any:
+def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any:
     """Tells which parameters decay and have a trust ratio: kernels and embeddings.
 
     Args:
       params: the parameters.
       exclude: names that are left out wherever they stand in the path of a parameter, besides all
-        parameters with fewer than two axes (biases, scales of norms, temperature).
+        parameters with fewer than two axes (biases, scales of norms, temperature). None leaves out
+        nothing at all.
 
     Returns:
       A pytree of booleans shaped like `params`.
     """
 
     def decays(path: tuple, value: Any) -> bool:
-        return jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude)
+        return exclude is None or (
+            jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude)
+        )
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
@@ -150,7 +154,7 @@ def make_optimizer(
     momentum: float = 0.9,
     nesterov: bool = False,
     clip_norm: float | None = None,
-    exclude: tuple[str, ...] = EXCLUDE,
+    exclude: tuple[str, ...] | None = EXCLUDE,
     frozen: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
     """Makes the chain that turns gradients into updates.
@@ -201,6 +205,18 @@ def make_optimizer(
         parts.append(optax.masked(optax.scale_by_trust_ratio(), mask))
     chain = optax.chain(clip, *parts, optax.scale_by_learning_rate(learning_rate))
     return _freeze(chain, frozen) if frozen else chain
+
+
+def make_row_optimizer(name: str, **settings: Any) -> RowOptimizer:
+    """Makes what updates the rows of a table: the chain of `make_optimizer`, row by row.
+
+    Args:
+      name: as there.
+      **settings: as there. Those about all parameters together (`clip_norm`, `exclude`, `frozen`)
+        do not concern rows, which all decay.
+    """
+    own = {k: v for k, v in settings.items() if k not in ("clip_norm", "exclude", "frozen")}
+    return RowOptimizer(make_optimizer(1.0, name, **own, exclude=None), name)
 
 
 def _freeze(

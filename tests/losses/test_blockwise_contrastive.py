@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
+from big_align.sharding import Shards
 
 CASES = {
     "pairs": {"b": 24, "c": 24},
@@ -92,7 +93,12 @@ def test_block_does_not_matter(block):
 
 
 def test_axes_may_be_some_of_the_mesh():
-    assert_equal_to_plain("labels", mesh=make_mesh(4, 2), axes=("data",))
+    assert_equal_to_plain("labels", mesh=Shards(make_mesh(4, 2), ("data",)))
+
+
+def test_an_axis_that_the_mesh_lacks_is_named():
+    with pytest.raises(ValueError, match="no axis 'model'; it has .'data', 'fsdp'."):
+        Shards(make_mesh(4, 2), ("model",))
 
 
 @pytest.mark.parametrize("shape", [None, (4, 2)], ids=str)

@@ -1,4 +1,4 @@
-"""The class table: what is drawn, and that row-sparse updates are the dense ones of those rows."""
+"""Tables: what is drawn, and that row-sparse updates are the dense ones of those rows."""
 
 import functools
 
@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from big_align import sharding
+from big_align.errors import UserError
 from big_align.row_tables import (
     Drawn,
     RowOptimizer,
@@ -19,7 +20,7 @@ from big_align.row_tables import (
     place_centers,
     split_rows,
 )
-from big_align.training.optimizers import make_optimizer
+from big_align.training.optimizers import make_optimizer, make_row_optimizer
 
 D = 3
 
@@ -39,18 +40,12 @@ def make_draw(k, devices, ratio):
     return jax.jit(functools.partial(draw_rows, num_rows=k, ratio=ratio, mesh=make_mesh(devices)))
 
 
-def number(drawn, values, devices):
-    """Rows of the whole table at every place, -1 where nothing was drawn."""
-    device = np.arange(len(drawn.ids)) // (len(drawn.ids) // devices)
-    return np.where(drawn.mask, device * (len(values) // devices) + drawn.ids, -1)
-
-
 def draw(k, devices, ratio, labels, seed=0):
     values = make_values(k, devices)
     drawn = make_draw(k, devices, ratio)(
         values, jnp.asarray(labels, jnp.int32), jax.random.key(seed)
     )
-    return drawn, number(drawn, values, devices), values
+    return drawn, np.asarray(drawn.ids), values
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -92,7 +87,7 @@ def test_every_row_is_sampled_equally_often(k, devices, ratio):
     sample = make_draw(k, devices, ratio)
     counts = np.zeros(k)
     for seed in range(rounds):
-        numbers = number(sample(values, labels, jax.random.key(seed)), values, devices)
+        numbers = np.asarray(sample(values, labels, jax.random.key(seed)).ids)
         counts[numbers[numbers >= 0]] += 1
     assert counts.sum() == rounds * np.floor(ratio * k + 0.5)
     # Each device draws its own share exactly; within a device a count is a binomial, or narrower.
@@ -122,21 +117,33 @@ def test_what_a_draw_makes_does_not_grow_with_the_table():
     assert count_bytes(1_000_000) == count_bytes(100_000) < 4 * 64 * 10_000
 
 
+def make_named(name, **settings):
+    """The optimizer of a config: for rows, and for whole parameters given a learning rate."""
+    settings = {"name": name, **settings}
+    return make_row_optimizer(**settings), functools.partial(make_optimizer, **settings)
+
+
+def make_own(optimizer, **settings):
+    """Likewise one of optax's own."""
+    return RowOptimizer(optimizer(1.0, **settings)), functools.partial(optimizer, **settings)
+
+
 OPTIMIZERS = {
-    "adamw": {"name": "adamw", "weight_decay": 0.1, "b2": 0.98},
-    "sgd": {"name": "sgd", "weight_decay": 0.1, "momentum": 0.8},
-    "nesterov": {"name": "sgd", "nesterov": True},
+    "adamw": make_named("adamw", weight_decay=0.1, b2=0.98),
+    "sgd": make_named("sgd", weight_decay=0.1, momentum=0.8),
+    "nesterov": make_named("sgd", nesterov=True),
+    "lion": make_own(optax.lion, weight_decay=0.1),
+    "adagrad": make_own(optax.adagrad),
+    "nadam": make_own(optax.nadam, b1=0.8),
 }
 
 
 def make_drawn(rows, k, devices):
     """A draw of given rows of a table without padding, three empty places on each device."""
     local = k // devices
-    parts = [[r - p * local for r in rows if r // local == p] for p in range(devices)]
+    parts = [[r for r in rows if r // local == p] for p in range(devices)]
     width = max(map(len, parts)) + 3
-    ids = np.array([part + [local] * (width - len(part)) for part in parts]).ravel()
-    numbers = np.where(ids < local, np.arange(devices).repeat(width) * local + ids, 0)
-    return Drawn(jnp.asarray(ids), jnp.asarray(ids < local), None, None), numbers
+    return Drawn(jnp.asarray([p + [-1] * (width - len(p)) for p in parts]).ravel(), None, None)
 
 
 def run_sparse(optimizer, values, steps, devices):
@@ -145,17 +152,17 @@ def run_sparse(optimizer, values, steps, devices):
     update = jax.jit(functools.partial(optimizer.update, mesh=mesh), donate_argnums=0)
     table = jax.jit(optimizer.init)(values)
     for index, (rows, grads) in enumerate(steps):
-        drawn, numbers = make_drawn(rows, len(values), devices)
-        grads = jnp.where(drawn.mask[:, None], grads[numbers], jnp.nan)
+        drawn = make_drawn(rows, len(values), devices)
+        grads = jnp.where(drawn.mask[:, None], grads[drawn.ids], jnp.nan)
         table = update(table, drawn, grads, jnp.float32(0.1 / (index + 1)))
     return table
 
 
-def run_dense(options, values, steps):
-    """The dense optimizer on the whole table, with the learning rates of the given steps."""
+def run_dense(optimizer, values, steps):
+    """The optimizer on the whole table, with the learning rates of the given steps."""
     params = {"centers": values}
     rates = jnp.array([0.1 / (index + 1) for index, _ in steps])
-    optimizer = make_optimizer(lambda step: rates[step.astype(int)], **options)
+    optimizer = optimizer(lambda step: rates[step.astype(int)])
     state = optimizer.init(params)
     for _, grads in steps:
         updates, state = optimizer.update({"centers": grads}, state, params)
@@ -171,60 +178,63 @@ def draw_steps(k, count):
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):
-    options, k = OPTIMIZERS[name], 16
+    (by_row, dense), k = OPTIMIZERS[name], 16
     values, grads = make_values(k, devices), draw_steps(k, 4)
     order = np.random.default_rng(0).permutation(k).tolist()
-    table = run_sparse(RowOptimizer(**options), values, [(order, g) for g in grads], devices)
-    expected, state = run_dense(options, np.asarray(values), list(enumerate(grads)))
+    table = run_sparse(by_row, values, [(order, g) for g in grads], devices)
+    expected, state = run_dense(dense, np.asarray(values), list(enumerate(grads)))
     np.testing.assert_allclose(table.values, expected, rtol=1e-5, atol=1e-6)
-    moments = ("mu", "nu") if name == "adamw" else ("trace",)
-    for moment, actual in zip(moments, (table.mu, table.nu), strict=False):
+    moments = {"adamw": ("mu", "nu"), "sgd": ("trace",), "adagrad": ("sum_of_squares",)}
+    for moment in moments.get(name, ()):
+        actual = optax.tree_utils.tree_get(table.state, moment)
         expected = optax.tree_utils.tree_get(state, moment)["centers"]
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
-    assert (table.count == 4).all() and (table.nu is None) == (name != "adamw")
+    assert all(len(leaf) == k for leaf in jax.tree.leaves(table.state))
 
 
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_row_lives_only_in_the_steps_that_draw_it(name, devices):
-    options, k = OPTIMIZERS[name], 12
+    (by_row, dense), k = OPTIMIZERS[name], 12
     values, grads = make_values(k, devices), draw_steps(k, 5)
     drawn = [[1, 7, 11], [0, 7], [], [7, 1], [0, 11, 2, 7]]
-    steps = list(zip(drawn, grads, strict=True))
-    table = run_sparse(RowOptimizer(**options), values, steps, devices)
-    start = RowOptimizer(**options).init(values)
+    table = run_sparse(by_row, values, list(zip(drawn, grads, strict=True)), devices)
+    start = by_row.init(values)
     for row in range(k):
         own = [(index, grads[index]) for index, rows in enumerate(drawn) if row in rows]
-        assert table.count[row] == len(own)
         if own:
-            expected, _ = run_dense(options, np.asarray(values), own)
+            expected, _ = run_dense(dense, np.asarray(values), own)
             np.testing.assert_allclose(
                 table.values[row], expected[row], rtol=1e-5, atol=1e-6
             )
         else:
             for x, y in zip(jax.tree.leaves(table), jax.tree.leaves(start), strict=True):
                 np.testing.assert_array_equal(x[row], y[row])
+    if name == "adamw":
+        count = optax.tree_utils.tree_get(table.state, "count")
+        assert count.tolist() == [sum(row in rows for rows in drawn) for row in range(k)]
 
 
 def test_the_last_rows_are_no_room_for_what_was_not_drawn():
     """Places without a row point beyond the shard: nothing is written there, blocks or not."""
     k, mesh = 4096, make_mesh(2)
-    optimizer = RowOptimizer(weight_decay=0.5)
+    optimizer = make_row_optimizer("adamw", weight_decay=0.5)
     table = optimizer.init(jnp.ones((k, D)))
-    ids = np.full(2 * 1500, k // 2)
-    ids[[0, 1499, 1500]] = [2047, 0, 5]
-    drawn = Drawn(jnp.asarray(ids), jnp.asarray(ids < k // 2), None, None)
+    ids = np.full(2 * 1500, -1)
+    ids[[0, 1499, 1500]] = [2047, 0, 2053]
+    drawn = Drawn(jnp.asarray(ids), None, None)
     new = optimizer.update(table, drawn, jnp.ones((3000, D)), jnp.float32(0.1), mesh)
     changed = np.flatnonzero((np.asarray(new.values) != 1).any(1))
     np.testing.assert_array_equal(changed, [0, 2047, 2053])
-    np.testing.assert_array_equal(np.flatnonzero(new.count), changed)
+    count = optax.tree_utils.tree_get(new.state, "count")
+    np.testing.assert_array_equal(np.flatnonzero(count), changed)
 
 
 def test_an_update_is_made_in_place():
     k, mesh = 20_000, make_mesh(1)
-    optimizer = RowOptimizer()
+    optimizer = make_row_optimizer("adamw")
     table = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((k, 64), jnp.float32))
-    drawn = Drawn(*(jax.ShapeDtypeStruct((2048,), t) for t in (jnp.int32, bool)), None, None)
+    drawn = Drawn(jax.ShapeDtypeStruct((2048,), jnp.int32), None, None)
     grads = jax.ShapeDtypeStruct((2048, 64), jnp.float32)
     update = jax.jit(functools.partial(optimizer.update, mesh=mesh), donate_argnums=0)
     rate = jax.ShapeDtypeStruct((), jnp.float32)
@@ -233,9 +243,29 @@ def test_an_update_is_made_in_place():
     assert memory.temp_size_in_bytes < 4 * 64 * 2048 * 4
 
 
-def test_a_table_of_an_optimizer_without_rows_is_refused():
-    with pytest.raises(ValueError, match="'lamb' cannot update the rows.*adamw, sgd"):
-        RowOptimizer("lamb").init(jnp.ones((4, D)))
+@pytest.mark.parametrize(
+    "optimizer, name",
+    [
+        (make_row_optimizer("lamb"), "lamb"),
+        (make_row_optimizer("lamb", weight_decay=0.1, clip_norm=1.0, frozen=("model",)), "lamb"),
+        (RowOptimizer(optax.lars(1.0)), "custom"),
+        (RowOptimizer(optax.chain(optax.normalize_by_update_norm(), optax.sgd(1.0))), "custom"),
+    ],
+)
+def test_an_optimizer_that_is_not_elementwise_is_refused(optimizer, name):
+    message = f"config.optimizer.name = '{name}' cannot update the rows.*such as adamw or sgd"
+    for init in (optimizer.init, jax.jit(optimizer.init)):
+        with pytest.raises(UserError, match=message):
+            init(jnp.ones((4, D)))
+
+
+def test_what_concerns_all_parameters_together_does_not_concern_rows():
+    values, steps = make_values(4, 1), [([0, 2], jnp.full((4, D), 9.0))]
+    plain, other = (
+        run_sparse(make_row_optimizer("sgd", weight_decay=0.1, **settings), values, steps, 1)
+        for settings in ({}, {"clip_norm": 0.1, "exclude": ("centers",), "frozen": ("model",)})
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain, other)
 
 
 def test_initial_values_are_the_same_on_any_number_of_devices():

@@ -1,0 +1,62 @@
+"""Losses of arrays whose sharding is part of their type.
+
+On a mesh with `AxisType.Explicit` axes, the default of `jax.make_mesh`, every operation has to say
+how its result lies, and a comparison of all rows with all columns has no answer. A loss returns
+scalars, which lie nowhere, so what happens inside may be left to the compiler.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+Loss = TypeVar("Loss", bound=Callable[..., Any])
+
+
+def on_any_mesh(loss: Loss) -> Loss:
+    """Lets a function that returns scalars take arrays on a mesh with Explicit axes.
+
+    With such arrays, or under such a mesh (`jax.set_mesh`), it is compiled as on a mesh with Auto
+    axes; elsewhere it runs as it is.
+    """
+
+    @functools.wraps(loss)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        dynamic = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+        arrays = [leaf for leaf, is_array in zip(leaves, dynamic, strict=True) if is_array]
+        mesh = _find_explicit(arrays)
+        if mesh is None:
+            return loss(*args, **kwargs)
+        rest = tuple(_ARRAY if is_array else x for x, is_array in zip(leaves, dynamic, strict=True))
+        return _call_on_auto(loss, mesh, tree, rest, arrays)
+
+    return call
+
+
+_ARRAY = object()  # stands where an array is
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _call_on_auto(
+    loss: Callable[..., Any], mesh: AbstractMesh, tree: Any, rest: tuple, arrays: list[jax.Array]
+) -> Any:
+    """Calls a loss as on Auto axes; compiled, because outside of `jit` arrays would not follow."""
+
+    def call(arrays: list[jax.Array]) -> Any:
+        each = iter(arrays)
+        args, kwargs = jax.tree.unflatten(tree, [next(each) if x is _ARRAY else x for x in rest])
+        return loss(*args, **kwargs)
+
+    whole = NamedSharding(mesh, PartitionSpec())
+    return jax.sharding.auto_axes(call, out_sharding=whole)(arrays)
+
+
+def _find_explicit(arrays: list[jax.Array]) -> AbstractMesh | None:
+    """Returns the mesh with Explicit axes on which arrays lie, or that is in force."""
+    meshes = [jax.typeof(x).sharding.mesh for x in arrays] + [jax.sharding.get_abstract_mesh()]
+    explicit = (mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types)
+    return next(explicit, None)

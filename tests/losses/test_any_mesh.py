@@ -1,0 +1,200 @@
+"""Every public loss on every kind of mesh: value and gradients are those of the plain formulas.
+
+The kinds: Auto and Explicit axes; one axis and two; inside `jit` and outside; under `jax.set_mesh`
+and not; with arrays that are split over the mesh, repeated on it, or on one device.
+"""
+
+import contextlib
+import functools
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+from big_align.losses.blockwise_supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+)
+from big_align.losses.classification import softmax_cross_entropy
+from big_align.losses.cluster_discrimination import LOSSES, mlc_loss, mlcd_loss, unicom_loss
+from big_align.losses.contrastive import contrastive_loss
+from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.losses.supervised_contrastive import supervised_contrastive_loss
+from big_align.losses.tag_recognition import (
+    tag_recognition_loss,
+)
+
+B, C, D = 12, 24, 6
+
+
+class Case(NamedTuple):
+    """A loss as functions of (rows, mesh): what is differentiated, the loss, the plain one."""
+
+    wanted: tuple[str, ...]
+    loss: object
+    plain: object
+
+
+def contrast(loss, rows, **options):
+    names = ("image_label", "text_label", "image_mask", "text_mask")
+    targets = {name: rows[name] for name in names}
+    i2t, t2i = loss(rows["zimg"], rows["ztxt"], rows["scale"], **targets, **options)
+    return i2t + 2 * t2i
+
+
+def contrast_pairs(loss, rows, **options):
+    return sum(loss(rows["zimg"], rows["ztxt"][:B], rows["scale"], **options))
+
+
+def supervise(loss, rows, **options):
+    return loss(rows["zimg"], rows["image_label"], rows["scale"], rows["image_mask"], **options)
+
+
+def discriminate(name, rows, mesh):
+    each = rows["zimg"], rows["ztxt"], rows["text_mask"], rows["own"]
+    return sampled_cluster_loss(name, *each, scale=4.0, mesh=mesh, block=2)[0]
+
+
+def discriminate_plainly(name, rows):
+    plain = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}[name]
+    sampled = jnp.where(rows["text_mask"], jnp.arange(C), -1)
+    return plain(rows["zimg"], rows["ztxt"], rows["own"], sampled=sampled, scale=4.0)
+
+
+def recognize(name, rows):
+    given, found = rows["given"] == 1, rows["given"] == 2
+    return tag_recognition_loss(
+        name, rows["logits"], given, found, rows["image_mask"], rows["weights"]
+    )
+
+
+def classify(rows):
+    return softmax_cross_entropy(rows["logits"], rows["image_label"], rows["image_mask"], 0.1)
+
+
+def make_cases():
+    embeddings = ("zimg", "ztxt", "scale")
+    cases = {}
+    for name, use in (("labels", contrast), ("pairs", contrast_pairs)):
+        plain = functools.partial(use, contrastive_loss)
+        block = functools.partial(use, blockwise_contrastive_loss, block=2)
+        cases[f"contrastive, {name}"] = Case(embeddings, lambda r, mesh, f=plain: f(r), plain)
+        cases[f"blockwise contrastive, {name}"] = Case(
+            embeddings, lambda r, mesh, f=block: f(r, mesh=mesh), plain
+        )
+    plain = functools.partial(supervise, supervised_contrastive_loss)
+    block = functools.partial(supervise, blockwise_supervised_contrastive_loss, block=2)
+    wanted = ("zimg", "scale")
+    cases["supervised"] = Case(wanted, lambda r, mesh, f=plain: f(r), plain)
+    cases["blockwise supervised"] = Case(
+        wanted, lambda r, mesh, f=block: f(r, mesh=mesh), plain
+    )
+    for name in LOSSES:
+        plain = functools.partial(discriminate_plainly, name)
+        cases[name] = Case(("zimg", "ztxt"), lambda r, mesh, f=plain: f(r), plain)
+    # The sampled ones differ but in what they make of the same sums.
+    plain = functools.partial(discriminate_plainly, "mlcd")
+    cases["sampled"] = Case(("zimg", "ztxt"), functools.partial(discriminate, "mlcd"), plain)
+    for name in ("splc", "splc_focal"):
+        plain = functools.partial(recognize, name)
+        cases[f"tags, {name}"] = Case(("logits",), lambda r, mesh, f=plain: f(r), plain)
+    cases["classes"] = Case(("logits",), lambda r, mesh: classify(r), classify)
+    return cases
+
+
+CASES = make_cases()
+
+
+@functools.cache
+def draw():
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    zimg, ztxt = normal(B, D), normal(C, D)
+    mask = rng.random(C) < 0.8
+    return {
+        "zimg": zimg / np.linalg.norm(zimg, axis=1, keepdims=True),
+        "ztxt": ztxt / np.linalg.norm(ztxt, axis=1, keepdims=True),
+        "image_label": rng.integers(5, size=B),
+        "text_label": rng.integers(5, size=C),
+        "image_mask": rng.random(B) < 0.8,
+        "text_mask": mask,
+        "own": rng.choice(np.flatnonzero(mask), (B, 3)).astype(np.int32),
+        "logits": normal(B, 8),
+        "given": rng.integers(3, size=(B, 8)),
+        "scale": np.float32(3),
+        "weights": np.abs(normal(8)),
+    }
+
+
+def differentiate(function, rows, wanted, jit):
+    """The value and the gradients of a function of rows."""
+
+    def of(some):
+        return function(rows | some)
+
+    grad = jax.value_and_grad(of)
+    return (jax.jit(grad) if jit else grad)({name: rows[name] for name in wanted})
+
+
+@functools.cache
+def expect(case):
+    wanted, _, plain = CASES[case]
+    return differentiate(plain, jax.tree.map(jnp.asarray, draw()), wanted, True)
+
+
+def place(rows, mesh, how):
+    """Arrays on one device, repeated on a mesh, or with their rows split over it."""
+    if how == "one device":
+        return jax.tree.map(jnp.asarray, rows)
+    spec = {"repeated": lambda x: (), "split": lambda x: (mesh.axis_names,) if x.ndim else ()}[how]
+    put = lambda x: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec(x))))  # noqa: E731
+    placed = {name: put(x) for name, x in rows.items()}
+    # What is no row of a batch lies whole, or where the caller happens to have made it.
+    return placed | {"scale": jnp.float32(rows["scale"]), "weights": jnp.asarray(rows["weights"])}
+
+
+MESHES = {"data": ((4,), ("data",)), "x, y": ((2, 2), ("x", "y"))}
+ALL = list(
+    itertools.product(
+        ("contrastive, labels", "blockwise contrastive, labels", "blockwise supervised", "sampled"),
+        MESHES,
+        ("Auto", "Explicit"),
+        ("eager", "jit"),
+        ("one device", "split"),
+        ("inside", "outside"),
+    )
+)
+"""Case, axes, their type, how it is called, how arrays lie, and whether `jax.set_mesh` is on."""
+
+FAST = [
+    *itertools.product(CASES, ("data",), ("Explicit",), ("jit",), ("split",), ("outside",)),
+    *itertools.product(CASES, ("x, y",), ("Explicit",), ("eager",), ("split",), ("inside",)),
+    ("blockwise contrastive, pairs", "data", "Auto", "jit", "split", "outside"),
+    ("blockwise contrastive, pairs", "x, y", "Auto", "eager", "one device", "outside"),
+]
+
+
+@pytest.mark.parametrize(
+    "case, axes, kind, called, how, under",
+    [*FAST, *(pytest.param(*x, marks=pytest.mark.slow) for x in ALL if x not in FAST)],
+)
+def test_value_and_gradients_are_those_of_the_plain_formula(case, axes, kind, called, how, under):
+    shape, names = MESHES[axes]
+    types = (AxisType[kind],) * len(shape)
+    mesh = jax.make_mesh(shape, names, axis_types=types, devices=jax.devices()[:4])
+    wanted, loss, _ = CASES[case]
+    (value, grads), loss = expect(case), functools.partial(loss, mesh=mesh)
+    rows = place(draw(), mesh, how)
+    if (kind, called, under) == ("Explicit", "eager", "outside") and how != "one device":
+        # Without `jax.set_mesh` JAX differentiates nothing on such a mesh, outside of `jit`.
+        np.testing.assert_allclose(loss(rows), value, rtol=1e-5)
+        return
+    with jax.set_mesh(mesh) if under == "inside" else contextlib.nullcontext():
+        ours = differentiate(loss, rows, wanted, called == "jit")
+    np.testing.assert_allclose(ours[0], value, rtol=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
