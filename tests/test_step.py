@@ -55,6 +55,7 @@ def run_steps(
 OTHERS = [pytest.param(*each, marks=pytest.mark.slow) for each in ((1, None), (1, 2), (4, 2))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fsdp", "group_size"), [(4, None), *OTHERS])
 def test_eight_devices_equal_one(fsdp, group_size):
     one, state_one = run_steps(1, group_size=group_size)

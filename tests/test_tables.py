@@ -84,6 +84,7 @@ def assert_close(left, right, tolerance=2e-4):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(np.abs(y).max(), 1e-2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices, fsdp, microbatches", [(8, 1, 1), (8, 4, 1), (4, 1, 2)])
 def test_devices_and_microbatches_change_nothing(devices, fsdp, microbatches):
     one = Run(make_objective(), name="sgd").advance(range(3))
@@ -98,6 +99,7 @@ def test_devices_and_microbatches_change_nothing(devices, fsdp, microbatches):
     assert all(x["centers_drawn"] == K for x in many.metrics)
 
 
+@pytest.mark.slow
 def test_rows_that_were_never_drawn_are_as_they_were():
     run = Run(make_objective(4, sampling_ratio=0.1, labels_per_image=1))
     first = run.table
@@ -108,6 +110,7 @@ def test_rows_that_were_never_drawn_are_as_they_were():
     assert (run.table.values[~away] != first.values[~away]).any(1).all()
 
 
+@pytest.mark.slow
 def test_resuming_replays_the_draws(tmp_path):
     objective = make_objective(2, sampling_ratio=0.2, labels_per_image=1)
     whole = Run(objective).advance(range(4))
@@ -121,6 +124,7 @@ def test_resuming_replays_the_draws(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, half.table, whole.table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before, after", [(8, 3), (2, 8)])
 def test_a_table_is_restored_on_another_number_of_devices(tmp_path, before, after):
     saved = Run(make_objective(before)).advance([0])

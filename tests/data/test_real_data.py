@@ -21,6 +21,7 @@ def test_flickr8k_test_has_five_captions_each(data_dir):
         assert (np.concatenate([b["image"] for b in batches])[:1000].std((1, 2, 3)) > 5).all()
 
 
+@pytest.mark.slow
 def test_flickr8k_train_is_visited_once_an_epoch(data_dir):
     source = TarSource(f"{data_dir}/flickr8k/train-{{00000..00005}}.tar", caption="json.captions")
     words = WordTokenizer(("dog", "man", "woman"), length=8)
@@ -41,6 +42,7 @@ def test_twemoji_stand_on_white(data_dir, split):
     assert np.median(corners) == 255 and (corners == 255).all(-1).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_grocery_and_tiny_imagenet_labels(data_dir):
     for path, label, count in (
         ("grocery/iconic-*.tar", "cls", 81),

@@ -43,6 +43,7 @@ def test_by_hand():
     np.testing.assert_allclose(loss, -(np.log(0.5) + np.log(0.6)) / 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_in_other_rows_reaches_nothing():
     logits = draw_logits()
     spoiled = logits.at[np.array([1, 3, 5, 6])].set(jnp.nan)

@@ -78,6 +78,7 @@ def by_hand(name, zimg, centers, positives, negatives, scale, margin):
     return -np.log(np.exp(s_p[0]) / (np.exp(s_p[0]) + np.exp(s_n).sum()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_by_hand(name):
     zimg, centers, _ = draw(3)
@@ -111,6 +112,7 @@ def test_gradients_equal_finite_differences(loss):
             np.testing.assert_allclose((grad * way).sum(), (ahead - behind) / 2e-6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_length_of_centers_and_repeated_labels_do_not_count(loss):
     zimg, centers, labels = draw()
     longer = centers * jnp.arange(1.0, K + 1)[:, None]

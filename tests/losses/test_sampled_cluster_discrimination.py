@@ -92,6 +92,7 @@ def assert_close(actual, desired, tolerance=1e-5):
 
 
 # The losses differ but in what they make of the same sums, so not each needs every mesh.
+@pytest.mark.slow
 @pytest.mark.parametrize("name, shape", [("mlcd", (8, 1)), ("mlc", (4, 2)), ("unicom", (1, 1))])
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_plain_formula(case, name, shape):
@@ -146,6 +147,7 @@ def test_mean_cosines(case):
         np.testing.assert_allclose(metrics[f"{name}_cosine"], mean, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_takes_no_part_may_be_nan():
     zimg, centers, _, drawn, numbers, mesh = draw("masked", (8, 1))
     left_out = ~np.asarray(drawn.columns >= 0).any(1)
