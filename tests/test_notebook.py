@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.runs import ROOT, Run, environment
+from tests.run_main import ROOT, Run, environment
 
 PATH = ROOT / "colabs" / "evaluate.ipynb"
 

@@ -15,9 +15,8 @@ from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.interop.formats.text_files import read_json
 from big_align.runs import build, check, restore
+from big_align.training.checkpoint import FOLDER
 from big_align.types import Objective, Params
-
-CHECKPOINTS = "checkpoints"
 
 
 def load(path: str | os.PathLike) -> Pretrained:
@@ -50,7 +49,7 @@ def recognize_workdir(path: pathlib.Path) -> bool:
 
 def _split_step(path: pathlib.Path) -> tuple[pathlib.Path, int | None]:
     """Returns the workdir that a path names, and the step if it names one."""
-    if path.parent.name == CHECKPOINTS and path.name.isdecimal():
+    if path.parent.name == FOLDER and path.name.isdecimal():
         return path.parent.parent, int(path.name)
     return path, None
 

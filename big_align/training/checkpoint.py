@@ -16,6 +16,9 @@ from big_align.nodes import Given
 from big_align.row_tables import adopt_earlier, describe_earlier
 from big_align.training.state import TrainState
 
+FOLDER = "checkpoints"
+"""Where a workdir has its checkpoints, each in a folder that is named by its step."""
+
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     """Flattens a tree into path -> shape; absent entries (None) do not appear."""
@@ -76,7 +79,7 @@ class Checkpointer:
         read_only: Given[bool] = False,
     ):
         # Every process writes its part, so on several hosts this is storage that they share.
-        self.folder = epath.Path(folder or os.path.join(os.path.abspath(workdir), "checkpoints"))
+        self.folder = epath.Path(folder or os.path.join(os.path.abspath(workdir), FOLDER))
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep_last,
             keep_period=keep_every,

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runs import Run, read_losses
+from tests.run_main import Run, read_losses
 
 # Sums over three and four devices are rounded differently, and training amplifies that: runs that
 # nobody interrupts differ by 1.5e-7 after 40 steps and by 1.4e-5 after 80.

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runs import ROOT, TINY, Run, environment, read_losses
+from tests.run_main import ROOT, TINY, Run, environment, read_losses
 
 STEPS = 30
 

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runs import ROOT, TINY, Run, environment, read_losses
+from tests.run_main import ROOT, TINY, Run, environment, read_losses
 
 CLUSTER = pathlib.Path(__file__).parent / "slurm_cluster.sh"
 STEPS = 60

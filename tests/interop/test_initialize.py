@@ -11,7 +11,7 @@ from big_align.interop.formats import architecture
 from big_align.models.parts import resize
 from big_align.runs.initial_weights import read_initial_weights
 from tests.models.drawn_variables import draw_variables
-from tests.runs import Run
+from tests.run_main import Run
 
 VIT = dict(name="vit", variant="b/8", width=16, depth=1, mlp_dim=32, heads=2)
 SWIN = dict(name="swin", width=8, depths=(1, 1), heads=(1, 2), window=4)

@@ -13,7 +13,7 @@ from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop.formats import architecture
 from big_align.runs import command_line, evaluate
 from tests.models.drawn_variables import draw_variables
-from tests.runs import TINY, Run
+from tests.run_main import TINY, Run
 
 TEXT = dict(width=16, depth=1, mlp_dim=32, heads=2, vocab_size=20, max_length=8)
 RESNET = dict(name="resnet", variant="18", width=8, depths=(1, 1), stem="patch4", drop_path=0.1)

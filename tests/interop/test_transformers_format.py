@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from big_align import interop
 from big_align.errors import WeightsMismatch
 from big_align.interop.formats import architecture
-from tests.runs import ROOT
+from tests.run_main import ROOT
 
 TOLERANCE = dict(atol=1e-4, rtol=1e-4)
 TOWERS = ("bert", "efficientnet", "mlcd-vision", "resnet", "roberta", "swin", "vit")

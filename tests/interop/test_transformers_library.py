@@ -14,7 +14,7 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer
 from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.models.dual_encoder import normalize_image
-from tests.runs import Run
+from tests.run_main import Run
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch")

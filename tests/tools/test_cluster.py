@@ -14,7 +14,7 @@ from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.tools import cluster
 from tests.embedding_folder import write_embeddings
-from tests.runs import ROOT, environment, find_port
+from tests.run_main import ROOT, environment, find_port
 
 COUNTS = (40, 0, 3, 77)
 ABSENT = [0, 41, 119]

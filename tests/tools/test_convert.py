@@ -14,7 +14,7 @@ from big_align import interop
 from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.runs import command_line
 from big_align.tools import convert
-from tests.runs import ROOT, TINY
+from tests.run_main import ROOT, TINY
 
 
 @pytest.fixture

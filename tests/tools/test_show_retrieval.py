@@ -7,7 +7,7 @@ from PIL import Image
 from big_align.runs import build
 from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
-from tests.runs import ROOT, TINY, environment
+from tests.run_main import ROOT, TINY, environment
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from big_align.runs import build, check, evaluate
 from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
 from tests.data.samples import encode_image, make_pixels, write_tar
-from tests.runs import ROOT, environment
+from tests.run_main import ROOT, environment
 from tests.tagged_config import WORDS
 
 CONFIG = "tests/tagged_config.py"

@@ -1,7 +1,7 @@
 """What two processes do when one of them differs, fails, is killed or hangs.
 
 They are started without a launcher, so that they have to leave by themselves. As a script,
-`python -m tests.test_faults`, it prints the table of docs/scale.md.
+`python -m tests.distributed.test_faults`, it prints the table of docs/scale.md.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ import pytest
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from tests.data.samples import write_tar
 from tests.labeled_digits import draw_digits
-from tests.runs import ROOT, Processes
+from tests.run_main import ROOT, Processes
 
 FLAGS = ("--config.evaluators={}", "--config.total_steps=100000")
 LEAVING_SECONDS = 15

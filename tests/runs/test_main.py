@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.runs import Run
+from tests.run_main import Run
 
 UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar'}"
 

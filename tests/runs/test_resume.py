@@ -13,7 +13,7 @@ from big_align.errors import Stopped
 from big_align.runs import train
 from big_align.runs.command_line import load_config
 from big_align.training.goodput import PHASES
-from tests.runs import TINY, Run, read_losses
+from tests.run_main import TINY, Run, read_losses
 
 STEPS = 60
 FLAGS = (

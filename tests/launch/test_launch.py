@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-LAUNCH = pathlib.Path(__file__).resolve().parent.parent / "launch"
+LAUNCH = pathlib.Path(__file__).resolve().parents[2] / "launch"
 SCRIPTS = sorted(path.name for path in LAUNCH.glob("*.sh"))
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU, TPU = ROOT / "launch/kubernetes.yaml", ROOT / "launch/kubernetes_tpu.yaml"
 
 # https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/ and, for reasons and actions,

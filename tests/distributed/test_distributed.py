@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from big_align.errors import Stopped
-from tests.runs import Run, read_losses
+from tests.run_main import Run, read_losses
 
 STEPS = 10
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from big_align.training import stopping
-from tests.runs import ROOT, environment
+from tests.run_main import ROOT, environment
 
 BUSY = """
 import hashlib

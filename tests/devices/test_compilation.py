@@ -12,7 +12,7 @@ from big_align.errors import ConfigError
 from big_align.planning.collectives import list_collectives
 from big_align.planning.hlo import parse_program
 from big_align.planning.topologies import topology_devices
-from tests.test_chips import TOPOLOGIES
+from tests.devices.test_chips import TOPOLOGIES
 
 
 def make_mesh(topology, slices=1):

@@ -23,7 +23,7 @@ from big_align.runs.evaluate import load_embedder
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
 from tests import labeled_digits
-from tests.test_step import close
+from tests.training.test_step import close
 
 TEST = {"source": {"name": "digits", "split": "test"}, "transform": "resize(10)|central_crop(8)"}
 TRAIN = {"name": "digits", "split": "train"}

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-LAUNCH = pathlib.Path(__file__).resolve().parent.parent / "launch"
+LAUNCH = pathlib.Path(__file__).resolve().parents[2] / "launch"
 
 # Records its arguments; `ssh` runs the command in the home directory of a worker.
 GCLOUD = """#!/usr/bin/env python3
