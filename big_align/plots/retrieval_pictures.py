@@ -1,9 +1,8 @@
-"""Pictures of what a model retrieves and of how a run went, without a display."""
+"""Pictures of what a model retrieves, without a display."""
 
 import random
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -133,29 +132,6 @@ def draw_retrieval(
     above, below = figure.subfigures(2, 1, height_ratios=heights)
     draw_nearest_images(above, pairs, pixels, captions, k)
     draw_nearest_captions(below, pairs, pixels, images, k)
-    return figure
-
-
-def draw_curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
-    """Draws the loss and, a panel for each evaluator, its numbers, over the steps.
-
-    Args:
-      series: steps and values by name, as `logs.read_metrics` returns.
-    """
-    panels: dict[str, dict[str, Any]] = {"loss": {"loss": series["loss"]}}
-    for name, values in series.items():
-        evaluator, slash, key = name.partition("/")
-        if slash:
-            panels.setdefault(evaluator, {})[key] = values
-    figure = Figure(figsize=(4.5 * len(panels), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
-        for key, values in curves.items():
-            axis.plot(*zip(*values, strict=True), label=key, marker="." if len(values) < 30 else "")
-        axis.set(title=title, xlabel="step")
-        axis.grid(alpha=0.3)
-        if len(curves) > 1:
-            axis.legend(fontsize=7)
     return figure
 
 

@@ -7,7 +7,7 @@ For example:
 import argparse
 import sys
 
-from big_align.plots import retrieval_pictures
+from big_align.plots import curves
 from big_align.training import logs
 
 
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        figure = retrieval_pictures.draw_curves(logs.read_metrics(options.workdir))
+        figure = curves.draw_curves(logs.read_metrics(options.workdir))
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from big_align.data.examples import Example
 from big_align.data.sources.array_source import ArraySource
 from big_align.evaluators.retrieval import Pairs
-from big_align.plots import retrieval_pictures
+from big_align.plots import curves, retrieval_pictures
 from big_align.training import logs
 
 
@@ -104,7 +104,7 @@ def test_curves_hold_the_metrics_of_the_file(tmp_path):
     records += [{"step": s, "a/r1": s / 10, "a/r5": s / 5, "b/top1": "nan"} for s in (2, 4)]
     text = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "metrics.jsonl").write_text(text)
-    figure = retrieval_pictures.draw_curves(logs.read_metrics(str(tmp_path)))
+    figure = curves.draw_curves(logs.read_metrics(str(tmp_path)))
     drawn = {axis.get_title(): axis.lines for axis in figure.axes}
     assert list(drawn) == ["loss", "a", "b"]
     np.testing.assert_allclose(drawn["loss"][0].get_ydata(), [1, 1 / 2, 1 / 3, 1 / 4])

@@ -6,7 +6,6 @@ import types
 import numpy as np
 import pytest
 from sklearn import datasets
-from tests.runs.test_labeled_runs import TEST, TRAIN, read_metrics
 
 from big_align.components.signatures import make_named
 from big_align.components.tables import SOURCES
@@ -17,6 +16,7 @@ from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import train
 from big_align.tools import cluster, embed, show_clusters
 from tests import labeled_digits
+from tests.runs.test_labeled_runs import TEST, TRAIN, read_metrics
 
 COUNT, K, STEPS = 400, 24, 60
 

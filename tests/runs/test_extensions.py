@@ -5,12 +5,12 @@ import textwrap
 
 import numpy as np
 import pytest
-from tests.runs.test_labeled_runs import read_metrics
 
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.errors import ConfigError
 from big_align.runs import check, evaluate, train
 from big_align.runs.command_line import load_config
+from tests.runs.test_labeled_runs import read_metrics
 
 MODULE = """
 import jax.numpy as jnp
