@@ -8,6 +8,7 @@ import pathlib
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -296,15 +297,21 @@ class Scratch:
             made = "data/pairs-00000.tar" if name.startswith("data/pairs") else name
             if maker != text and not (self.folder / made).exists():
                 self.run(maker)
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-c", text],
             cwd=self.folder,
             env=self.variables,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=360,  # two minutes on quiet cores
+            start_new_session=True,
         )
-        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        try:
+            output, _ = process.communicate(timeout=360)  # two minutes on quiet cores
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, f"{text}\n{output[-3000:]}"
 
 
 @pytest.fixture(scope="module")
