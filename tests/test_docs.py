@@ -73,7 +73,10 @@ NOT_RUN = {
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",
     ),
-    "needs published weights and Conceptual Captions": (PRETRAINED,),
+    "needs published weights, and large data": (
+        PRETRAINED,
+        "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
+    ),
     "compiles for longer than two minutes": (
         "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",
         "python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32",
