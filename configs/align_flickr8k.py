@@ -2,8 +2,8 @@
 
 It trains on the photographs of the training and of the development split, 7000; tower, augmentation
 and averaging were chosen by training on the first and looking at the second.
-The data lie in $BIG_ALIGN_DATA/flickr8k (see the README). The argument `twemoji` evaluates drawings
-by their names instead of photographs by their captions:
+The data are in $BIG_ALIGN_DATA/flickr8k (see docs/results.md). The argument `twemoji` evaluates
+drawings by their names instead of photographs by their captions:
   python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji --workdir=DIR
 """
 

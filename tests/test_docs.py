@@ -8,6 +8,7 @@ import pathlib
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -72,7 +73,10 @@ NOT_RUN = {
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",
     ),
-    "needs published weights and Conceptual Captions": (PRETRAINED,),
+    "needs published weights, and large data": (
+        PRETRAINED,
+        "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
+    ),
     "compiles for longer than two minutes": (
         "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",
         "python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32",
@@ -296,15 +300,21 @@ class Scratch:
             made = "data/pairs-00000.tar" if name.startswith("data/pairs") else name
             if maker != text and not (self.folder / made).exists():
                 self.run(maker)
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-c", text],
             cwd=self.folder,
             env=self.variables,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=360,  # two minutes on quiet cores
+            start_new_session=True,
         )
-        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        try:
+            output, _ = process.communicate(timeout=360)  # two minutes on quiet cores
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, f"{text}\n{output[-3000:]}"
 
 
 @pytest.fixture(scope="module")
