@@ -10,10 +10,9 @@ from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.loading.mixture import interleave
 from big_align.data.loading.parallel import HostBatch
 from big_align.data.loading.rows import RowStream
-from big_align.data.loading.text_samplers import text_shape_of
 from big_align.errors import UserError
 
-__all__ = ["EvalLoader", "TrainLoader", "text_shape_of"]
+__all__ = ["EvalLoader", "TrainLoader"]
 
 REMEDIES = {
     "image": "the transform or views_per_image",
@@ -58,15 +57,15 @@ class TrainLoader:
     ):
         self._streams = dict(streams) if isinstance(streams, Mapping) else {"": streams}
         parallel.check_at_least(1, streams=len(self._streams), prefetch=prefetch)
-        counts = {name: rows.stream.batch_size for name, rows in self._streams.items()}
+        counts = {name: stream.examples.batch_size for name, stream in self._streams.items()}
         self.batch_size = sum(counts.values())
-        self.num_examples = sum(rows.stream.num_examples for rows in self._streams.values())
+        self.num_examples = sum(stream.examples.num_examples for stream in self._streams.values())
         self._rows = parallel.check_rows(rows, self.batch_size)
         self._parts, self._stream_rows = interleave(counts)
         self._work = self._group_rows()
         self._check_shapes()
         self._prefetch = prefetch
-        processes = sum(rows.num_processes for rows in self._streams.values())
+        processes = sum(stream.num_processes for stream in self._streams.values())
         self._workers = parallel.Workers(num_threads or 2 * processes or None)
 
     @property
@@ -77,22 +76,22 @@ class TrainLoader:
     @property
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
-        return sum(rows.stream.broken for rows in self._streams.values())
+        return sum(stream.examples.broken for stream in self._streams.values())
 
     @property
     def shards(self) -> dict[str, str]:
         """What each shard of each stream is called and holds, by its number."""
         return {
             f"{name}, shard {number}" if name else f"shard {number}": shard
-            for name, rows in self._streams.items()
-            for number, shard in enumerate(rows.stream.shards)
+            for name, stream in self._streams.items()
+            for number, shard in enumerate(stream.examples.shards)
         }
 
     def epochs(self, step: int) -> dict[str, float]:
         """Returns how often each stream has been gone through before a step."""
         return {
-            f"epoch/{name}" if name else "epoch": step / rows.stream.steps_per_epoch
-            for name, rows in self._streams.items()
+            f"epoch/{name}" if name else "epoch": step / stream.examples.steps_per_epoch
+            for name, stream in self._streams.items()
         }
 
     def batch(self, step: int) -> HostBatch:
@@ -107,8 +106,8 @@ class TrainLoader:
     def close(self) -> None:
         """Ends threads and processes; the loader cannot be used again."""
         self._workers.close()
-        for rows in self._streams.values():
-            rows.close()
+        for stream in self._streams.values():
+            stream.close()
 
     def __enter__(self) -> "TrainLoader":
         return self

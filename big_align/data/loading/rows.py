@@ -31,13 +31,13 @@ class RowStream:
     """A stream of examples, each with its image, texts, label and joined fields.
 
     Args:
-      stream: the examples.
+      examples: the stream.
       texts: draws their texts and tells their labels.
       images: None leaves images encoded, and the batch has none.
       joined: None joins nothing.
 
     Attributes:
-      stream: the examples.
+      examples: the stream.
       num_processes: those of the images.
       row: the shape and the type of each array of a batch, without the batch's axis.
 
@@ -49,18 +49,18 @@ class RowStream:
 
     def __init__(
         self,
-        stream: ExampleStream,
+        examples: ExampleStream,
         texts: TextSampler,
         images: ImagePipeline | None = None,
         joined: JoinedFields | None = None,
     ):
-        texts.check(stream.source)
-        self.stream = stream
+        texts.check(examples.source)
+        self.examples = examples
         self.num_processes = images.num_processes if images else 0
         self._texts, self._images, self._joined = texts, images, joined or JoinedFields()
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._joined.row}
         if images:
-            stream.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
+            examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
 
     def fill(
         self,
@@ -85,7 +85,7 @@ class RowStream:
             work = [(visit.image, visit.rng) for visit in visits]
             return self._images.apply(work, [memory[n] for n in numbers])
 
-        visits = self.stream.visit(step, rows, self._draw, finish)
+        visits = self.examples.visit(step, rows, self._draw, finish)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._joined.row:
             batch[name][into] = [visit.joined[name] for visit in visits]
@@ -99,7 +99,7 @@ class RowStream:
 
     def _draw(self, location: Location, rng: PositionRandom) -> Visit:
         """Reads an example and draws its texts."""
-        source = self.stream.source
+        source = self.examples.source
         try:
             example = source.read(*location)
             texts, label = self._texts.draw(example, source.name(*location), rng)
