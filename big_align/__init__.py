@@ -17,6 +17,8 @@ FACE = {
     "Embedder": "big_align.evaluators.embedder",
     "contrastive_loss": "big_align.losses.contrastive",
     "blockwise_contrastive_loss": "big_align.losses.blockwise_contrastive",
+    "sigmoid_loss": "big_align.losses.sigmoid",
+    "blockwise_sigmoid_loss": "big_align.losses.sigmoid",
     "supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
     "blockwise_supervised_contrastive_loss": "big_align.losses.blockwise_supervised_contrastive",
     "mlcd_loss": "big_align.losses.cluster_discrimination",

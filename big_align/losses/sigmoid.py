@@ -1,0 +1,235 @@
+"""Pairwise sigmoid loss: each pair of an image and a text is a decision of its own.
+
+SigLIP (Zhai et al. 2023, "Sigmoid loss for language image pre-training", §3.2 and Algorithm 1).
+With the logits s_ij = scale * x_i y_j + bias a pair costs softplus(-s_ij) where it belongs together
+and softplus(s_ij) where it does not, and a batch the sum over all pairs, divided by its images.
+
+No pair needs another, so nothing is normalized: the blockwise version goes through the pairs once,
+a block of rows at a time on every device, and takes value and gradient from the same logits,
+
+    dS_ij = -sigmoid(-s_ij) or sigmoid(s_ij)      dx = scale * dS y      dy = scale * dS^T x
+
+which makes three matrix products. It keeps the gradients for the backward pass, and no logits.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
+
+from big_align.losses.contrastive import compute_logits
+from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.targets import Labels, complete_targets, pad_pairs, rank_labels
+from big_align.sharding import Shards
+
+
+@on_any_mesh
+def sigmoid_loss(
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    bias: Float[Array, ""],
+    *,
+    image_label: Int[Array, " b"] | None = None,
+    text_label: Int[Array, " c"] | None = None,
+    image_mask: Bool[Array, " b"] | None = None,
+    text_mask: Bool[Array, " c"] | None = None,
+) -> Float[Array, ""]:
+    """Returns the sum of -log sigmoid(+-logit) over all real pairs, by the number of real images.
+
+    The logit of a pair counts with + where the labels are equal and with - elsewhere. A pair is
+    real if both sides are. An image without any positive counts: its pairs are negatives. The
+    denominator is the number of images that are real, whatever the number of texts, so with k texts
+    an image the loss is a sum over k times as many pairs; without any real image the loss is 0.
+
+    Args:
+      zimg: unit-length image embeddings.
+      ztxt: unit-length text embeddings.
+      scale: what multiplies the cosines; SigLIP learns its logarithm, log(10) to begin with.
+      bias: what is added to all logits, -10 to begin with. This is Algorithm 1; the formula of §3.2
+        has the opposite sign, with which that value would call all pairs positive.
+      image_label: a label per image; with None image i and text i are the only positives.
+      text_label: a label per text; given if and only if `image_label` is.
+      image_mask: True on real images; None when all are.
+      text_mask: True on real texts; None when all are.
+
+    Raises:
+      ValueError: if one of the labels is missing, or if without labels the batches differ in size.
+    """
+    image_label, text_label, image_mask, text_mask = complete_targets(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
+    )
+    zimg, ztxt = _clear(zimg, image_mask), _clear(ztxt, text_mask)
+    logits = compute_logits(zimg, ztxt, scale) + bias
+    positive = image_label[:, None] == text_label
+    each = jax.nn.softplus(jnp.where(positive, -logits, logits))
+    total = jnp.where(image_mask[:, None] & text_mask, each, 0).sum()
+    return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
+
+
+@on_any_mesh
+def blockwise_sigmoid_loss(
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    bias: Float[Array, ""],
+    *,
+    image_label: Int[Array, " b"] | None = None,
+    text_label: Int[Array, " c"] | None = None,
+    image_mask: Bool[Array, " b"] | None = None,
+    text_mask: Bool[Array, " c"] | None = None,
+    mesh: Mesh | Shards | None = None,
+    block: int = 256,
+) -> Float[Array, ""]:
+    """Returns what `sigmoid_loss` returns, in less memory.
+
+    Besides its arguments and their gradients a device needs memory for a few blocks [block c] and
+    for all texts [c d] with their gradient.
+
+    Args:
+      zimg: unit-length image embeddings, float32 or bfloat16.
+      ztxt: unit-length text embeddings.
+      scale: what multiplies the cosines.
+      bias: what is added to all logits.
+      image_label: a label per image; with None image i and text i are the only positives.
+      text_label: a label per text; given if and only if `image_label` is.
+      image_mask: True on real images; None when all are.
+      text_mask: True on real texts; None when all are.
+      mesh: the devices that share the work, over all axes of a mesh, or over those of a
+        `Shards(mesh, axes)`; None computes in one piece.
+      block: rows of logits that a device computes at a time.
+
+    Raises:
+      ValueError: as `sigmoid_loss` does, and if `block` is not positive.
+    """
+    if block < 1:
+        raise ValueError(f"block must be at least 1 row, got {block}")
+    targets = complete_targets(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
+    )
+    *_, image_mask, text_mask = targets
+    zimg, ztxt = _clear(zimg, image_mask), _clear(ztxt, text_mask)
+    labels = rank_labels(*targets, distinct=image_label is None)
+    shards = Shards.over(mesh)
+    plan = _Plan(shards, math.ceil(len(zimg) / (block * shards.size)))
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * plan.blocks, shards.size)
+    total = _sum_pairs(plan, zimg, ztxt, scale, bias, labels)
+    return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
+
+
+def _clear(z: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "n d"]:
+    """Returns zeros in rows that do not count: what is not finite there reaches nothing."""
+    return jnp.where(mask[:, None], z, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """How the work is split; known when compiling."""
+
+    shards: Shards
+    blocks: int  # of rows on a device
+
+    def cut(self, x: Array) -> Array:
+        return x.reshape(self.blocks, -1, *x.shape[1:])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sum_pairs(
+    plan: _Plan,
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    scale: Float[Array, ""],
+    bias: Float[Array, ""],
+    labels: Labels,
+) -> Float[Array, ""]:
+    """Returns the sum over all pairs, as a differentiable function of embeddings and numbers."""
+    return plan.shards.run(functools.partial(_add_up, plan), (zimg, ztxt, labels), (scale, bias))[1]
+
+
+def _forward_rule(
+    plan: _Plan, zimg: Array, ztxt: Array, scale: Array, bias: Array, labels: Labels
+) -> tuple[Float[Array, ""], Any]:
+    """Computes the gradients at once, for a cotangent of 1."""
+    (zimg_grad, ztxt_grad), (total, scale_grad, bias_grad) = plan.shards.run(
+        functools.partial(_differentiate, plan), (zimg, ztxt, labels), (scale, bias)
+    )
+    # An empty array remembers the type of each argument.
+    types = tuple(jnp.zeros(0, x.dtype) for x in (zimg, ztxt, scale, bias))
+    return total, ((zimg_grad, ztxt_grad, scale_grad, bias_grad), types)
+
+
+def _backward_rule(plan: _Plan, residuals: Any, cotangent: Float[Array, ""]) -> tuple:
+    grads = (
+        (cotangent * grad).astype(like.dtype) for grad, like in zip(*residuals, strict=True)
+    )
+    return *grads, None
+
+
+_sum_pairs.defvjp(_forward_rule, _backward_rule)
+
+
+def _compare(
+    x: Float[Array, "b d"],
+    y: Float[Array, "c d"],
+    numbers: tuple[Float[Array, ""], Float[Array, ""]],
+    x_label: Int[Array, " b"],
+    y_label: Int[Array, " c"],
+) -> tuple[Float[Array, "b c"], Bool[Array, "b c"]]:
+    """Returns logits and which are positive; masked pairs are negative for certain, at no cost."""
+    scale, bias = numbers
+    real = (x_label >= 0)[:, None] & (y_label >= 0)
+    logits = jnp.where(real, compute_logits(x, y, scale) + bias, -jnp.inf)
+    return logits, x_label[:, None] == y_label
+
+
+def _cost(logits: Float[Array, "b c"], positive: Bool[Array, "b c"]) -> Float[Array, ""]:
+    return jax.nn.softplus(jnp.where(positive, -logits, logits)).sum()
+
+
+def _add_up(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, Float[Array, ""]]:
+    """Sums the pairs of one device's images, block by block, and then over the devices."""
+    x, y, labels = split
+    y, y_label = plan.shards.gather((y, labels.column))
+
+    def step(block: tuple) -> Float[Array, ""]:
+        x, x_label = block
+        return _cost(*_compare(x, y, numbers, x_label, y_label))
+
+    costs = jax.lax.map(step, (plan.cut(x), plan.cut(labels.row)))
+    return (), plan.shards.sum(costs.sum())
+
+
+def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tuple]:
+    """Sums the pairs of one device's images, and computes its part of the gradients.
+
+    Returns:
+      The gradients of its images and of its texts, float32 or better; and over all devices the sum,
+      and the gradients of the scale and of the bias.
+    """
+    x, y, labels = split
+    y, y_label = plan.shards.gather((y, labels.column))
+    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    scale = numbers[0].astype(dtype)
+
+    def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
+        x, x_label = block
+        logits, positive = _compare(x, y, numbers, x_label, y_label)
+        # Not sigmoid - 1, which loses what is left of a pair that is nearly solved.
+        slope = jnp.where(positive, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
+        sums = _cost(logits, positive), slope.sum()
+        slope = slope.astype(x.dtype)
+        x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
+        y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
+        return y_grad, (scale * x_grad, (x.astype(dtype) * x_grad).sum(), *sums)
+
+    start = jnp.zeros(y.shape[::-1], dtype)
+    y_grad, blocks = jax.lax.scan(step, start, (plan.cut(x), plan.cut(labels.row)))
+    x_grad, *sums = blocks
+    scale_grad, total, bias_grad = (plan.shards.sum(each.sum()) for each in sums)
+    y_grad = scale * plan.shards.scatter_sum(y_grad.T)
+    return (x_grad.reshape(x.shape), y_grad), (total, scale_grad, bias_grad)
