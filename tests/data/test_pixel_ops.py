@@ -317,3 +317,10 @@ def test_processes_make_what_threads_make():
         processes.close()
     np.testing.assert_array_equal(*results)
     assert results[0].any(1).all()
+
+
+def test_arguments_of_earlier_workdirs_keep_their_meaning():
+    for seed in range(5):
+        earlier = apply("rand_augment(2, 9, colours=False)", NOISE, seed)
+        now = apply("rand_augment(2, 9, colors=False)", NOISE, seed)
+        np.testing.assert_array_equal(earlier, now)

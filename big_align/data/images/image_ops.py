@@ -295,6 +295,10 @@ def _split_chain(text: str) -> list[ast.expr]:
     return [node, *chain]
 
 
+RENAMED = {"colours": "colors"}
+"""Arguments that the configs in earlier workdirs call by another name."""
+
+
 def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any]]:
     """Finds an operation and checks its arguments against its signature."""
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
@@ -307,7 +311,10 @@ def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any
     own = list(signature.parameters.values())[2:]
     try:
         arguments = [ast.literal_eval(argument) for argument in call.args]
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        named = {
+            RENAMED.get(str(keyword.arg), str(keyword.arg)): ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
         bound = signature.replace(parameters=own).bind(*arguments, **named).arguments
         for parameter in own:
             if parameter.name in bound:

@@ -9,7 +9,7 @@ DIGIT_TEMPLATES = (
     "a scan of the digit {}",
     "a handwritten {}",
     "the number {} written by hand",
-    "a small gray picture of a {}",
+    "a small grey picture of a {}",  # checkpoints know the words: this spelling stays
     "{} drawn with a pen",
 )
 DIGIT_WORDS = tuple(
