@@ -22,6 +22,7 @@ OBJECTIVES = {
     "lit": "big_align.objectives.lit:Lit",
     "mlcd": "big_align.objectives.mlcd:Mlcd",
     "multitask": "big_align.objectives.multitask:MultiTask",
+    "siglip": "big_align.objectives.siglip:Siglip",
     "supcon": "big_align.objectives.supcon:SupCon",
     "unicl": "big_align.objectives.unicl:Unicl",
 }
