@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from samples import BROKEN, break_some
 
+from big_align.data.examples import BrokenExample
 from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import BrokenDataError
 
@@ -36,3 +38,18 @@ def test_evaluation_masks_broken_examples(tmp_path):
     with EvalLoader(source, "", batch_size=64, max_broken_share=0.01) as loader:
         with pytest.raises(BrokenDataError, match="most are in train-0[03].tar"):
             list(loader.images())
+
+
+def test_the_share_of_broken_examples_is_of_those_that_were_read():
+    """100 of 10,000; were they not counted as read, the 41st of 2000 would stop."""
+
+    class Some(ArraySource):
+        def read(self, shard, index):
+            if index % 100 == 7:
+                raise BrokenExample("broken")
+            return super().read(shard, index)
+
+    source = Some(np.zeros((10_000, 1, 1, 3), np.uint8), [[]] * 10_000)
+    with EvalLoader(source, "", batch_size=500, max_broken_share=0.02, num_threads=1) as loader:
+        assert sum(batch["mask"].sum() for batch in loader.images()) == 9900
+        assert loader.broken == 100

@@ -89,18 +89,19 @@ class ExampleStream:
         draw: Callable[[Location, PositionRandom], T],
         finish: Callable[[list[int], list[T]], Sequence[examples.BrokenExample | None]],
     ) -> list[T]:
-        """Makes something of the examples of some rows of a global batch.
+        """Reads the examples of some rows of a global batch, or their substitutes.
 
         Args:
           step: of the global batch.
           rows: of the global batch.
-          draw: makes it of an example, with the random numbers of its position; raises
-            BrokenExample where the example is broken.
-          finish: completes several; is given where each stands in `rows`, and returns why an
-            example is broken, or None. It is called again for those that replace the broken ones.
+          draw: reads the example at a location, with the random numbers of the position; raises
+            BrokenExample where it is broken.
+          finish: decodes what `draw` returned for several rows. It is given the index of each in
+            `rows`, and returns for each why it is broken, or None. It is called again for the
+            substitutes of the broken ones.
 
         Returns:
-          What was made for each row, of the example itself or of its first intact substitute.
+          What `draw` returned for each row, of its example or of its first intact substitute.
 
         Raises:
           BrokenDataError: too many examples are broken.
