@@ -33,10 +33,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forget_programs():
-    """Programs that were compiled for a file of tests are of no use to the next."""
+def bounded_memory():
+    """Compiled programs are kept until they take gigabytes: few are of use to the next file."""
     yield
-    jax.clear_caches()
+    statm = pathlib.Path("/proc/self/statm")
+    if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 4e9:
+        jax.clear_caches()
 
 
 def _find(variable: str, default: str) -> pathlib.Path:
