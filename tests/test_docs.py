@@ -18,6 +18,7 @@ from PIL import Image
 
 from big_align.runs import check
 from big_align.runs.command_line import load_config
+from tests.page_commands import ELSEWHERE, MADE, NOT_RUN, STAND_INS
 from tests.pages import (
     LANGUAGES,
     PAGES,
@@ -41,93 +42,6 @@ def name_command(text: str) -> str:
     words = [word for word in find_program(text) if word not in ("python", "-m")]
     program = pathlib.PurePath(words[0].rpartition("tools.")[2]).name
     return f"{pathlib.PurePath(page).stem}-{list(of_page).index(text)}-{program}"
-
-
-ELSEWHERE = {
-    "installs packages from the network": ("pip", "git"),
-    "sets up the shell of a reader": ("python3", "python3.11", ".", "cd", "export"),
-    "is these tests": ("pytest",),
-    "serves until it is stopped": ("tensorboard",),
-    "needs the cluster, cloud or container that it is about": (
-        *("sbatch", "squeue", "scancel", "mpirun", "gcloud", "kubectl", "docker"),
-        *("launch/tpu_vm.sh", "ssh-add"),
-    ),
-    "belongs to a job or a loop above it": ("for", "done", "tail", "cat", "kill"),
-}
-"""Programs whose commands are not run, by the reason."""
-
-PRETRAINED = "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/pretrained"
-NOT_RUN = {
-    "trains for longer than two minutes on two cores": (
-        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
-        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/pairs",
-        "python main.py --config=configs/mlcd_photographs.py",
-        "python main.py --config=configs/lit_flickr8k.py",
-        "python main.py --config=configs/idea_flickr8k.py",
-        "DEVICES_PER_PROCESS=2 launch/local.sh 2 -- python main.py",
-        "python benchmarks/image_text_label.py",
-        "python benchmarks/clusters.py",
-        "python benchmarks/tags.py",
-    ),
-    "needs GPUs": (
-        "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
-        "RESTARTS=3 launch/local.sh 4 --",
-    ),
-    "needs published weights, and large data": (
-        PRETRAINED,
-        "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
-    ),
-    "compiles for longer than two minutes": (
-        "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",
-        "python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32",
-        "python -m big_align.tools.plan --config=configs/align_b7.py --topology=v5e:16x16",
-        "python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8",
-        "python -m big_align.tools.plan --config=configs/unicl_imagenet.py --topology=v5e:8x8",
-        "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
-    ),
-    "lets processes hang and fail for minutes; tests/distributed/test_faults.py runs every case": (
-        "python -m tests.distributed.test_faults",
-    ),
-}
-"""Commands that are not run, by the reason; each is the beginning of one on a page."""
-
-BROKEN = {
-    "python main.py --mode=eval --config=configs/align_flickr8k.py --config.init.all=exported": (
-        "native_format.read puts a relative folder before the tokenizer's file twice"
-    ),
-}
-"""Commands that ought to run and do not yet, by their beginnings."""
-
-SHORT = "--config.evaluators={} --config.schedule.warmup_steps=0 --config.total_steps"
-SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
-MADE = {
-    # What a command before it on a page has made; here for when a test is run alone.
-    "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
-    "workdirs/embeddings": "python -m big_align.tools.embed",
-    "workdirs/clusters": "python -m big_align.tools.cluster",
-    "exported": "python -m big_align.tools.convert --input=workdirs/flickr8k",
-}
-"""Folders, and the beginning of the command that makes each."""
-
-STAND_INS = {
-    "data/pairs-*.tar": "ln -s $BIG_ALIGN_DATA/twemoji/train-00000.tar data/pairs-00000.tar",
-    "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
-    "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
-    f" --workdir=workdirs/flickr8k {SHORT}=4",
-    "workdirs/mlcd": "python main.py --config=configs/mlcd_photographs.py --workdir=workdirs/mlcd"
-    f" --config.data.joined.clusters=workdirs/clusters {SHORT}=2",
-    "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",
-    "MLC": "python -m big_align.tools.embed --model=workdirs/mlc --output=MLC"
-    " --source=\"$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar\"",
-    "MLCD": "ln -s MLC MLCD",
-    "workdirs/tags/idea_flickr8k-mlr_bce-2": "python -m big_align.tools.build_tags"
-    " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"
-    " --tokenizer_argument=vocabulary=$BIG_ALIGN_DATA/text/bert-base-uncased-vocab.txt"
-    " --captions_used=1 --output=data/flickr8k_tags.json &&"
-    f" python main.py --config=configs/idea_flickr8k.py:mlr_bce {SHORT_TAGS}"
-    " --workdir=workdirs/tags/idea_flickr8k-mlr_bce-2",
-}
-"""What takes longer, or is not there, and the command that makes a small one in its place."""
 
 
 def test_every_block_names_its_language():
@@ -264,7 +178,7 @@ RUN = list(dict.fromkeys(c.text for c in COMMANDS if not reason_not_to_run(c.tex
 def test_every_command_is_run_or_listed():
     ours = r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?python (main\.py|-m big_align\.tools\.)"
     strange = [text for text in RUN if not re.match(ours, text)]
-    assert strange == [], "commands that are neither run nor listed in NOT_RUN"
+    assert strange == [], "commands that are neither run nor listed in tests/page_commands.py"
     listed = [beginning for beginnings in NOT_RUN.values() for beginning in beginnings]
     stale = [b for b in listed if not any(c.text.startswith(b) for c in COMMANDS)]
     assert stale == [], "listed commands that no page has"
@@ -322,15 +236,8 @@ def scratch(tmp_path_factory, data_dir, reference_dir):
     return Scratch(tmp_path_factory.mktemp("checkout"), data_dir, reference_dir)
 
 
-def mark_broken(text: str) -> object:
-    """Returns a command as a parameter of a test, which is to fail if it is one of BROKEN."""
-    reasons = [why for beginning, why in BROKEN.items() if text.startswith(beginning)]
-    marks = [pytest.mark.xfail(reason=why, strict=True) for why in reasons]
-    return pytest.param(text, marks=marks, id=name_command(text))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("text", map(mark_broken, RUN))
+@pytest.mark.parametrize("text", RUN, ids=name_command)
 def test_a_command_runs_as_it_stands(text, scratch):
     scratch.run(text)
 

@@ -52,7 +52,7 @@ def make_tokenizer(folder):
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_what_goes_out_comes_in_bit_by_bit(tmp_path, name):
+def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     seen = interop.Preprocessing(SIZE, 40, False, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
     first = make_pretrained(name, tokenizer=tokenizer, preprocessing=seen, temperature=0.07)
@@ -70,6 +70,8 @@ def test_what_goes_out_comes_in_bit_by_bit(tmp_path, name):
     shutil.move(tmp_path / "out", tmp_path / "elsewhere")
     moved = interop.load(tmp_path / "elsewhere").tokenizer
     assert moved["vocabulary"] == str(tmp_path / "elsewhere" / "pieces.txt")
+    monkeypatch.chdir(tmp_path)
+    assert interop.load("elsewhere").tokenizer["vocabulary"] == "elsewhere/pieces.txt"
 
 
 def test_a_missing_vocabulary_is_told_when_reading_and_when_writing(tmp_path):

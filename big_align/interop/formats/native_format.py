@@ -40,7 +40,7 @@ def read(path: pathlib.Path) -> Pretrained:
     node, tokenizer = config["model"], config["tokenizer"]
     for file in _vocabularies_of(tokenizer):
         tokenizer |= {file: str(path / tokenizer[file])}
-        if not (path / tokenizer[file]).is_file():
+        if not pathlib.Path(tokenizer[file]).is_file():
             raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
     shapes = architecture.expected_shapes(node, config["image_size"])
     with open_weights(path) as weights:

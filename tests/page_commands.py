@@ -1,0 +1,80 @@
+"""Which commands of the manual are not run and why, and what stands in for what others need."""
+
+ELSEWHERE = {
+    "installs packages from the network": ("pip", "git"),
+    "sets up the shell of a reader": ("python3", "python3.11", ".", "cd", "export"),
+    "is these tests": ("pytest",),
+    "serves until it is stopped": ("tensorboard",),
+    "needs the cluster, cloud or container that it is about": (
+        *("sbatch", "squeue", "scancel", "mpirun", "gcloud", "kubectl", "docker"),
+        *("launch/tpu_vm.sh", "ssh-add"),
+    ),
+    "belongs to a job or a loop above it": ("for", "done", "tail", "cat", "kill"),
+}
+"""Programs whose commands are not run, by the reason."""
+
+PRETRAINED = "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/pretrained"
+NOT_RUN = {
+    "trains for longer than two minutes on two cores": (
+        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
+        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/pairs",
+        "python main.py --config=configs/mlcd_photographs.py",
+        "python main.py --config=configs/lit_flickr8k.py",
+        "python main.py --config=configs/idea_flickr8k.py",
+        "DEVICES_PER_PROCESS=2 launch/local.sh 2 -- python main.py",
+        "python benchmarks/image_text_label.py",
+        "python benchmarks/clusters.py",
+        "python benchmarks/tags.py",
+    ),
+    "needs GPUs": (
+        "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
+        "RESTARTS=3 launch/local.sh 4 --",
+    ),
+    "needs published weights, and large data": (
+        PRETRAINED,
+        "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
+    ),
+    "compiles for longer than two minutes": (
+        "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",
+        "python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32",
+        "python -m big_align.tools.plan --config=configs/align_b7.py --topology=v5e:16x16",
+        "python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8",
+        "python -m big_align.tools.plan --config=configs/unicl_imagenet.py --topology=v5e:8x8",
+        "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
+    ),
+    "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
+        "python -m tests.test_faults",
+    ),
+}
+"""Commands that are not run, by the reason; each is the beginning of one on a page."""
+
+SHORT = "--config.evaluators={} --config.schedule.warmup_steps=0 --config.total_steps"
+SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
+MADE = {
+    # What a command before it on a page has made; here for when a test is run alone.
+    "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
+    "workdirs/embeddings": "python -m big_align.tools.embed",
+    "workdirs/clusters": "python -m big_align.tools.cluster",
+    "exported": "python -m big_align.tools.convert --input=workdirs/flickr8k",
+}
+"""Folders, and the beginning of the command that makes each."""
+
+STAND_INS = {
+    "data/pairs-*.tar": "ln -s $BIG_ALIGN_DATA/twemoji/train-00000.tar data/pairs-00000.tar",
+    "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
+    "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
+    f" --workdir=workdirs/flickr8k {SHORT}=4",
+    "workdirs/mlcd": "python main.py --config=configs/mlcd_photographs.py --workdir=workdirs/mlcd"
+    f" --config.data.joined.clusters=workdirs/clusters {SHORT}=2",
+    "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",
+    "MLC": "python -m big_align.tools.embed --model=workdirs/mlc --output=MLC"
+    " --source=\"$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar\"",
+    "MLCD": "ln -s MLC MLCD",
+    "workdirs/tags/idea_flickr8k-mlr_bce-2": "python -m big_align.tools.build_tags"
+    " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"
+    " --tokenizer_argument=vocabulary=$BIG_ALIGN_DATA/text/bert-base-uncased-vocab.txt"
+    " --captions_used=1 --output=data/flickr8k_tags.json &&"
+    f" python main.py --config=configs/idea_flickr8k.py:mlr_bce {SHORT_TAGS}"
+    " --workdir=workdirs/tags/idea_flickr8k-mlr_bce-2",
+}
+"""What takes longer, or is not there, and the command that makes a small one in its place."""
