@@ -43,7 +43,7 @@ NOT_RUN = {
         "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
     ),
     "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
-        "python -m tests.test_faults",
+        "python -m tests.distributed.test_faults",
     ),
 }
 """Commands that are not run, by the reason; each is the beginning of one on a page."""
