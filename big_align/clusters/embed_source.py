@@ -19,7 +19,7 @@ from big_align.components import tables
 from big_align.components.signatures import lookup, make_named
 from big_align.components.tables import SOURCES
 from big_align.data.examples import Example, Source
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.data.shard_offsets import ShardOffsets

@@ -1,7 +1,7 @@
 """Accuracy of an objective's own classifier on images of its training classes."""
 
 from big_align.data.examples import Source
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.zero_shot import measure_accuracy

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from big_align.data.examples import Source
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
 from big_align.nodes import Node

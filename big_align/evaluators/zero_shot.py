@@ -7,7 +7,7 @@ from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import choose_templates, fill_templates
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder

@@ -14,7 +14,7 @@ import big_align
 from big_align import interop, sharding
 from big_align.components.signatures import make_named
 from big_align.components.tables import SOURCES
-from big_align.data.loading.loader import EvalLoader
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.errors import CheckpointMismatch
 from big_align.models.dual_encoder import normalize_image

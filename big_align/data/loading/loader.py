@@ -6,7 +6,6 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.loading import parallel
-from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.loading.mixture import interleave
 from big_align.data.loading.parallel import HostBatch
 from big_align.data.loading.rows import RowStream
