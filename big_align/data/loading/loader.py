@@ -11,8 +11,6 @@ from big_align.data.loading.parallel import HostBatch
 from big_align.data.loading.rows import RowStream
 from big_align.errors import UserError
 
-__all__ = ["EvalLoader", "TrainLoader"]
-
 REMEDIES = {
     "image": "the transform or views_per_image",
     "text": "the tokenizer or captions_per_image",
