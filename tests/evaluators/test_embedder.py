@@ -75,7 +75,7 @@ def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
 )
 def test_an_objective_without_the_verb_is_named(method, remedy):
     verb = {"classify_images": "classify"}.get(method, method)
-    verbs = [name for name in vars(Objective) if not name.startswith("_")]
+    verbs = [*(name for name in vars(Objective) if name[0] != "_"), *Objective.__annotations__]
     Bare = type("Bare", (), {name: lambda *args: None for name in {*verbs, verb}})
     embedder = Embedder(Bare(), tiny.make_mesh(), 1).use({}, {})
     delattr(Bare, verb)

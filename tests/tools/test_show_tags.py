@@ -107,7 +107,7 @@ def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkey
     "override, message",
     [
         ("--config.objective.recognition=False", "evaluators.found: .*trains no recognizer"),
-        ("--config.evaluators.found.tags={folder}/other.json", "found.tags = .*other tags than"),
+        ("--config.evaluators.found.tags={folder}/other.json", "found: tags = .*other tags than"),
         ("--config.evaluators.found.tags={folder}/none.json", "found: tag list .*no such file"),
         ("--config.evaluators.recognition.truths=x", "no field 'truths'"),
         ("--config.evaluators.recognition.threshold=high", "threshold"),
