@@ -64,13 +64,13 @@ class Parameter(NamedTuple):
 
 
 def list_given(target: Any) -> list[str]:
-    """Returns the parameters that the program hands over: no config can hold their type, or they
-    are marked (`types.Given`)."""
+    """Returns the parameters that the program hands over: they have a type that no config can hold,
+    none at all, or a mark (`nodes.Given`)."""
     hints = _hints(target)
     return [
         name
         for name, parameter in _signature(target).items()
-        if not (_settable(hints.get(name, Any)) or _is_group(parameter))
+        if not (_settable(hints.get(name)) or _is_group(parameter))
     ]
 
 
@@ -85,8 +85,8 @@ def list_settable(target: Any) -> dict[str, Parameter]:
         if _is_group(parameter):
             fields = list_settable(type(parameter.default)).items()
             found |= {field: each._replace(group=name) for field, each in fields}
-        elif _settable(hints.get(name, Any)):
-            found[name] = Parameter(hints.get(name, Any), parameter.default)
+        elif _settable(hints.get(name)):
+            found[name] = Parameter(hints[name], parameter.default)
     return found
 
 
@@ -196,6 +196,12 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     grouped: dict[str, dict[str, Any]] = {x.group: {} for x in settable.values()} | {"": {}}
     for name, value in check_arguments(target, node, where, given).items():
         grouped[settable[name].group][name] = value
+    for name in list_given(target):
+        if name not in given and signature[name].default is inspect.Parameter.empty:
+            raise ConfigError(
+                f"{where}: {target.__name__} needs {name}, which nothing provides and no config "
+                f"can hold; a type of bool, int, float, str or tuple makes it a field"
+            )
     try:
         own = grouped.pop("")
         groups = {

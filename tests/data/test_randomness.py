@@ -1,6 +1,7 @@
 import pickle
 
 import numpy as np
+import pytest
 
 from big_align.data.randomness import PositionRandom
 
@@ -10,6 +11,7 @@ def draw(seed: int, position: int, count: int) -> list[float]:
     return [rng.random() for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_numbers_are_uniform_and_independent():
     """Along one stream, and across neighboring positions and seeds at the same draw."""
     streams = (

@@ -249,6 +249,7 @@ def test_rare_tags_go_first_then_the_top_then_the_tail(counted):
         counted(min_count=3, remove_top=3)
 
 
+@pytest.mark.slow
 def test_nouns_of_the_corpus_are_tags_without_a_list_of_names(wordnet):
     dictionary = WordNet(wordnet)
     nouns = set(list_nouns(dictionary))

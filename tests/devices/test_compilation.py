@@ -33,6 +33,7 @@ def lower(mesh=None):
     return jax.jit(gradient, out_shardings=split).lower(*shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TPU_FLAGS)
 def test_the_compiler_for_every_generation_accepts_its_flags(name):
     mesh = make_mesh(TOPOLOGIES[name])

@@ -181,6 +181,7 @@ def last_line(output: str) -> str:
 @pytest.mark.parametrize(
     "fault", [*QUICK, *(pytest.param(fault, marks=pytest.mark.slow) for fault in SLOW)]
 )
+@pytest.mark.slow
 def test_all_processes_leave_with_the_reason(fault, tmp_path):
     statuses, _, outputs = suffer(fault(), tmp_path)
     assert tuple(statuses) == fault.statuses

@@ -129,6 +129,7 @@ def test_the_tower_stays_bit_for_bit_while_the_text_side_learns():
     assert jax.tree.leaves(moments["model"]["text"])
 
 
+@pytest.mark.slow
 def test_a_projection_is_trained_and_there_is_none_otherwise():
     batch = tiny.make_batch(8)
     variables = make_params(make_objective(image_projection=True, embedding_dim=8))

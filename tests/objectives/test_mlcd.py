@@ -87,6 +87,7 @@ def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
     assert metrics["centers_drawn"] == (numbers >= 0).sum() < K
 
 
+@pytest.mark.slow
 def test_steps_bring_images_to_their_centers_and_away_from_others():
     objective, batch = make_objective(4, scale=16.0), make_batch(16)
     params, model_state = make_params(objective)

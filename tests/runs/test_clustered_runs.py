@@ -127,6 +127,7 @@ def test_what_does_not_fit_is_told_before_the_first_step(files, tmp_path, fields
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_table_of_other_clusters_is_not_continued(files, trained):
     other = {"objective.num_clusters": 30, "data.joined.clusters": f"{files.root}/clusters-30"}
     with pytest.raises(CheckpointMismatch, match="was made with joined = "):

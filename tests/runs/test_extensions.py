@@ -6,6 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 
+from big_align.components.signatures import list_given, make
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.errors import ConfigError
 from big_align.runs import check, evaluate, train
@@ -99,6 +100,15 @@ def test_its_mistakes_are_named(config, change, message):
     config.objective = dict(config.objective.to_dict(), **change)
     with pytest.raises(ConfigError, match=message):
         check.check_config(config)
+
+
+def test_what_nothing_provides_is_named():
+    def component(mesh, oracle, strength: float = 1.0):
+        return strength
+
+    assert list_given(component) == ["mesh", "oracle"]
+    with pytest.raises(ConfigError, match="here: component needs oracle, which nothing provides"):
+        make(component, {}, "here", mesh=None)
 
 
 def test_fields_are_on_the_command_line(config):

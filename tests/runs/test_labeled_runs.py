@@ -142,6 +142,7 @@ def test_an_objective_trains_and_is_measured(objective, trained):
         assert least <= results.get(name, least) <= 1, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["iclip", "supcon"])
 def test_evaluating_a_workdir_gives_the_numbers_of_its_run(objective, trained):
     config, workdir, results = trained(objective)
@@ -160,6 +161,7 @@ def test_a_mixture_resumes_as_if_never_stopped(files, trained, tmp_path):
     assert epochs["epoch/pairs"] == pytest.approx(STEPS * 8 / 1437)
 
 
+@pytest.mark.slow
 def test_another_mixture_does_not_continue_a_workdir(files, trained):
     _, workdir, _ = trained("unicl")
     config = config_of(files, "unicl", **{"data.mixture.labels.weight": 0.25})
@@ -192,6 +194,7 @@ def run_steps(config, devices, microbatches=1, steps=2):
     "objective",
     ["unicl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("iclip", "multitask"))],
 )
+@pytest.mark.slow
 def test_devices_and_microbatches_change_nothing(objective, files):
     """Also where images of different devices are mixed."""
     fields = {
@@ -252,6 +255,7 @@ def test_an_exported_dual_encoder_embeds_alike(trained, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_exported_image_tower_gives_the_same_features(trained, tmp_path):
     config, workdir, _ = trained("cross_entropy")
     pretrained = big_align.load(workdir)

@@ -113,6 +113,7 @@ def test_evaluation_prints_what_both_evaluators_measure(folder, data_dir, monkey
         ("--config.evaluators.recognition.threshold=high", "threshold"),
     ],
 )
+@pytest.mark.slow
 def test_a_config_that_does_not_fit_is_refused_before_it_runs(folder, override, message):
     with pytest.raises(ValueError, match=message):
         config = load_config(f"{CONFIG}:{folder}", override.format(folder=folder))

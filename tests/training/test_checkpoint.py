@@ -35,6 +35,7 @@ def saved(tmp_path):
     return tmp_path, state
 
 
+@pytest.mark.slow
 def test_restores_bit_for_bit_on_another_number_of_devices(saved):
     workdir, state = saved
     for devices, fsdp in ((8, 4), (4, 2), (1, 1)):

@@ -73,6 +73,7 @@ def test_several_texts_an_image_on_devices_and_in_microbatches():
     close(state_many.params, state_one.params, 2e-4)
 
 
+@pytest.mark.slow
 def test_fsdp_splits_parameters_and_moments():
     _, state = run_steps(8, fsdp=4, steps=1)
     kernel = lambda tree: tree["model"]["text"]["block_00"]["mlp"]["up"]["kernel"]  # noqa: E731

@@ -151,6 +151,7 @@ def lay_out_as_before(table):
     return EarlierTable(table.values, get("mu", get("trace")), get("nu"), count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 @pytest.mark.parametrize("after", [2, 4])
 def test_a_checkpoint_of_the_earlier_layout_continues_with_the_same_numbers(tmp_path, name, after):
@@ -173,6 +174,7 @@ def test_a_checkpoint_of_the_earlier_layout_continues_with_the_same_numbers(tmp_
         jax.tree.map(np.testing.assert_array_equal, other.table, run.table)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_optimizer_is_a_mismatch(tmp_path):
     run = Run(make_objective(), name="adamw")
     earlier = {k: lay_out_as_before(table) for k, table in run.state.tables.items()}
