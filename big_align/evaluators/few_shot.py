@@ -138,7 +138,7 @@ class FewShot:
           UserError: an example has no label, a class no name, or too few training examples.
         """
         train, test, classes = self._read(embedder, self.what)
-        # Classes with too few images are told before anything is fitted.
+        # Classes with too few images are reported before anything is fitted.
         draw_shots(classes[train.label], max(self.shots), 0)
         results: dict[str, float] = {}
 

@@ -99,7 +99,7 @@ def run(
         signals = stack.enter_context(StopSignals())
         loader = stack.enter_context(build.build_train_loader(config, tokenizer, rows))
         agreement.check_data(loader.shards)
-        # What is wrong with the data is told before there is a workdir.
+        # Faults of the data are reported before there is a workdir.
         first_batch = sharding.place_batch(loader.batch(0), mesh)
         time = RunTime(workdir, clock)
         stack.callback(time.report)

@@ -103,8 +103,8 @@ class Loop:
       checkpointer: saves the state.
       evaluate: measures a state.
       learning_rate: step -> learning rate, logged.
-      record: what a checkpoint is told about the run.
-      epochs: step -> how often the data have been gone through, logged by name.
+      record: what a checkpoint records about the run.
+      epochs: step -> epochs of the data, logged by name.
       signals: tells whether this process has been asked to stop.
       batch_size: examples of a step.
       step_flops: model FLOPs of a step on one device.

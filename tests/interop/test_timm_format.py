@@ -95,7 +95,7 @@ def test_names_and_shapes_are_the_published_ones(reference_dir, name):
 def test_published_shapes_tell_the_model(reference_dir, name):
     state = json.loads((reference_dir / "timm_shapes.json").read_text())[name]["state"]
     shapes = {k: tuple(v) for k, v in state.items()}
-    told = timm_format.Told("", {}, None)
+    told = timm_format.TimmConfig("", {}, None)
     family = timm_format._find_family(shapes, told, "a file")
     node, size = family.read(shapes, told)
     assert size == 224

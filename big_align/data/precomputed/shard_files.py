@@ -83,8 +83,8 @@ def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str
     """Raises a UserError that names what differs between what is there and what would be made."""
     if faults := _differences(there, json.loads(json.dumps(here))):
         raise UserError(
-            f"{folder} was made otherwise: {'; '.join(faults)}; give another --output, or remove "
-            f"the folder"
+            f"{folder} was made with other settings: {'; '.join(faults)}; give another --output, "
+            f"or remove the folder"
         )
 
 

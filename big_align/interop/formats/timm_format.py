@@ -14,7 +14,7 @@ from big_align.interop.formats import architecture
 from big_align.interop.formats.preprocessing import FILTERS, Preprocessing
 from big_align.interop.formats.pretrained import Pretrained, assemble
 from big_align.interop.formats.text_files import read_json
-from big_align.interop.formats.timm_models import COMMON, FAMILIES, SIZE, TimmFamily, Told
+from big_align.interop.formats.timm_models import COMMON, FAMILIES, SIZE, TimmConfig, TimmFamily
 from big_align.interop.tables.mapping import Rule
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 
@@ -58,17 +58,17 @@ def read(path: pathlib.Path) -> Pretrained:
       WeightFileError: a file is damaged or not what its name says.
     """
     config = _read_config(path) if path.is_dir() else None
-    told, seen = Told("", {}, None), None
+    stated, seen = TimmConfig("", {}, None), None
     if config:
         name, arguments = config["architecture"].split(".")[0], config.get("model_args") or {}
         size = _read_size(config["pretrained_cfg"], arguments, str(path))
-        told = Told(name, arguments, size)
+        stated = TimmConfig(name, arguments, size)
         seen = _read_preprocessing(config["pretrained_cfg"], size)
     with open_weights(path) as weights:
         shapes = {name: array.shape for name, array in weights.arrays.items()}
-        family = _find_family(shapes, told, str(path))
+        family = _find_family(shapes, stated, str(path))
         try:
-            node, size = family.read(shapes, told)
+            node, size = family.read(shapes, stated)
         except KeyError as error:
             raise WeightsMismatch(
                 f"{path} looks like a {family.tower} of timm, but {error.args[0]} is missing"
@@ -87,17 +87,17 @@ def read(path: pathlib.Path) -> Pretrained:
         )
 
 
-def _find_family(shapes: Mapping[str, Any], told: Told, where: str) -> TimmFamily:
+def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> TimmFamily:
     family = next((f for f in FAMILIES if f.mark in shapes), None)
     known = ", ".join(f.tower for f in FAMILIES)
     if family is None:
         raise WeightsMismatch(f"{where} has no arrays with timm's names of a {known}")
-    if told.name and not re.fullmatch(family.names, told.name):
+    if stated.name and not re.fullmatch(family.names, stated.name):
         raise WeightsMismatch(
-            f"{where}: the architecture {told.name!r} has no counterpart; of the kind "
+            f"{where}: the architecture {stated.name!r} has no counterpart; of the kind "
             f"{family.tower} those named {family.names} have one"
         )
-    strange = set(told.arguments) - {*COMMON, *family.arguments}
+    strange = set(stated.arguments) - {*COMMON, *family.arguments}
     if strange:
         raise WeightsMismatch(
             f"{where}: model_args has {', '.join(sorted(strange))}, which our {family.tower} does "
@@ -138,8 +138,8 @@ def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing |
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     if mode not in ("center", "squash"):
         return None
-    told = config.get("interpolation")
-    method = told if told in FILTERS else "bicubic"
+    filter_name = config.get("interpolation")
+    method = filter_name if filter_name in FILTERS else "bicubic"
     return Preprocessing(size, resize, mode == "center", tuple(mean), tuple(std), method)
 
 

@@ -21,7 +21,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 Settings = Mapping[str, Any]
 
 
-class Told(NamedTuple):
+class TimmConfig(NamedTuple):
     """What a folder says beside the weights.
 
     Args:
@@ -61,7 +61,7 @@ class TimmFamily(NamedTuple):
     classifier: str
     arguments: Sequence[str]
     needs: Mapping[str, Any]
-    read: Callable[[Shapes, Told], tuple[dict[str, Any], int]]
+    read: Callable[[Shapes, TimmConfig], tuple[dict[str, Any], int]]
     write: Callable[[Settings, int], tuple[str, dict[str, Any]]]
 
 
@@ -77,7 +77,7 @@ def _count_stages(shapes: Shapes, stage: str, block: str, first: int = 0) -> tup
     return tuple(_count(shapes, block.format(s)) for s in stages)
 
 
-def _read_resnet(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+def _read_resnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     variant = "50" if "layer1.0.conv3.weight" in shapes else "18"
     node = {
         "variant": variant,
@@ -85,7 +85,7 @@ def _read_resnet(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
         "depths": _count_stages(shapes, r"layer(\d+)\.", r"layer{}\.(\d+)\.", first=1),
         "stem_width": shapes["conv1.weight"][0],
     }
-    return node, told.size or SIZE
+    return node, config.size or SIZE
 
 
 def _write_resnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
@@ -100,7 +100,7 @@ def _write_resnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
     return f"resnet{name}", {"layers": list(ours["depths"]), "channels": channels}
 
 
-def _read_swin(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+def _read_swin(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     depths = _count_stages(shapes, r"layers\.(\d+)\.", r"layers\.{}\.blocks\.(\d+)\.")
     tables = [
         shapes[f"layers.{s}.blocks.0.attn.relative_position_bias_table"] for s in range(len(depths))
@@ -113,7 +113,7 @@ def _read_swin(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
         "heads": tuple(heads for _, heads in tables),
         "window": window,
     }
-    return node, told.size or _smallest_image(window, depths)
+    return node, config.size or _smallest_image(window, depths)
 
 
 def _smallest_image(window: int, depths: Sequence[int]) -> int:
@@ -152,18 +152,19 @@ VIT_PATCHES = {  # of the architectures that timm has
 }
 
 
-def _read_vit(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+def _read_vit(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     width, _, _, patch = shapes["patch_embed.proj.weight"]
     pool = "cls" if "cls_token" in shapes else "mean"
-    told_pool = told.arguments.get("global_pool", {"cls": "token", "mean": "avg"}[pool])
-    if (pool, told_pool) not in (("cls", "token"), ("mean", "avg")) or "fc_norm.weight" in shapes:
+    pool_name = config.arguments.get("global_pool", {"cls": "token", "mean": "avg"}[pool])
+    if (pool, pool_name) not in (("cls", "token"), ("mean", "avg")) or "fc_norm.weight" in shapes:
         raise WeightsMismatch(
             "a ViT must pool its class token, or the mean over patches without a class token after "
             "the last normalization (fc_norm=False)"
         )
-    clip = "clip" in told.name if told.name else "norm_pre.weight" in shapes
-    activation = told.arguments.get("act_layer", "quick_gelu" if "quickgelu" in told.name else None)
-    heads = told.arguments.get("num_heads") or WIDE_HEADS.get(width, max(width // 64, 1))
+    clip = "clip" in config.name if config.name else "norm_pre.weight" in shapes
+    usual = "quick_gelu" if "quickgelu" in config.name else "gelu"
+    activation = config.arguments.get("act_layer", usual)
+    heads = config.arguments.get("num_heads") or WIDE_HEADS.get(width, max(width // 64, 1))
     node = {
         "variant": f"b/{patch}",
         "width": width,
@@ -210,14 +211,14 @@ def _write_vit(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def _read_efficientnet(shapes: Shapes, told: Told) -> tuple[dict[str, Any], int]:
+def _read_efficientnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     stem = shapes["conv_stem.weight"][0]
     depths = _count_stages(shapes, r"blocks\.(\d+)\.", r"blocks\.{}\.(\d+)\.")
     for variant, (width, *_) in efficientnet_tower.VARIANTS.items():
         tower = efficientnet_tower.EfficientNet(variant)
         channels = efficientnet_tower.scale_channels(efficientnet_tower.STEM_CHANNELS, width)
         if (channels, tower.stage_depths) == (stem, depths):
-            return {"variant": variant, "head": True}, told.size or SIZE
+            return {"variant": variant, "head": True}, config.size or SIZE
     raise WeightsMismatch(
         f"no EfficientNet has {stem} channels in its first convolution and {depths} blocks; known "
         f"are {', '.join(efficientnet_tower.VARIANTS)}"
