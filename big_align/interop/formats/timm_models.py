@@ -162,7 +162,7 @@ def _read_vit(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
             "the last normalization (fc_norm=False)"
         )
     clip = "clip" in config.name if config.name else "norm_pre.weight" in shapes
-    usual = "quick_gelu" if "quickgelu" in config.name else "gelu"
+    usual = "quick_gelu" if "quickgelu" in config.name else None
     activation = config.arguments.get("act_layer", usual)
     heads = config.arguments.get("num_heads") or WIDE_HEADS.get(width, max(width // 64, 1))
     node = {
