@@ -123,7 +123,7 @@ class Hanging(InjectedError):
     fault = "SIGSTOP"
     seconds = 60
     statuses = (1, -signal.SIGKILL)  # by the test: a stopped process cannot leave
-    report = r"step \d+ takes \d+ s so far(.*\n)+ +1 .* steps? for \d+ s; silent for \d+ s\n"
+    report = r"step \d+ takes \d+ s so far(.*\n)+ +1 .* \w+ for \d+ s; silent for \d+ s\n"
     messages = ("error: process 1 failed: no sign of life for 30 s; .*", ".*")
 
 
