@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from big_align import interop
 from big_align.errors import WeightsMismatch
 from big_align.interop.formats import architecture
+from tests.interop.weight_checks import PEAK
 from tests.run_main import ROOT
 
 TOLERANCE = dict(atol=1e-4, rtol=1e-4)
@@ -162,12 +163,10 @@ def test_reading_two_gigabytes_takes_less_than_two_and_a_half(tmp_path):
     interop.save(tmp_path / "big", interop.Pretrained(node, architecture.unflatten(empty)))
     assert (tmp_path / "big" / "model.safetensors").stat().st_size > 1.99e9
     code = f"""
-import resource
 from big_align import interop
 loaded = interop.load({str(tmp_path / "big")!r})
 assert sum(array.nbytes for array in loaded.flat.values()) > 1.99e9
-print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
+{PEAK}"""
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     shutil.rmtree(tmp_path / "big")
     assert result.returncode == 0, result.stderr

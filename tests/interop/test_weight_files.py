@@ -16,7 +16,7 @@ from big_align.interop.arrays.weight_files import (
     write_folder,
     write_safetensors,
 )
-from tests.interop.weight_checks import assert_same, read_all, refuse
+from tests.interop.weight_checks import PEAK, assert_same, read_all, refuse
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int16)}
 
@@ -317,15 +317,14 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     assert_same(read_all(empty), ARRAYS)
 
 
-READ_AND_CONVERT = """
-import resource, sys
+READ_AND_CONVERT = f"""
+import sys
 import numpy as np
 from big_align.interop.arrays.weight_files import open_weights
 with open_weights(sys.argv[1]) as weights:
-    ours = {name: np.ascontiguousarray(array.T) for name, array in weights.items()}
+    ours = {{name: np.ascontiguousarray(array.T) for name, array in weights.items()}}
 assert sum(array.nbytes for array in ours.values()) == 2_000_000_000
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-"""
+{PEAK}"""
 
 
 @pytest.mark.slow

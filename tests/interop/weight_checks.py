@@ -22,3 +22,10 @@ def refuse(path, message):
     with pytest.raises(WeightFileError, match=message) as error:
         open_weights(path)
     assert str(path) in str(error.value)
+
+
+PEAK = """
+with open("/proc/self/status") as lines:
+    print(1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
+"""
+"""Prints the most memory that a process has had; `ru_maxrss` counts the process it came from too."""
