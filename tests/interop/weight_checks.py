@@ -28,4 +28,4 @@ PEAK = """
 with open("/proc/self/status") as lines:
     print(1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
 """
-"""Prints the most memory that a process has had; `ru_maxrss` counts its parent's before exec too."""
+"""Prints the most memory that a process has had; `ru_maxrss` remembers its parent's too."""
