@@ -7,6 +7,7 @@ For example:
 import argparse
 import sys
 
+from big_align.errors import UserError
 from big_align.plots import curves
 from big_align.training import logs
 
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         figure = curves.draw_curves(logs.read_metrics(options.workdir))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     figure.savefig(options.output, dpi=100)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from big_align.data.examples import Example
 from big_align.data.sources.array_source import ArraySource
+from big_align.errors import UserError
 from big_align.evaluators.retrieval import Pairs
 from big_align.plots import curves, retrieval_pictures
 from big_align.training import logs
@@ -110,6 +111,13 @@ def test_curves_hold_the_metrics_of_the_file(tmp_path):
     np.testing.assert_allclose(drawn["loss"][0].get_ydata(), [1, 1 / 2, 1 / 3, 1 / 4])
     assert [line.get_label() for line in drawn["a"]] == ["r1", "r5"]
     np.testing.assert_allclose(drawn["a"][1].get_xydata(), [[2, 0.4], [4, 0.8]])
+
+
+def test_a_run_shorter_than_a_line_of_metrics_shows_its_evaluation():
+    figure = curves.draw_curves({"digits/top1": [(2, 0.5)]})
+    assert [axis.get_title() for axis in figure.axes] == ["digits"]
+    with pytest.raises(UserError, match="nothing to draw yet: neither a loss nor an evaluation"):
+        curves.draw_curves({"images_per_second": [(2, 9.0)]})
 
 
 def test_a_workdir_without_metrics_is_named(tmp_path):
