@@ -49,7 +49,8 @@ NOT_RUN = {
 """Commands that are not run, by the reason; each is the beginning of one on a page."""
 
 SHORT = (
-    "--config.evaluators={} --config.schedule.warmup_steps=0 --config.log_every=1 --config.total_steps"
+    "--config.evaluators={} --config.schedule.warmup_steps=0 --config.log_every=1"
+    " --config.total_steps"
 )
 SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
 MADE = {
