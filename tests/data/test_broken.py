@@ -82,6 +82,7 @@ def test_a_stream_counts_every_row_as_read():
     assert 60 < count_broken(0.01, 0.02, steps=20) < 140
 
 
+@pytest.mark.slow
 def test_a_stream_counts_substitutes_as_read():
     """45 of 100 read are broken: were rows alone counted, it would seem to be 75 of 100."""
     assert count_broken(0.45, 0.6, steps=8) > 0.6 * 8 * 500

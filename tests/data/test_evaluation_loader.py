@@ -40,6 +40,7 @@ def test_evaluation_masks_broken_examples(tmp_path):
             list(loader.images())
 
 
+@pytest.mark.slow
 def test_the_share_of_broken_examples_is_of_those_that_were_read():
     """100 of 10,000; were they not counted as read, the 41st of 2000 would stop."""
 

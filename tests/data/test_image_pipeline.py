@@ -24,6 +24,7 @@ def children(loader):
     return [process._child for process in rows._images._images._processes]
 
 
+@pytest.mark.slow
 def test_processes_make_what_threads_make(shards):
     """Encoded images and pixels alike, from any number of processes."""
     for source in (make_array(50), TarSource(shards)):

@@ -232,6 +232,7 @@ def test_a_mixture_starts_the_threads_of_one_loader_and_ends_them():
     assert time.monotonic() - started < 1 and threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_real_labels_and_captions_in_one_batch(data_dir):
     """Labels of tiny_imagenet against its WordNet ids, captions of Flickr8k, half and half."""
     path = f"{data_dir}/tiny_imagenet"

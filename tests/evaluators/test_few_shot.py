@@ -86,6 +86,7 @@ def test_images_beside_their_texts_are_named_with_any_number_of_shots():
     )) == {"linear_2shot", "linear_2shot_std"}
 
 
+@pytest.mark.slow
 def test_mean_and_spread_are_over_draws_that_differ():
     rng = np.random.default_rng(3)
     label = np.repeat(np.arange(4), 30)

@@ -60,6 +60,7 @@ def check_equal(again, first):
             np.testing.assert_array_equal(getattr(again, arrays)[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_reference(reference_dir):
     loaded = interop.load(reference_dir / "open_clip")
     io = np.load(reference_dir / "open_clip" / "io.npz")
@@ -90,6 +91,7 @@ def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path):
         assert config[part].items() >= given[part].items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "quick_gelu"])
 def test_a_model_of_ours_comes_back(tmp_path, activation):
     first = make_pretrained(activation)

@@ -80,6 +80,7 @@ def test_the_words_of_the_padding_change_nothing():
     np.testing.assert_array_equal(pooled, changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_a_text_of_nothing_but_padding_is_finite(pool):
     model, variables = make_model(pool=pool)

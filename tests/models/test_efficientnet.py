@@ -41,6 +41,7 @@ def test_parameters_are_the_published_ones(variant, reference_dir):
     assert count_shapes(ours) == count_shapes(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant, size", [("b5", 512), ("b7", 640), ("l2", 1376)])
 def test_pooled_features_have_the_size_of_the_papers_embeddings(variant, size):
     model = EfficientNet(variant)

@@ -36,6 +36,7 @@ def test_parameters_are_the_published_ones(variant, reference_dir):
     check_published_shapes(reference_dir, f"resnet{variant}", TIMM_RESNET, ResNet(variant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["b0", "b7"])
 def test_efficientnet_has_timms_arrays(variant, reference_dir):
     model = EfficientNet(variant, head=True)

@@ -47,6 +47,7 @@ def test_golden_numbers(reference_dir):
     np.testing.assert_allclose(tokens, expected, atol=1e-4)  # those of padding too
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing_wherever_it_is():
     model, variables, text = make_case()
     alone, _ = model.apply(variables, text[:, :7], jnp.ones((3, 7), bool))

@@ -48,6 +48,7 @@ def weigh(ztxt):
     "devices, count, chunk",
     [(1, 13, 4), (1, 5, 100), (8, 1, 1), (8, 5, 1), (8, 8, 1), (8, 13, 1), (8, 33, 3)],
 )
+@pytest.mark.slow
 def test_equals_encoding_at_once_in_value_and_gradient(devices, count, chunk):
     text, mask = make_ids(count)
     params, encode = make_tower()

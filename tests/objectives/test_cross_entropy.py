@@ -145,6 +145,7 @@ def test_a_fixed_tower_stays_bit_for_bit_while_the_classifier_learns():
     assert make_objective().frozen == ()
 
 
+@pytest.mark.slow
 def test_a_fixed_tower_is_that_of_evaluation_and_gets_no_gradient():
     objective = make_objective(train_image_tower=False)
     params, model_state = make_params(objective)

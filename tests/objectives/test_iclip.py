@@ -303,6 +303,7 @@ def test_descriptions_tell_equal_names_apart_and_equal_texts_stay_two_classes():
     np.testing.assert_allclose(loss, np.log(2), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 8])
 def test_classify_compares_images_with_class_texts(devices):
     objective = make_iclip(devices, chunk=1)

@@ -105,6 +105,7 @@ def test_the_share_of_mixup_is_that_of_beta(alpha):
     np.testing.assert_allclose(share.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.06)
 
 
+@pytest.mark.slow
 def test_the_choice_is_by_its_probabilities_and_by_the_key_alone():
     batch = make_batch()
     image = np.asarray(batch["image"])

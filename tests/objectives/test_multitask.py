@@ -83,6 +83,7 @@ def test_a_batch_of_one_kind_has_the_loss_of_that_kind(kind):
     assert np.any(grads["log_scale"]) == (kind == "captions")
 
 
+@pytest.mark.slow
 def test_features_and_embeddings_come_from_one_pass():
     """The statistics move once, and the encoding is that of CLIP on the same parameters."""
     objective = make_objective()

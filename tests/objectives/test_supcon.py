@@ -107,6 +107,7 @@ def test_views_are_projected_one_by_one():
     np.testing.assert_allclose(jnp.linalg.norm(zviews, axis=2), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluation_sees_the_tower_and_not_the_head():
     objective = make_objective()
     params, model_state = make_params(objective)

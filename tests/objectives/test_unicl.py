@@ -185,6 +185,7 @@ def test_a_direction_is_trained_and_the_other_logged(direction):
     assert len({float(x) for x in losses.values()}) == 3
 
 
+@pytest.mark.slow
 def test_the_scale_starts_at_e_and_is_bounded_after_the_update():
     objective = make_objective()
     params, _ = objective.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(2)))

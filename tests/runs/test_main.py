@@ -65,6 +65,7 @@ def test_a_config_file_that_cannot_be_loaded_is_one_line(source, message, tmp_pa
     assert message.format(path=path) in run.err
 
 
+@pytest.mark.slow
 def test_evaluating_without_a_checkpoint_is_one_line(tmp_path):
     run = Run(tmp_path, "--mode=eval", devices=1)
     assert run.wait() == 1

@@ -74,6 +74,7 @@ def test_without_names_the_nouns_of_the_captions_are_tags(arguments, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_first_captions_of_real_photographs(data_dir, arguments, tmp_path):
     """The first of five captions has fewer tags; every count is at most that of all captions."""
     (tmp_path / "names.txt").write_text("dog\nman\nsoccer ball\nball\nunicorn\n")

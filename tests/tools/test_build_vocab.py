@@ -37,6 +37,7 @@ def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_pa
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("tmp")] == []
 
 
+@pytest.mark.slow
 def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
     captions = vocabulary.open_captions(f"{data_dir}/flickr8k/dev-*.tar", "json.captions")
     kept = list(captions)

@@ -123,6 +123,7 @@ def test_a_broken_image_keeps_its_row_and_moves_no_other(model, source, tmp_path
     assert "pairs-0.tar: 0003" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_model_or_source_into_the_folder_is_named(model, source, tmp_path, capsys):
     output = tmp_path / "out"
     assert run(model, source, output) == 0

@@ -65,6 +65,7 @@ def test_another_model_is_refused_and_the_difference_listed(saved):
         Checkpointer(str(workdir), read_only=True).restore(described, RECORD)
 
 
+@pytest.mark.slow
 def test_another_tokenizer_is_refused(saved):
     workdir, _ = saved
     described, _ = describe(1)
@@ -72,6 +73,7 @@ def test_another_tokenizer_is_refused(saved):
         Checkpointer(str(workdir), read_only=True).restore(described, {"tokenizer": "xyz"})
 
 
+@pytest.mark.slow
 def test_keeps_the_last_and_every_nth(tmp_path):
     _, create = describe(1)
     state = create()

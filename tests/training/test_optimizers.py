@@ -122,6 +122,7 @@ def test_lamb_by_hand():
     np.testing.assert_allclose(updates["bias"], [-0.01, 0.01], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
 def test_frozen_parameters_stay_bit_for_bit_and_have_no_moments(name):
     """What is frozen might as well not be there, decay, moments and clipping included."""

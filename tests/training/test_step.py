@@ -159,6 +159,7 @@ def test_a_tiny_run_overfits():
     assert float(metrics["loss"]) < 0.1
 
 
+@pytest.mark.slow
 def test_state_is_one_pytree():
     _, state = run_steps(1, steps=1)
     assert isinstance(state, TrainState)
