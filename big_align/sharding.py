@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -301,10 +301,11 @@ def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
     return both.reshape(-1, *both.shape[2:])
 
 
-def partition(names: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def partition(names: Iterable[str | None], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Maps logical names to mesh axes; each mesh axis is used once, and only where it divides."""
     axes: list[str | None] = []
-    for name, size in zip(tuple(names) + (None,) * (len(shape) - len(names)), shape, strict=True):
+    names = tuple(names)
+    for name, size in zip(names + (None,) * (len(shape) - len(names)), shape, strict=True):
         if name is not None and name not in RULES:
             raise ValueError(f"logical axis {name!r} is not in the table; known: {sorted(RULES)}")
         axis = RULES.get(name)

@@ -14,7 +14,7 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
-from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import LockedImageTower
 from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, Outputs, Params
@@ -81,6 +81,4 @@ class Lit(ComposedObjective):
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the mean of the directions."""
-        scale = self.scale(params)
-        directions = self.contrast(scale, outputs, batch)
-        return sum(directions) / 2, describe_directions(directions, scale)
+        return self.contrast.average(self.scale(params), outputs, batch)

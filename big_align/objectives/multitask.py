@@ -14,7 +14,7 @@ from big_align.models.dual_encoder import DualEncoder
 from big_align.nodes import Given
 from big_align.objectives.cross_entropy import init_classifier, make_classifier
 from big_align.objectives.parts.composed import ComposedObjective
-from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
 from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
@@ -68,9 +68,8 @@ class MultiTask(ComposedObjective):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the mean of the losses of the two tasks."""
         label, mask = batch["label"], batch["mask"]
-        captioned, scale = {**batch, "mask": mask & (label < 0)}, self.scale(params)
-        directions = self.contrast(scale, outputs, captioned)
-        contrastive = sum(directions) / 2
+        captioned = {**batch, "mask": mask & (label < 0)}
+        contrastive, metrics = self.contrast.average(self.scale(params), outputs, captioned)
 
         logits = self.logits(params, outputs["features"])
         classification = softmax_cross_entropy(logits, label, mask, self.label_smoothing)
@@ -79,7 +78,7 @@ class MultiTask(ComposedObjective):
         kinds = labeled_rows(label, mask, self.num_classes), real_texts(captioned)
         tasks = sum(kind.any().astype(jnp.float32) for kind in kinds)
         total = (classification + contrastive) / jnp.maximum(tasks, 1)
-        metrics = describe_directions(directions, scale) | measure_batch(logits, label, mask)
+        metrics |= measure_batch(logits, label, mask)
         losses = {"classification_loss": classification, "contrastive_loss": contrastive}
         return total, metrics | losses
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
-from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
+from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import TwoTowers
 from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, Outputs, Params
@@ -65,12 +65,9 @@ class Unicl(ComposedObjective):
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the mean of the directions, or the one that is trained."""
-        scale = self.scale(params)
-        directions = self.contrast(scale, outputs, batch, distinguish_pairs(batch["label"]))
-        metrics = describe_directions(directions, scale)
-        if self.direction != "both":
-            return metrics[f"{self.direction}_loss"], metrics
-        return sum(directions) / 2, metrics
+        label = distinguish_pairs(batch["label"])
+        loss, metrics = self.contrast.average(self.scale(params), outputs, batch, label)
+        return loss if self.direction == "both" else metrics[f"{self.direction}_loss"], metrics
 
 
 def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:

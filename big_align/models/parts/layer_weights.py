@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from big_align import sharding
@@ -22,7 +22,7 @@ class _Weight(NamedTuple):
     """How a weight lies, and the types of its layer's computation and of its gradient's sum."""
 
     mesh: Mesh
-    spec: PartitionSpec
+    spec: Any  # where the weight lies
     compute_dtype: Any
     sum_dtype: str
 
@@ -53,7 +53,7 @@ def apply_weight(
     if place is None or place.mesh.size == 1:
         return _apply_whole(function, x, weight, dtype)
     mesh, sum_dtype = place
-    spec = sharding.partition(PartitionSpec(*names), weight.shape, mesh)
+    spec = sharding.partition(names, weight.shape, mesh)
     if not any(spec) and dtype == sum_dtype:
         return _apply_whole(function, x, weight, dtype)
     if len(x) % mesh.size:  # These are no rows of the batch, and every device has all of them.
@@ -75,7 +75,7 @@ def _apply(function: Callable, how: _Weight, x: Array, weight: Array) -> Array:
         lambda piece: _collect(piece, how),
         mesh=how.mesh,
         in_specs=(how.spec,),
-        out_specs=PartitionSpec(),
+        out_specs=sharding.replicated(how.mesh).spec,
         check_vma=False,
     )
     return function(x, collect(weight))
@@ -100,7 +100,7 @@ def _apply_backward(function: Callable, how: _Weight, residuals: tuple, cotangen
             x_grad, grad = jax.vjp(function, x, _collect(piece, how))[1](cotangent)
         return x_grad, _sum_scattered(grad, how)
 
-    rows = PartitionSpec(sharding.BATCH_AXES)
+    rows = sharding.batch_sharding(how.mesh).spec
     pull_back = jax.shard_map(
         on_device,
         mesh=how.mesh,

@@ -78,6 +78,17 @@ class Contrast:
         image_to_text, text_to_image = (sum(x) / self._groups for x in zip(*pairs, strict=True))
         return image_to_text, text_to_image
 
+    def average(
+        self,
+        scale: Float[Array, ""],
+        outputs: Outputs,
+        batch: Batch,
+        label: Int[Array, " b"] | None = None,
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns the mean of both directions, and what there is to log; arguments as of a call."""
+        directions = self(scale, outputs, batch, label)
+        return sum(directions) / 2, describe_directions(directions, scale)
+
     def _contrast(
         self,
         scale: Float[Array, ""],
