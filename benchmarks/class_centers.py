@@ -4,7 +4,7 @@
     python benchmarks/class_centers.py --centers=100000 --batch=512
 
 `dense` is MLCD's loss on all logits [b k], its gradient and an AdamW update of the whole table;
-`sparse` draws a share r of the rows besides the positives, and computes and updates those. Both
+`sparse` draws a fraction r of the rows besides the positives, and computes and updates those. Both
 update the same table in place, in one process and in turns; times are medians. A turn is two steps,
 of which the second counts: the first pays for the memory that the other contender has given back.
 
@@ -229,9 +229,9 @@ def compare(options: argparse.Namespace) -> None:
         by_flops, by_bytes = 6.0 * batch * rows * dim / rate, 28.0 * rows * dim / bandwidth
         print(f"{name:8s} {rows:9d} {seconds[name]:7.3f} {by_flops:7.3f} {by_bytes:7.3f} ", end="")
         print(f"{memory[name] / 2**20:6.0f} {temporaries[name] / 2**20:6.0f}")
-    speed, share = seconds[DENSE] / seconds[SPARSE], memory[SPARSE] / memory[DENSE]
+    speed, fraction = seconds[DENSE] / seconds[SPARSE], memory[SPARSE] / memory[DENSE]
     print(f"{speed:.1f} times as fast (mark {MARK_SPEED}: {say(speed >= MARK_SPEED)}), ", end="")
-    print(f"{share:.2f} of the memory (mark {MARK_MEMORY}: {say(share <= MARK_MEMORY)})")
+    print(f"{fraction:.2f} of the memory (mark {MARK_MEMORY}: {say(fraction <= MARK_MEMORY)})")
 
 
 def compare_sizes(options: argparse.Namespace) -> None:

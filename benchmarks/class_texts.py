@@ -171,8 +171,8 @@ def print_memory(options: argparse.Namespace) -> None:
                 print(f" {needed / MIB:11.0f} {(temp - needed) / MIB:9.0f}", flush=True)
     for devices in (1, 8):
         first, last = (temporaries[CHUNKS, devices, counts[i]] for i in (0, -1))
-        share = temporaries[AT_ONCE, devices, counts[-1]][0] / last[0]
-        print(f"G = {devices}: in chunks {share:.1f} times less than at once", end="")
+        fraction = temporaries[AT_ONCE, devices, counts[-1]][0] / last[0]
+        print(f"G = {devices}: in chunks {fraction:.1f} times less than at once", end="")
         if last[1] > first[1]:
             growth = (last[0] - first[0]) / (last[1] - first[1])
             print(f", and it grows by {growth:.2f} times the embeddings", end="")

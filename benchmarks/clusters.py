@@ -10,7 +10,7 @@ probe and by the nearest neighbor. What is finished is not repeated. The tables:
 
   losses    MLCD Table 6 and 7: eq. 5, eq. 4 and the nearest center alone, and the encoder itself
   clusters  Table 5a: k        labels  Table 5c: l, the labels of an image
-  ratio     Table 5b: r, the share of the centers that are drawn as negatives
+  ratio     Table 5b: r, the fraction of the centers that are drawn as negatives
   texts     §4.1: a text tower for each locked tower of `losses` (configs/lit_flickr8k.py)
 
 It needs $BIG_ALIGN_DATA. Numbers are percentages: mean and standard deviation over the seeds.
@@ -110,7 +110,7 @@ def train_tower(row: Row, seed: int, output: pathlib.Path) -> dict[str, float]:
         "configs/mlcd_photographs.py",
         output / f"{row.folder}-{seed}",
         f"--config.seed={seed}",
-        f"--config.data.joined.clusters={clusters}",
+        f"--config.data.precomputed.clusters={clusters}",
         f"--config.objective.num_clusters={row.clusters}",
         f"--config.objective.loss={row.loss}",
         f"--config.objective.labels_per_image={row.labels}",

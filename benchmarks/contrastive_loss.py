@@ -224,9 +224,9 @@ def compare(options: argparse.Namespace) -> None:
     print(f"losses differ by {max(losses.values()) / min(losses.values()) - 1:.1e} at most")
     if open_clip:
         speed = seconds[OPEN_CLIP] / seconds[KEPT]
-        share = memory[KEPT] / memory[OPEN_CLIP]
+        fraction = memory[KEPT] / memory[OPEN_CLIP]
         print(f"mark: {MARK_SPEED} times open_clip's speed: {say(speed >= MARK_SPEED)}; ", end="")
-        print(f"a third of its memory: {say(share <= MARK_MEMORY)}")
+        print(f"a third of its memory: {say(fraction <= MARK_MEMORY)}")
 
 
 def run_large(options: argparse.Namespace) -> None:

@@ -35,8 +35,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from PIL import Image
 
 from big_align.data.labels.word_net import WordNet
+from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.joined_fields import JoinedFields
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.rows import RowStream
 from big_align.data.loading.stream import ExampleStream
@@ -201,7 +201,7 @@ def compare_tags(source: tar_source.TarSource, options: argparse.Namespace) -> f
                 ExampleStream(source, options.batch_size),
                 CaptionSampler(words),
                 ImagePipeline(SMALL[1]),
-                JoinedFields(tagger=tagger),
+                ExtraFields(tagger=tagger),
             )
             for tagger in taggers
         ]

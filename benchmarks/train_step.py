@@ -4,8 +4,8 @@
 
 The loop of big_align/runs/train.py (dispatch, metrics two steps late, finite check) is timed
 with its batches already in memory, against the compiled step alone called back to back, in
-interleaved rounds. The FLOPs of the step are those that the model needs; their share is of a large
-float32 (on accelerators bfloat16) matmul measured in the same run.
+interleaved rounds. The FLOPs of the step are those that the model needs; their fraction is of a
+large float32 (on accelerators bfloat16) matmul measured in the same run.
 """
 
 import argparse
@@ -125,11 +125,11 @@ def main() -> None:
     print(f"{arguments.config}, batch {batch_size}, {jax.device_count()} x {device}")
     print(f"  compiled step alone        {best * 1e3:10.2f} ms")
     print(f"  trainer's loop             {whole * 1e3:10.2f} ms")
-    print(f"  share outside the step     {max(0.0, 1 - best / whole):10.2%}   (target: at most 2%)")
+    print(f"  fraction outside the step  {max(0.0, 1 - best / whole):10.2%}   (target: at most 2%)")
     print(f"  model FLOPs of a step      {flops / 1e9:10.2f} G")
     print(f"  rate of the step           {flops / best / 1e9:10.1f} GFLOP/s")
     print(f"  rate of a large matmul     {matmul / 1e9:10.1f} GFLOP/s")
-    print(f"  share of the matmul rate   {flops / best / matmul:10.2%}")
+    print(f"  fraction of the matmul rate   {flops / best / matmul:10.2%}")
 
 
 if __name__ == "__main__":

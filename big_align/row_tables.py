@@ -2,8 +2,8 @@
 
 Row i of the whole table is class i; device p holds the p-th of equal runs of rows, and the last
 rows are padding. A step draws, on every device, the centers that are positive for some example,
-however many they are, and a share of the others as negatives. It gathers them, differentiates with
-respect to them, and updates them in place: time and memory are those of the drawn rows.
+however many they are, and a fraction of the others as negatives. It gathers them, differentiates
+with respect to them, and updates them in place: time and memory are those of the drawn rows.
 
 Each row has an optimizer state of its own, so any elementwise transformation of optax updates it. A
 row that is not drawn does not change at all: neither its moments nor its decay go on, and it counts
@@ -109,7 +109,7 @@ def draw_rows(
     ratio: float,
     mesh: Mesh,
 ) -> Drawn:
-    """Draws all positives of a batch and a share of the other rows, inside a compiled function.
+    """Draws all positives of a batch and a fraction of the other rows, inside a compiled function.
 
     The others are a systematic sample: a device lays its n rows in a circle, cuts it at a random
     place into q runs as equal as can be, and takes one row of each. So a row is drawn with
@@ -121,7 +121,7 @@ def draw_rows(
       labels: rows of the table; a number outside [0, `num_rows`) is no label.
       rng: the key of the step; the same key draws the same rows on as many devices.
       num_rows: rows of the table without padding.
-      ratio: share of the rows that is sampled, in [0, 1].
+      ratio: fraction of the rows that is sampled, in [0, 1].
       mesh: the devices.
     """
     devices, local = mesh.size, len(values) // mesh.size

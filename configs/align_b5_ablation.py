@@ -2,7 +2,7 @@
 
 Arguments, separated by commas:
   dim=320 | 160 | 80            size of the embedding (baseline 640)
-  negatives=0.5 | 0.25          share of the batch that takes part in a softmax (baseline 1)
+  negatives=0.5 | 0.25          fraction of the batch that takes part in a softmax (baseline 1)
   temperature=128 | 64 | 32     a fixed temperature of 1/128, 1/64, 1/32 (baseline learned)
 For example --config=configs/align_b5_ablation.py:dim=160,temperature=64
 """
@@ -25,7 +25,7 @@ def get_config(arg: str = ""):
     config.model.image_projection = True  # §6.1: a linear layer on B1, B3, B5 and L2
     config.model.embedding_dim = int(rows.get("dim", 640))
     config.model.text.variant = "base"
-    config.objective.negative_share = float(rows.get("negatives", 1))
+    config.objective.negative_fraction = float(rows.get("negatives", 1))
     if "temperature" in rows:
         config.objective.temperature = 1 / int(rows["temperature"])
         config.objective.learn_temperature = False

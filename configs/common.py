@@ -24,14 +24,14 @@ def get_base() -> ConfigDict:
                 source={},
                 mixture={},
                 classes=config_dict.placeholder(str),
-                joined=dict(
+                precomputed=dict(
                     clusters=config_dict.placeholder(str),
                     image_embedding=config_dict.placeholder(str),
                 ),
                 tags=dict(path=config_dict.placeholder(str), max_tags=16, truth=False),
                 transform="",
                 window=2**17,
-                max_broken_share=0.01,
+                max_broken_fraction=0.01,
             ),
             tokenizer={},
             model=dict(

@@ -3,7 +3,7 @@
 Arguments, separated by commas:
   image=b32 | b16 | l14
   data=laion400m | coyo700m
-  stage=image          on clusters of CLIP's embeddings, --config.data.joined.clusters=FOLDER
+  stage=image          on clusters of CLIP's embeddings, --config.data.precomputed.clusters=FOLDER
   stage=text           a text tower for the image encoder, --config.init.all=WORKDIR of the former
 The clusters come from
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \

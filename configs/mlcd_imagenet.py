@@ -3,7 +3,7 @@
 Arguments, separated by commas:
   loss=mlcd | mlc | unicom
   clusters=500 | 1000 | 2000 | 4000 | 8000 | 20000 | 40000 | 80000 | 160000 | 320000 | 500000
-The clusters are those of CLIP's ViT-L/14, given as --config.data.joined.clusters=FOLDER:
+The clusters are those of CLIP's ViT-L/14, given as --config.data.precomputed.clusters=FOLDER:
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \
       --source_name=tfds --source=imagenet2012 --source_argument=split=train
   python -m big_align.tools.cluster --embeddings=embeddings --k=320000 --output=clusters

@@ -6,7 +6,8 @@ The encoder is one of configs/unicl_flickr8k.py. Its clusters come from
       --source='../shared/data/{flickr8k,tiny_imagenet}/train-*.tar'
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000 --output=clusters
 
-and are given as --config.data.joined.clusters=clusters. `benchmarks/clusters.py` does all of it.
+and are given as --config.data.precomputed.clusters=clusters.
+`benchmarks/clusters.py` does all of it.
 """
 
 from big_align.runs.defaults import complete_config

@@ -33,22 +33,22 @@ def get_config(arg: str = ""):
     config.objective = dict(name=given.get("method", "unicl"))
     config.optimizer.name = "adamw"
     if labels == "imagenet":  # §4.2.1, B.2: as §4.1, 500 epochs, half of each batch is captioned
-        share = 0.5
+        fraction = 0.5
         config.data.transform = unicl_imagenet.TRAIN
-        config.total_steps = round(500 * clip_text.IMAGENET_IMAGES / (share * config.batch_size))
+        config.total_steps = round(500 * clip_text.IMAGENET_IMAGES / (fraction * config.batch_size))
         config.optimizer.weight_decay = 0.05
-        warmup = round(20 * clip_text.IMAGENET_IMAGES / (share * config.batch_size))
+        warmup = round(20 * clip_text.IMAGENET_IMAGES / (fraction * config.batch_size))
         config.schedule = dict(decay="cosine", learning_rate=0.002, warmup_steps=warmup)
     else:  # §4.2.2, B.2: random crops alone, "a standard data sampler", 32 epochs of all images
         images = IMAGES[labels] + IMAGES[captions]
-        share = round(IMAGES[captions] / images, 3)
+        fraction = round(IMAGES[captions] / images, 3)
         config.data.transform = "random_resized_crop(224)"
         config.total_steps = round(32 * images / config.batch_size)
         config.optimizer.weight_decay = 0.1
         config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=5000)
     config.data.mixture = dict(
-        captions=dict(weight=share, source=dict(name="tar", path=f"data/{captions}-*.tar")),
-        labels=dict(weight=1 - share, **labeled(labels)),
+        captions=dict(weight=fraction, source=dict(name="tar", path=f"data/{captions}-*.tar")),
+        labels=dict(weight=1 - fraction, **labeled(labels)),
     )
     return complete_config(config)
 

@@ -68,7 +68,7 @@ STAND_INS = {
     "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
     f" --workdir=workdirs/flickr8k {SHORT}=4",
     "workdirs/mlcd": "python main.py --config=configs/mlcd_photographs.py --workdir=workdirs/mlcd"
-    f" --config.data.joined.clusters=workdirs/clusters {SHORT}=2",
+    f" --config.data.precomputed.clusters=workdirs/clusters {SHORT}=2",
     "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",
     "MLC": "python -m big_align.tools.embed --model=workdirs/mlc --output=MLC"
     " --source=\"$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar\"",

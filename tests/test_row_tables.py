@@ -90,7 +90,7 @@ def test_every_row_is_sampled_equally_often(k, devices, ratio):
         numbers = np.asarray(sample(values, labels, jax.random.key(seed)).ids)
         counts[numbers[numbers >= 0]] += 1
     assert counts.sum() == rounds * np.floor(ratio * k + 0.5)
-    # Each device draws its own share exactly; within a device a count is a binomial, or narrower.
+    # Each device draws its own fraction exactly; within one a count is a binomial, or narrower.
     local = pad_rows(k, make_mesh(devices)) // devices
     for low in range(0, k, local):
         part = counts[low : low + local]

@@ -202,7 +202,7 @@ def embed_source(
     folder: pathlib.Path,
     dtype: str = "float16",
     made_by: Mapping[str, Any] | None = None,
-    max_broken_share: float = 0.01,
+    max_broken_fraction: float = 0.01,
 ) -> int:
     """Writes the embeddings of this process's shards that are not there yet.
 
@@ -215,7 +215,7 @@ def embed_source(
       folder: is made if need be; every process sees it.
       dtype: of what is stored, "float16" or "float32".
       made_by: what else tells the embeddings apart; `model` is for readers only.
-      max_broken_share: the share of broken images above which it stops.
+      max_broken_fraction: the fraction of broken images above which it stops.
 
     Returns:
       How many images were embedded now, broken ones among them.
@@ -247,7 +247,7 @@ def embed_source(
         total=total, initial=total - count, unit="image", dynamic_ncols=True, disable=process != 0
     )
     with bar:
-        rows = _embed(encoder, keyed, dtype, max_broken_share, bar)
+        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar)
         cut = shard_files.cut_in_shards(rows, [shards[i] for i in todo])
         for place, (shard, values) in enumerate(cut):
             present = zip(keyed.take_keys(place), values.any(axis=1).tolist(), strict=True)
@@ -257,13 +257,16 @@ def embed_source(
 
 
 def _embed(
-    encoder: SourceEncoder, source: Source, dtype: str, max_broken_share: float, bar: tqdm
+    encoder: SourceEncoder, source: Source, dtype: str, max_broken_fraction: float, bar: tqdm
 ) -> Iterator[Float[np.ndarray, "_ d"]]:
     """Yields the rows of a source batch by batch; those of broken images are zeros."""
     embedder = encoder.embedder
     embed = embedder.embed_images if encoder.what == "embedding" else embedder.image_features
     size, total = embedder.batch_size, int(source.shard_sizes.sum())
-    with EvalLoader(source, encoder.transform, size, max_broken_share=max_broken_share) as loader:
+    loading = EvalLoader(
+        source, encoder.transform, size, max_broken_fraction=max_broken_fraction
+    )
+    with loading as loader:
         for first, batch in zip(range(0, total, size), loader.images(), strict=True):
             values, readable = embed([batch], min(size, total - first))
             with np.errstate(over="ignore"):

@@ -229,7 +229,7 @@ def has_converged(objectives: Sequence[float], empty: int, tolerance: float) -> 
     Args:
       objectives: of all iterations.
       empty: clusters that the last one had to reseed.
-      tolerance: the gain that is little, as a share of what the mean cosine lacks to 1.
+      tolerance: the gain that is little, as a fraction of what the mean cosine lacks to 1.
     """
     if len(objectives) < 2 or empty:
         return False

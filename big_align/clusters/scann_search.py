@@ -17,8 +17,8 @@ EXACT_MAX = 4096
 """Up to so many centers ScaNN compares with all of them."""
 
 LEAVES_SEARCHED = 0.4
-"""The share of the leaves of ScaNN's tree that are searched: of the 8 nearest of 10,000 centers in
-64 dimensions 0.93 were found, with 0.1 of the leaves 0.67, on noisy data made for it."""
+"""The fraction of the leaves of ScaNN's tree that is searched: of the 8 nearest of 10,000 centers
+in 64 dimensions 0.93 were found, with 0.1 of the leaves 0.67, on noisy data made for it."""
 
 REORDERED = 20
 """Candidates, as multiples of what is asked for, that are compared exactly in the end."""

@@ -40,7 +40,7 @@ TPU_FLAGS: dict[str, Options] = {
     | {"xla_enable_async_all_gather": True, "xla_enable_async_collective_permute": True},
     "v5e": _TPU | _ASYNC_COLLECTIVES,
     "v5p": _TPU | _ASYNC_COLLECTIVES,
-    # The share of the larger vector memory that one operation may use [axlearn, maxtext].
+    # The fraction of the larger vector memory that one operation may use [axlearn, maxtext].
     "v6e": _TPU | _ASYNC_COLLECTIVES | {"xla_tpu_scoped_vmem_limit_kib": "98304"},
     "tpu7x": _TPU | _ASYNC_COLLECTIVES,
 }

@@ -19,7 +19,7 @@ class Classification:
       transform: image operations, without randomness.
       first_class: where the classes of the part begin in the classifier: its label offset.
       num_classes: how many the part has; None for all from `first_class` on.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is out of its range.
@@ -36,7 +36,7 @@ class Classification:
         transform: str,
         first_class: int = 0,
         num_classes: int | None = None,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         if first_class < 0:
             raise ValueError(f"first_class = {first_class} must not be negative")
@@ -46,7 +46,7 @@ class Classification:
         self.transform = transform
         self.first_class = first_class
         self.num_classes = num_classes
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Classifies all images and returns the accuracies.
@@ -59,7 +59,7 @@ class Classification:
             self.transform,
             embedder.batch_size,
             embedder.rows,
-            max_broken_share=self.max_broken_share,
+            max_broken_fraction=self.max_broken_fraction,
         )
         logits, readable = embedder.classify_images(loader.images(), loader.num_examples)
         known = logits.shape[1]

@@ -41,7 +41,7 @@ def read_features(
     source: Source,
     transform: str,
     what: str,
-    max_broken_share: float,
+    max_broken_fraction: float,
     where: str,
     several_labels: bool = False,
 ) -> LabeledFeatures:
@@ -52,7 +52,7 @@ def read_features(
       source: examples with an image and one label, or any number.
       transform: image operations, without randomness.
       what: one of WHAT.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
       where: stands for the source in messages.
       several_labels: whether examples have any number of labels; there are then as many classes as
         the largest label and one more.
@@ -62,7 +62,7 @@ def read_features(
         are not finite. The first example is named.
     """
     rows = embedder.batch_size, embedder.rows
-    with EvalLoader(source, transform, *rows, max_broken_share=max_broken_share) as loader:
+    with EvalLoader(source, transform, *rows, max_broken_fraction=max_broken_fraction) as loader:
         embed = {"features": embedder.image_features, "embedding": embedder.embed_images}[what]
         features, readable = embed(loader.images(), loader.num_examples)
         label = mark_classes(loader.label_sets()) if several_labels else loader.labels()

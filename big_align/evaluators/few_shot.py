@@ -85,7 +85,7 @@ class FewShot:
       draws: how often to draw (iCLIP, figure 4: 3).
       what: what the linear probe is on: "features" before projection, or "embedding".
       temperature: of the cosine classifier.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is unknown or out of range, the class list cannot be read, or a source
@@ -110,7 +110,7 @@ class FewShot:
         draws: int = 3,
         what: str = "features",
         temperature: float = 0.01,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         if not shots or min(shots) < 1:
             raise ValueError(f"shots = {shots} must be one or more numbers from 1 on")
@@ -119,7 +119,7 @@ class FewShot:
                 f"draws = {draws} must be at least 1 and temperature = {temperature} above 0"
             )
         self.source, self.train_source, self.transform = source, train_source, transform
-        self.tokenizer, self.max_broken_share = tokenizer, max_broken_share
+        self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
         check_class_names(source, train_source, "source", "train_source")
         self.names: tuple[str, ...] = ()
         if names is not None:
@@ -163,7 +163,7 @@ class FewShot:
         self, embedder: Embedder, what: str
     ) -> tuple[LabeledFeatures, LabeledFeatures, Int[np.ndarray, "c"]]:
         """Returns the training and the test set, with places in the classes for labels."""
-        given = self.transform, what, self.max_broken_share
+        given = self.transform, what, self.max_broken_fraction
         train = read_features(embedder, self.train_source, *given, "few_shot.train_source")
         test = read_features(embedder, self.source, *given, "few_shot.source")
         check_classes(train.label, test.label, "few_shot.source", "few_shot.train_source")

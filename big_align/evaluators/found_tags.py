@@ -15,9 +15,9 @@ from big_align.evaluators.tag_scores import (
     check_choice,
     choose_tags,
     choose_top,
+    fraction,
     mean_average_precision,
     measure_choice,
-    share,
 )
 from big_align.evaluators.tag_truth import check_tags, mark_tags, recognize
 from big_align.nodes import Node
@@ -59,7 +59,7 @@ class FoundTags:
       given: how many captions of an image are given.
       threshold: of the probability above which a tag is found.
       top_k: tags that are chosen an image instead; 0 goes by the threshold.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is out of its range.
@@ -84,7 +84,7 @@ class FoundTags:
         given: int = 1,
         threshold: float = 0.6,
         top_k: int = 0,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         check_choice(threshold, top_k)
         if given < 0:
@@ -95,7 +95,7 @@ class FoundTags:
         self.given = given
         self.threshold = threshold
         self.top_k = top_k
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
         self._extract = TagExtractor(self.tags.names, len(self.tags))
 
     def find(self, embedder: Embedder) -> Found:
@@ -106,7 +106,7 @@ class FoundTags:
         """
         rows = embedder.batch_size, embedder.rows
         with EvalLoader(
-            self.source, self.transform, *rows, max_broken_share=self.max_broken_share
+            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
         ) as loader:
             logits, number = recognize(embedder, loader, self.tags, "found_tags")
             every = loader.captions()
@@ -157,7 +157,7 @@ def measure_frequent(
       tags: the tag list, with counts.
       given: of each image.
       missed: of each image, what is to be found.
-      per_image: how many tags are named an image; what it has after the point is the share of
+      per_image: how many tags are named an image; what it has after the point is the fraction of
         images, drawn at random, that get one more: the expectation is returned.
     """
     counts = np.broadcast_to(tags.counts.astype(np.float64), given.shape)
@@ -169,6 +169,6 @@ def measure_frequent(
         for x in ([(n & missed).sum() for n in named], [n.sum() for n in named])
     )
     return {
-        "frequent_precision": share(right, chosen),
-        "frequent_recall": share(right, missed.sum()),
+        "frequent_precision": fraction(right, chosen),
+        "frequent_recall": fraction(right, missed.sum()),
     }

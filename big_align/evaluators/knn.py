@@ -83,7 +83,7 @@ class KNN:
         `source`.
       what: "embedding", or "features" of the image tower before projection.
       ks: cut-offs.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: `what` is unknown, or a cut-off is below 1.
@@ -101,13 +101,13 @@ class KNN:
         train_source: Source | None = None,
         what: str = "embedding",
         ks: tuple[int, ...] = (1,),
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         if not ks or min(ks) < 1:
             raise ValueError(f"ks = {ks} must be one or more numbers from 1 on")
         self.source, self.train_source, self.transform = source, train_source, transform
         self.what, self.ks = check_what(what), ks
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and returns the recalls.
@@ -115,7 +115,7 @@ class KNN:
         Raises:
           UserError: an example has no label, or a class no training example.
         """
-        given = self.transform, self.what, self.max_broken_share
+        given = self.transform, self.what, self.max_broken_fraction
         test = read_features(embedder, self.source, *given, "knn.source")
         train = test
         if self.train_source is not None:

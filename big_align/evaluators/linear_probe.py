@@ -99,15 +99,15 @@ class LinearProbe:
       source: the test set: examples with an image and a label, or labels.
       transform: image operations, without randomness.
       train_source: labeled examples to fit on.
-      validation_source: labeled examples to choose the strength on; None takes a share of each
+      validation_source: labeled examples to choose the strength on; None takes a fraction of each
         class of `train_source`.
-      validation_share: that share.
+      validation_fraction: that fraction.
       what: "features" of the image tower before projection, or "embedding".
       score: "accuracy", "mean_per_class", "mean_top1_top5", "roc_auc" or "map_11_point".
       max_iterations: of L-BFGS.
       tolerance: length of the gradient, relative to the loss, that is taken for zero.
       seed: of the split.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is unknown or out of range, or the sources name different classes.
@@ -124,23 +124,23 @@ class LinearProbe:
         transform: str,
         train_source: Source,
         validation_source: Source | None = None,
-        validation_share: float = 0.2,
+        validation_fraction: float = 0.2,
         what: str = "features",
         score: str = "accuracy",
         max_iterations: int = 1000,
         tolerance: float = 1e-3,
         seed: int = 0,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
-        if not 0 < validation_share < 1:
-            raise ValueError(f"validation_share = {validation_share} is not in (0, 1)")
+        if not 0 < validation_fraction < 1:
+            raise ValueError(f"validation_fraction = {validation_fraction} is not in (0, 1)")
         self.source, self.transform = source, transform
         self.train_source, self.validation_source = train_source, validation_source
-        self.validation_share, self.seed = validation_share, seed
+        self.validation_fraction, self.seed = validation_fraction, seed
         self.what, self.score = check_what(what), score
         self._score, self._several_labels = lookup_score(score), score in OF_SEVERAL_LABELS
         self._solver = {"max_iterations": max_iterations, "tolerance": tolerance}
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
         for name in ("source", "validation_source"):
             if getattr(self, name) is not None:
                 check_class_names(getattr(self, name), train_source, name, "train_source")
@@ -181,7 +181,7 @@ class LinearProbe:
         """Returns the training, validation and test set."""
 
         def read(name: str) -> LabeledFeatures:
-            given = self.transform, self.what, self.max_broken_share, f"linear_probe.{name}"
+            given = self.transform, self.what, self.max_broken_fraction, f"linear_probe.{name}"
             return read_features(embedder, getattr(self, name), *given, self._several_labels)
 
         def check(part: LabeledFeatures, name: str) -> None:
@@ -199,18 +199,18 @@ class LinearProbe:
         return train, validation, test
 
     def _split(self, train: LabeledFeatures) -> tuple[LabeledFeatures, LabeledFeatures]:
-        """Takes a share of each class from the training set for validation.
+        """Takes a fraction of each class from the training set for validation.
 
         An example with several labels counts to the rarest of its classes.
         """
         label = rarest_classes(train.label) if self._several_labels else train.label
         place, size = shuffle_in_classes(label, self.seed)
         # Rounded up: a class keeps at least one example to fit on.
-        chosen = place >= np.ceil(size * (1 - self.validation_share))
+        chosen = place >= np.ceil(size * (1 - self.validation_fraction))
         if not chosen.any():
             raise UserError(
-                f"linear_probe.train_source: no class has enough examples to take a share of "
-                f"{self.validation_share} for validation; give validation_source, or a larger share"
+                f"linear_probe.train_source: no class has enough examples to take a fraction of "
+                f"{self.validation_fraction} for validation; give validation_source or a larger one"
             )
         parts = [LabeledFeatures(*(x[mask] for x in train)) for mask in (~chosen, chosen)]
         if self._several_labels:
@@ -220,7 +220,7 @@ class LinearProbe:
                 raise UserError(
                     f"linear_probe.train_source: class {apart[0]} has examples on one side only of "
                     f"a split for validation, and needs some on both; give validation_source, or "
-                    "another validation_share or seed"
+                    "another validation_fraction or seed"
                 )
         return parts[0], parts[1]
 

@@ -69,7 +69,7 @@ class Retrieval:
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       ks: cut-offs.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
     """
 
     @classmethod
@@ -83,13 +83,13 @@ class Retrieval:
         transform: str,
         tokenizer: Tokenizer,
         ks: tuple[int, ...] = (1, 5, 10),
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
         self.ks = ks
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
 
     def embed(self, embedder: Embedder) -> Pairs:
         """Embeds all images and captions."""
@@ -98,7 +98,7 @@ class Retrieval:
             self.transform,
             embedder.batch_size,
             embedder.rows,
-            max_broken_share=self.max_broken_share,
+            max_broken_fraction=self.max_broken_fraction,
         )
         zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
         captions = [c for c, real in zip(loader.captions(), readable, strict=True) if real]

@@ -12,7 +12,7 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
-    """Returns the share of examples whose class scores highest, alone."""
+    """Returns the fraction of examples whose class scores highest, alone."""
     return measure_accuracy(scores, label)["top1"]
 
 

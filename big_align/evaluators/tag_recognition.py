@@ -38,7 +38,7 @@ class TagRecognition:
       class_list: for labels, a class list that names them; None for the sources' own names.
       threshold: of the probability above which a tag is chosen.
       top_k: tags that are chosen an image instead; 0 goes by the threshold.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is out of its range.
@@ -65,7 +65,7 @@ class TagRecognition:
         class_list: str | None = None,
         threshold: float = 0.5,
         top_k: int = 0,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         check_choice(threshold, top_k)
         if truth not in TRUTHS:
@@ -78,7 +78,7 @@ class TagRecognition:
         self.tags = read_tag_list(tags)
         self.threshold = threshold
         self.top_k = top_k
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
         self._labeled = self._extract = None
         if truth == "labels":
             self._labeled = LabeledTags(source, self.tags, class_list, absent_source)
@@ -107,7 +107,9 @@ class TagRecognition:
 
     def _open(self, source: Source, embedder: Embedder) -> EvalLoader:
         rows = embedder.batch_size, embedder.rows
-        return EvalLoader(source, self.transform, *rows, max_broken_share=self.max_broken_share)
+        return EvalLoader(
+            source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
+        )
 
     def _read_truth(self, loader: EvalLoader, embedder: Embedder) -> Truth:
         """Returns the truth of every example of the loader, also of those that are broken."""

@@ -74,14 +74,14 @@ def measure_choice(
     right, chosen, present = (x.sum(axis=0) for x in (chosen & present, chosen, present))
     some = present > 0
     scores = {
-        "overall_precision": share(right.sum(), chosen.sum()),
-        "overall_recall": share(right.sum(), present.sum()),
-        "class_precision": share((right / np.maximum(chosen, 1))[some].sum(), some.sum()),
-        "class_recall": share((right / np.maximum(present, 1))[some].sum(), some.sum()),
+        "overall_precision": fraction(right.sum(), chosen.sum()),
+        "overall_recall": fraction(right.sum(), present.sum()),
+        "class_precision": fraction((right / np.maximum(chosen, 1))[some].sum(), some.sum()),
+        "class_recall": fraction((right / np.maximum(present, 1))[some].sum(), some.sum()),
     }
     for name in ("overall", "class"):
         precision, recall = scores[f"{name}_precision"], scores[f"{name}_recall"]
-        scores[f"{name}_f1"] = share(2 * precision * recall, precision + recall)
+        scores[f"{name}_f1"] = fraction(2 * precision * recall, precision + recall)
     return scores
 
 
@@ -125,6 +125,6 @@ def mean_average_precision(
     return float(np.nanmean(averages))
 
 
-def share(part: float | np.integer, whole: float | np.integer) -> float:
+def fraction(part: float | np.integer, whole: float | np.integer) -> float:
     """Returns the quotient; 0 of nothing."""
     return float(part / whole) if whole else 0.0

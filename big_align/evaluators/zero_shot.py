@@ -57,7 +57,7 @@ class ZeroShot:
         "a photo of a {}.".
       with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) where the list
         describes it.
-      max_broken_share: the share of broken examples above which evaluation stops.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       UserError: the class list cannot be read, or the source names other classes.
@@ -76,7 +76,7 @@ class ZeroShot:
         names: tuple[str, ...] | str,
         templates: tuple[str, ...] | None = None,
         with_descriptions: bool = False,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         self.source = source
         self.transform = transform
@@ -85,7 +85,7 @@ class ZeroShot:
         label_check.check_class_names(source, classes)
         self.names = classes.phrases(with_descriptions)
         self.templates = choose_templates(classes, templates)
-        self.max_broken_share = max_broken_share
+        self.max_broken_fraction = max_broken_fraction
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and classes and returns the accuracies."""
@@ -94,7 +94,7 @@ class ZeroShot:
             self.transform,
             embedder.batch_size,
             embedder.rows,
-            max_broken_share=self.max_broken_share,
+            max_broken_fraction=self.max_broken_fraction,
         )
         zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
         zimg, label = zimg[readable], loader.labels()[readable]

@@ -7,13 +7,13 @@ both directions: rows are normalized at once, columns by a running (maximum, sum
 over the blocks of rows and then over the devices. With A_i and B_j the weight of a row in either
 direction (one over the number that take part, or 0), the gradient with respect to the logits is
 
-    dS_ij = A_i exp(S_ij - row_lse_i) + B_j exp(S_ij - col_lse_j) - share_i [i and j are positive]
+    dS_ij = A_i exp(S_ij - row_lse_i) + B_j exp(S_ij - col_lse_j) - target_i [i and j are positive]
     dx = scale * dS y      dy = scale * dS^T x, summed over devices      dscale = sum(x * (dS y))
 
 which makes four matrix products, or three where the logits were kept from the forward pass. The
-share has no j because equal labels have equal numbers of positives. Positives are subtracted within
-dS, before it is rounded to the precision of the embeddings: 1 - P can be far smaller than P. Label
-smoothing is bilinear in weighted sums of embeddings, so it needs no matrix at all.
+target has no j because equal labels have equal numbers of positives. Positives are subtracted
+within dS, before it is rounded to the precision of the embeddings: 1 - P can be far smaller than P.
+Label smoothing is bilinear in weighted sums of embeddings, so it needs no matrix at all.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ def blockwise_contrastive_loss(
       text_mask: True on real texts; None when all are.
       text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
         of the images; None when all are. Texts of one label count all or none: all, if any is True.
-      label_smoothing: share of the target spread over all real candidates, in [0, 1].
+      label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time.

@@ -30,7 +30,7 @@ def softmax_cross_entropy(
       logits: of each class.
       label: the right class.
       mask: True on real rows.
-      label_smoothing: share of the target spread over all classes, in [0, 1].
+      label_smoothing: fraction of the target spread over all classes, in [0, 1].
 
     Returns:
       A scalar, float32.

@@ -42,7 +42,7 @@ def contrastive_loss(
       text_mask: True on real texts; None when all are.
       text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
         of the images; None when all are. Texts of one label count all or none: all, if any is True.
-      label_smoothing: share of the target spread over all real candidates, in [0, 1].
+      label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
 
     Returns:
       Two scalars, image-to-text and text-to-image. ALIGN adds them, CLIP and UniCL average them.

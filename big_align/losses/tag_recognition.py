@@ -148,8 +148,8 @@ def measure_found(
       true: all tags of each image, where they are known; None where they are not.
 
     Returns:
-      `tags_found`, the mean over images. With `true` also `found_precision`, the share of the found
-      tags that are true, and `found_recall`, the share found of the true tags that are not given;
+      `tags_found`, the mean over images. With `true` also `found_precision`, the fraction of the
+      found tags that are true, and `found_recall`, the fraction found of the true tags not given;
       both of all tags of the batch together, and 0 where there are none.
     """
     count = lambda x: (x & mask[:, None]).sum().astype(jnp.float32)  # noqa: E731

@@ -113,7 +113,7 @@ def weigh_labels(
     Args:
       labels: as `rank_labels` returns them.
       text_queries: as `contrastive_loss` takes them.
-      label_smoothing: share of a target that its positives do not get.
+      label_smoothing: fraction of a target that its positives do not get.
       dtype: of the weights.
     """
 
@@ -130,11 +130,11 @@ def weigh_labels(
     asked = (images > 0) & (queries > 0)
     column = average(real_text & asked[labels.column], dtype)
     # All texts that take part weigh the same, so the weight of the heaviest is that of any.
-    share = jnp.where(takes_part, 1 - label_smoothing, 0).astype(dtype)
-    column_share = jnp.where(asked[labels.row], share * column.max(), 0)
+    fraction = jnp.where(takes_part, 1 - label_smoothing, 0).astype(dtype)
+    column_fraction = jnp.where(asked[labels.row], fraction * column.max(), 0)
     return Weights(
         row,
         column,
-        share * row / jnp.maximum(texts[labels.row], 1).astype(dtype),
-        column_share / jnp.maximum(images[labels.row], 1).astype(dtype),
+        fraction * row / jnp.maximum(texts[labels.row], 1).astype(dtype),
+        column_fraction / jnp.maximum(images[labels.row], 1).astype(dtype),
     )

@@ -24,8 +24,8 @@ class Align(ComposedObjective):
       temperature: initial value of the divisor of the cosines (§5: 1.0).
       learn_temperature: False keeps the initial value (Table 8: 1/128, 1/64, 1/32).
       min_temperature: lower bound, by projection after each update.
-      label_smoothing: share of the target spread over the batch (§5: 0.1).
-      negative_share: share of the batch that takes part in each softmax, see `Contrast`.
+      label_smoothing: fraction of the target spread over the batch (§5: 0.1).
+      negative_fraction: fraction of the batch that takes part in each softmax, see `Contrast`.
       keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
 
     Raises:
@@ -40,12 +40,12 @@ class Align(ComposedObjective):
         learn_temperature: bool = True,
         min_temperature: float = 0.005,
         label_smoothing: float = 0.1,
-        negative_share: float = 1.0,
+        negative_fraction: float = 1.0,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         divisor = Divisor(temperature, min_temperature, learn_temperature)
         super().__init__(TwoTowers(model), mesh, divisor)
-        self.contrast = Contrast(mesh, label_smoothing, negative_share, keep_logits_bytes)
+        self.contrast = Contrast(mesh, label_smoothing, negative_fraction, keep_logits_bytes)
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

@@ -19,7 +19,7 @@ class Clip(ComposedObjective):
       mesh: over which the loss is computed.
       temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
-      label_smoothing: share of the target spread over the batch.
+      label_smoothing: fraction of the target spread over the batch.
       keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
 
     Raises:

@@ -55,7 +55,7 @@ class CrossEntropy(ComposedObjective):
       mesh: the devices; unused, since every row is by itself.
       num_classes: length of the list that labels count into.
       classifier: "linear" or "cosine".
-      label_smoothing: share of the target spread over all classes.
+      label_smoothing: fraction of the target spread over all classes.
       temperature: of "cosine", initial value of exp(-tau).
       min_temperature: of "cosine", lower bound of exp(-tau).
       train_image_tower: False keeps the image tower in evaluation mode and without gradient; its

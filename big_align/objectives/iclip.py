@@ -131,10 +131,10 @@ class Iclip(ComposedObjective):
         captioned = captions.any(axis=1).sum()
         seen = jnp.zeros(num_classes, bool).at[label].max(labeled, mode="drop").sum()
         queries = {"captions": captioned, "none": 0, "all": captioned + seen}[self.text_to_image]
-        share = queries / jnp.maximum(labeled.sum() + captioned, 1)
+        fraction = queries / jnp.maximum(labeled.sum() + captioned, 1)
         outside = (batch["mask"] & (label >= num_classes)).sum().astype(jnp.float32)
         metrics = describe_directions(directions, scale) | {"labels_outside": outside}
-        return image_to_text + share * text_to_image, metrics
+        return image_to_text + fraction * text_to_image, metrics
 
     def _join_texts(
         self,

@@ -38,7 +38,7 @@ class Lit(ComposedObjective):
       mesh: over which the loss is computed.
       temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
-      label_smoothing: share of the target spread over the batch.
+      label_smoothing: fraction of the target spread over the batch.
       keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
 
     Raises:
@@ -72,7 +72,7 @@ class Lit(ComposedObjective):
             made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
             if made_by.get("what", "features") != "features":
                 raise ConfigError(
-                    f"{where}.joined.image_embedding = {path!r} holds each image's "
+                    f"{where}.precomputed.image_embedding = {path!r} holds each image's "
                     f"{made_by['what']}, not the features of an image tower: give "
                     "python -m big_align.tools.embed --what=features"
                 )

@@ -44,8 +44,8 @@ class Mlcd(ComposedObjective):
       loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, by the nearest center alone).
       labels_per_image: how many of an image's clusters, from the nearest on, are its labels (MLCD
         §4.1: 8).
-      sampling_ratio: share of the centers that is drawn as negatives in each step, beside all that
-        are positive for some image (MLCD §4.1: 0.1).
+      sampling_ratio: fraction of the centers that is drawn as negatives in each step, beside all
+        that are positive for some image (MLCD §4.1: 0.1).
       scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle between an image and its centers (MLCD A.1: 0.3).
 
@@ -105,8 +105,8 @@ class Mlcd(ComposedObjective):
         """
         if "clusters" not in folders:
             raise ConfigError(
-                f"{where}.joined.clusters is missing: config.objective.name = 'mlcd' needs the "
-                "folder that python -m big_align.tools.cluster wrote"
+                f"{where}.precomputed.clusters is missing: config.objective.name = 'mlcd' needs the"
+                " folder that python -m big_align.tools.cluster wrote"
             )
         path = folders["clusters"]
         index = read_index(Path(path), ("k", "labels_per_image"))
@@ -133,7 +133,7 @@ class Mlcd(ComposedObjective):
     def draw(
         self, tables: Mapping[str, Table], batch: Batch, rng: PRNGKeyArray
     ) -> dict[str, Drawn]:
-        """Draws the centers that are positive for some image, and a share of the others."""
+        """Draws the centers that are positive for some image, and a fraction of the others."""
         drawn = draw_rows(
             tables[TABLE].values,
             self._labels(batch),

@@ -34,7 +34,7 @@ class MultiTask(ComposedObjective):
       num_classes: length of the list that labels count into.
       temperature: initial value of exp(-tau), of the contrast.
       min_temperature: lower bound of exp(-tau).
-      label_smoothing: share of the target spread over the classes or the batch, in both losses.
+      label_smoothing: fraction of the target spread over the classes or the batch, in both losses.
       keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
 
     Raises:

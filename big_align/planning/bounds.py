@@ -16,7 +16,7 @@ class Bound:
         unless told otherwise.
       memory: bytes over the bandwidth of main memory.
       inside: bytes sent over all links of the slice or node.
-      between: bytes sent to other slices or nodes, over the device's share of its host's network;
+      between: bytes sent to other slices or nodes, over the device's part of its host's network;
         None if some are sent and the network's speed is not published.
     """
 

@@ -157,11 +157,11 @@ def check_batch(config: ConfigDict, num_devices: int) -> None:
 def describe_example(
     config: ConfigDict, tokenizer: BlankTokenizer, objective: Objective
 ) -> dict[str, np.ndarray]:
-    """Returns one row of a training batch, with what would be joined to it."""
+    """Returns one row of a training batch, with its precomputed fields."""
     example = build.example_batch(config, tokenizer)
     for name, shape in objective.describe_fields().items():
         example[name] = np.full((1, *shape), -1, np.int32)
-    if config.data.get("joined", {}).get("image_embedding"):
+    if config.data.get("precomputed", {}).get("image_embedding"):
         del example["image"]
         width = objective.model.image.output_dim
         example["image_embedding"] = np.zeros((1, width), np.float32)

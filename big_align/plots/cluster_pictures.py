@@ -245,8 +245,8 @@ def color_components(
     values = components[shown]
     low, span = values.min(0), np.ptp(values, 0)
     flat = span <= 1e-6 * np.ptp(components, (0, 1, 2)).max()
-    share = np.where(flat, 0.5, (values - low) / np.where(flat, 1, span))
-    colors[shown] = np.round(255 * share)
+    fraction = np.where(flat, 0.5, (values - low) / np.where(flat, 1, span))
+    colors[shown] = np.round(255 * fraction)
     return colors
 
 

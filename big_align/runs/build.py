@@ -14,8 +14,8 @@ from big_align.components.models import build_model
 from big_align.components.signatures import lookup, make, make_named, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS
 from big_align.data.images.image_ops import Transform
+from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.joined_fields import JoinedFields
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.mixture import part_processes, part_rows, part_seed
 from big_align.data.loading.rows import RowStream
@@ -164,15 +164,15 @@ def _build_rows(
     """Builds the stream of a part and hands each of its own parts its settings."""
     dataset.check_texts(part, tokenizer)
     source = make_named(SOURCES, part.source, f"{part.where}.source")
-    stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_share)
+    stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
     images = None
-    if "image_embedding" not in part.joined:
+    if "image_embedding" not in part.precomputed:
         images = ImagePipeline(
             settings.transform, settings.views_per_image, settings.num_processes
         )
-    joined = JoinedFields(open_joins(part.joined, source), tagger)
+    extra = ExtraFields(open_joins(part.precomputed, source), tagger)
     texts = _build_texts(part, settings, tokenizer, keep_label)
-    return RowStream(stream, texts, images, joined)
+    return RowStream(stream, texts, images, extra)
 
 
 def _build_texts(

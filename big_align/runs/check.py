@@ -14,7 +14,7 @@ from big_align.components import tables
 from big_align.components.signatures import check_arguments, lookup, without
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import LoaderSettings
-from big_align.data.precomputed.joins import FOLDERS as JOINED
+from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
@@ -119,20 +119,20 @@ def _check_data(config: Node) -> None:
     _lookup_and_check(config["tokenizer"], tables.TOKENIZERS, "config.tokenizer")
     for where, node in dataset.part_nodes(config).values():
         _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
-        loader = without(node, "source", "classes", "weight", "joined", "tags")
+        loader = without(node, "source", "classes", "weight", "precomputed", "tags")
         build.shape_of_image(
             check_arguments(LoaderSettings, loader, where)["transform"], f"{where}.transform"
         )
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
-        for field, path in (node.get("joined") or {}).items():
-            if field not in JOINED:
+        for field, path in (node.get("precomputed") or {}).items():
+            if field not in PRECOMPUTED:
                 raise ConfigError(
-                    f"{where}.joined.{field} is unknown{suggest(field, JOINED)}; known: "
-                    f"{', '.join(JOINED)}"
+                    f"{where}.precomputed.{field} is unknown{suggest(field, PRECOMPUTED)}; known: "
+                    f"{', '.join(PRECOMPUTED)}"
                 )
             if not isinstance(path, str | None):
-                raise ConfigError(f"{where}.joined.{field} = {path!r} is no path of a folder")
+                raise ConfigError(f"{where}.precomputed.{field} = {path!r} is no path of a folder")
     dataset.read_tag_settings(config)
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
@@ -251,7 +251,7 @@ def check_precomputed(config: Node, objective: Objective) -> None:
       UserError: one is broken.
     """
     for part in dataset.read_parts(config).values():
-        objective.check_precomputed(part.joined, part.where)
+        objective.check_precomputed(part.precomputed, part.where)
 
 
 def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:

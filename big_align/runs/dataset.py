@@ -35,12 +35,12 @@ class Part:
 
     Attributes:
       where: its place in the config, for messages.
-      weight: its share of every batch.
+      weight: its fraction of every batch.
       source: the config node of its source.
       loader: the other fields, those of `LoaderSettings`.
       classes: what its labels stand for; None where its examples are pairs of image and text.
       label_offset: what is added to its labels, so that each class has one number everywhere.
-      joined: the folder of what is joined to its examples, by its name in the batch.
+      precomputed: folders of precomputed fields, by their names in the batch.
     """
 
     where: str
@@ -49,7 +49,7 @@ class Part:
     loader: dict[str, Any]
     classes: ClassList | None
     label_offset: int
-    joined: dict[str, str]
+    precomputed: dict[str, str]
 
 
 def read_parts(config: Node) -> dict[str, Part]:
@@ -66,7 +66,7 @@ def read_parts(config: Node) -> dict[str, Part]:
         listed, source = node.pop("classes", None), node.pop("source")
         weight = node.pop("weight", 1.0)
         node.pop("tags", None)  # one list for all parts: `read_tags`
-        joined = {k: path for k, path in (node.pop("joined", None) or {}).items() if path}
+        precomputed = {k: path for k, path in (node.pop("precomputed", None) or {}).items() if path}
         classes, offset = None, 0
         if listed is not None:
             classes = _read_classes(listed, source, where)
@@ -76,7 +76,7 @@ def read_parts(config: Node) -> dict[str, Part]:
                 offsets[key] = end
                 end += len(classes)
             offset = offsets[key]
-        parts[name] = Part(where, weight, source, node, classes, offset, joined)
+        parts[name] = Part(where, weight, source, node, classes, offset, precomputed)
     return parts
 
 
@@ -107,7 +107,7 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
         if not node.get("source"):
             raise ConfigError(f"{where}.source is missing; it names where the examples are")
         if mixture and not isinstance(node.get("weight"), int | float):
-            raise ConfigError(f"{where}.weight is missing; it is the part's share of every batch")
+            raise ConfigError(f"{where}.weight is missing; its fraction of every batch")
     return nodes
 
 
@@ -199,13 +199,13 @@ def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
     return {
         "parts": {part.where: part.weight for part in parts.values()},
         "classes": f"{zlib.crc32(json.dumps(meaning).encode()):08x}",
-        "joined": {part.where: _fingerprint_joined(part) for part in parts.values()},
+        "precomputed": {part.where: _fingerprint_precomputed(part) for part in parts.values()},
     }
 
 
-def _fingerprint_joined(part: Part) -> dict[str, str]:
-    """Returns what tells joined folders apart: what they say they were made from."""
-    said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.joined.items()}
+def _fingerprint_precomputed(part: Part) -> dict[str, str]:
+    """Returns what tells precomputed folders apart: what they say they were made from."""
+    said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.precomputed.items()}
     return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in said.items()}
 
 

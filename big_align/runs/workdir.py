@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,14 @@ from big_align.interop.formats.text_files import read_json
 from big_align.runs import build, check, restore
 from big_align.training.checkpoint import FOLDER
 from big_align.types import Objective, Params
+
+RENAMED = {
+    "joined": "precomputed",
+    "max_broken_share": "max_broken_fraction",
+    "negative_share": "negative_fraction",
+    "validation_share": "validation_fraction",
+}
+"""Fields that workdirs of earlier versions call by another name."""
 
 
 def load(path: str | os.PathLike) -> Pretrained:
@@ -92,9 +101,16 @@ def read_centers(path: pathlib.Path) -> Float[np.ndarray, "k d"]:
 def _read_run(path: pathlib.Path) -> ConfigDict:
     """Reads the config of a workdir, for the devices that are here."""
     fields = tuple(sorted(check.FIELDS - check.ADDED))
-    config = ConfigDict(read_config(path / "config.json", fields))
+    config = ConfigDict(_rename(read_config(path / "config.json", fields)))
     config.mesh = {"fsdp": 1}  # whatever it was trained on
     return config
+
+
+def _rename(node: Any) -> Any:
+    """Gives the fields of a config, at any depth, the names that they have now."""
+    if not isinstance(node, dict):
+        return node
+    return {RENAMED.get(name, name): _rename(value) for name, value in node.items()}
 
 
 def _find_temperature(objective: Objective, params: Params) -> float | None:

@@ -33,7 +33,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--iterations", type=int, default=20, help="of k-means, at most (20)")
     add(
         "--tolerance", type=float, default=1e-4,
-        help="stop when an iteration gains less, as a share of what the mean cosine lacks to 1 "
+        help="stop when an iteration gains less, as a fraction of what the mean cosine lacks to 1 "
         "(0.0001)",
     )  # fmt: skip
     add(

@@ -8,7 +8,7 @@ For example:
 
 The model is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
 big_align, or a file of weights. The same command again continues; whole shards are kept. With
---distributed on several hosts each embeds its share of the shards; they share the output folder.
+--distributed on several hosts each embeds its part of the shards; they share the output folder.
 An image that cannot be decoded is named; it keeps its row, of zeros, and its key is left empty.
 Open the source as the training will, with the same members asked for, so that the places agree.
 """
@@ -51,8 +51,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--batch_size", type=int, default=256, help="images at a time, of a host (%(default)s)"
     )
     parser.add_argument(
-        "--max_broken_share", type=float, default=0.01,
-        help="stop when a larger share of the images is broken (%(default)s)",
+        "--max_broken_fraction", type=float, default=0.01,
+        help="stop when a larger fraction of the images is broken (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--output", required=True, type=pathlib.Path, help="the folder to write")
     parser.add_argument(
@@ -103,7 +103,7 @@ def embed(options: argparse.Namespace) -> None:
         options.output,
         options.dtype,
         {"model": options.model, "source": node},
-        options.max_broken_share,
+        options.max_broken_fraction,
     )
     total, shards = int(source.shard_sizes.sum()), len(source.shard_sizes)
     print(

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: which share of it trains, and what the rest is spent on."""
+"""Where the time of a run goes: which fraction of it trains, and what the rest is spent on."""
 
 import contextlib
 import json
@@ -106,10 +106,10 @@ class RunTime:
         self._furthest = max(self._furthest, step)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the shares of this process's time, and the goodput of the whole run."""
+        """Returns the fractions of this process's time, and the goodput of the whole run."""
         mine = self.clock.seconds()
-        shares = {f"time/{name}": x for name, x in _share(mine).items() if name != "down"}
-        return shares | {"goodput": _share(_add(mine, self._earlier))["steps"]}
+        fractions = {f"time/{name}": x for name, x in _fraction(mine).items() if name != "down"}
+        return fractions | {"goodput": _fraction(_add(mine, self._earlier))["steps"]}
 
     def save(self) -> None:
         """Writes down the time until now, for the process that continues this run."""
@@ -145,7 +145,7 @@ def _add(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
     return {name: a[name] + b[name] for name in PHASES}
 
 
-def _share(seconds: dict[str, float]) -> dict[str, float]:
+def _fraction(seconds: dict[str, float]) -> dict[str, float]:
     total = sum(seconds.values()) or 1.0
     return {name: x / total for name, x in seconds.items()}
 
@@ -159,6 +159,6 @@ def _format(mine: dict[str, float], whole: dict[str, float]) -> str:
     lines = [f"{'time':<{width}}" + "".join(f"  {title:>20}" for title, _ in columns)]
     for name, words in PHASES.items():
         if whole[name]:
-            cells = (f"  {x[name]:>10,.1f} s {_share(x)[name]:>7.1%}" for _, x in columns)
+            cells = (f"  {x[name]:>10,.1f} s {_fraction(x)[name]:>7.1%}" for _, x in columns)
             lines.append(f"{words:<{width}}" + "".join(cells))
     return "\n".join(lines)

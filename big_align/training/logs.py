@@ -124,7 +124,7 @@ class Progress:
         self._bar.update()
 
     def rates(self) -> dict[str, float]:
-        """Returns images/s, seconds a step and share of waiting since the last call.
+        """Returns images/s, seconds a step and fraction of waiting since the last call.
 
         Steps that leave the queue together share their rates: without a new step they stay.
         """

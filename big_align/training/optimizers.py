@@ -267,7 +267,7 @@ def update_average(average: Any, new: Any, decay: float, step: ArrayLike) -> Any
     Args:
       average: the average so far of each array; the first arrays to begin with.
       new: the arrays after this step's update.
-      decay: share of the old average that stays, in [0, 1).
+      decay: fraction of the old average that stays, in [0, 1).
       step: how many updates went before this one.
 
     Returns:

@@ -196,7 +196,7 @@ def test_draws_follow_k_means_plus_plus():
     counts = np.zeros((5, 5, 5))
     for _ in range(draws):
         counts[tuple(draw_plus_plus(sample, 3, mesh, rng))] += 1
-    # A standard deviation of a share is at most sqrt(p / draws).
+    # A standard deviation of a fraction is at most sqrt(p / draws).
     assert (np.abs(counts / draws - expected) <= 4 * np.sqrt(expected / draws)).all()
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.joined_fields import JoinedFields
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.rows import RowStream
 from big_align.data.loading.stream import ExampleStream
@@ -13,7 +13,7 @@ from big_align.data.text.tokenizers import WordTokenizer
 WORDS = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
 FLIP = "resize(8)|random_crop(6)|flip_horizontal"
 
-STREAM = ("seed", "window", "max_broken_share")
+STREAM = ("seed", "window", "max_broken_fraction")
 IMAGES = ("views_per_image", "num_processes")
 CAPTIONS = ("captions_per_image", "captions_used", "keep_label")
 TEMPLATES = ("captions_per_image", "templates", "describe_classes", "label_offset")
@@ -37,7 +37,7 @@ def make_stream(source, batch_size, transform, tokenizer, **options) -> RowStrea
     texts = make_sampler(tokenizer, classes, **take(CAPTIONS if classes is None else TEMPLATES))
     assert not options, f"unknown or out of place: {sorted(options)}"
     images = None if "image_embedding" in joins else pipeline
-    return RowStream(stream, texts, images, JoinedFields(joins, tagger))
+    return RowStream(stream, texts, images, ExtraFields(joins, tagger))
 
 
 def make_loader(

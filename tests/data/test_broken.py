@@ -1,4 +1,4 @@
-"""How many examples may be broken: a share of those that were read."""
+"""How many examples may be broken: a fraction of those that were read."""
 
 import numpy as np
 import pytest
@@ -23,8 +23,8 @@ def add(tally: BrokenTally, *numbers: int) -> None:
         tally.add(0, number, BrokenExample("broken"))
 
 
-def test_one_more_than_the_share_of_what_was_read_stops():
-    tally = BrokenTally(make_source(), max_share=0.01)
+def test_one_more_than_the_fraction_of_what_was_read_stops():
+    tally = BrokenTally(make_source(), max_fraction=0.01)
     tally.count_read(3000)
     add(tally, *range(30), *range(30))
     assert tally.count == 30
@@ -33,7 +33,7 @@ def test_one_more_than_the_share_of_what_was_read_stops():
 
 
 def test_the_log_names_an_example_once(caplog):
-    tally = BrokenTally(make_source(), max_share=0.01)
+    tally = BrokenTally(make_source(), max_fraction=0.01)
     with caplog.at_level("WARNING"):
         add(tally, 7, 8, 7)
     assert [record.getMessage() for record in caplog.records] == [
@@ -43,11 +43,11 @@ def test_the_log_names_an_example_once(caplog):
 
 
 def test_few_examples_are_taken_for_2000_or_for_all():
-    tally = BrokenTally(make_source(), max_share=0.01)
+    tally = BrokenTally(make_source(), max_fraction=0.01)
     add(tally, *range(20))
     with pytest.raises(BrokenDataError, match=f"21 of {READ_BEFORE_STOP} examples"):
         add(tally, 20)
-    tally = BrokenTally(make_source(500), max_share=0.01)
+    tally = BrokenTally(make_source(500), max_fraction=0.01)
     tally.count_read(100_000)  # many epochs are no more examples
     add(tally, *range(5))
     with pytest.raises(BrokenDataError, match="6 of 500 examples"):
@@ -55,18 +55,18 @@ def test_few_examples_are_taken_for_2000_or_for_all():
 
 
 def test_what_the_source_left_out_counts():
-    tally = BrokenTally(make_source(900, left_out=9), max_share=0.01)
+    tally = BrokenTally(make_source(900, left_out=9), max_fraction=0.01)
     assert tally.count == 9
     with pytest.raises(BrokenDataError, match="10 of 909 examples"):
         add(tally, 0)
     with pytest.raises(BrokenDataError, match="10 of 910 examples"):
-        BrokenTally(make_source(900, left_out=10), max_share=0.01)
+        BrokenTally(make_source(900, left_out=10), max_fraction=0.01)
 
 
-def count_broken(share: float, max_share: float, steps: int) -> int:
-    """Visits batches of 500 of a source with a share of broken examples, evenly spread."""
-    stream = ExampleStream(make_source(), 500, max_broken_share=max_share)
-    broken = np.random.default_rng(0).random(SIZE) < share
+def count_broken(fraction: float, max_fraction: float, steps: int) -> int:
+    """Visits batches of 500 of a source with a fraction of broken examples, evenly spread."""
+    stream = ExampleStream(make_source(), 500, max_broken_fraction=max_fraction)
+    broken = np.random.default_rng(0).random(SIZE) < fraction
 
     def draw(location, rng):
         if broken[location[1]]:

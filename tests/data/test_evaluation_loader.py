@@ -29,19 +29,19 @@ def test_evaluation_counts_every_example_once_in_order(shards):
 
 def test_evaluation_masks_broken_examples(tmp_path):
     source = break_some(tmp_path, BROKEN)
-    with EvalLoader(source, "", batch_size=64, max_broken_share=0.5) as loader:
+    with EvalLoader(source, "", batch_size=64, max_broken_fraction=0.5) as loader:
         mask = np.concatenate([batch["mask"] for batch in loader.images()])[:200]
         assert set(np.flatnonzero(~mask)) == BROKEN == set(range(200)) - set(np.flatnonzero(mask))
         captions = loader.captions()
         assert loader.broken == len(BROKEN)
     assert [n for n, texts in enumerate(captions) if not texts] == [4, 120, 122]
-    with EvalLoader(source, "", batch_size=64, max_broken_share=0.01) as loader:
+    with EvalLoader(source, "", batch_size=64, max_broken_fraction=0.01) as loader:
         with pytest.raises(BrokenDataError, match="most are in train-0[03].tar"):
             list(loader.images())
 
 
 @pytest.mark.slow
-def test_the_share_of_broken_examples_is_of_those_that_were_read():
+def test_the_fraction_of_broken_examples_is_of_those_that_were_read():
     """100 of 10,000; were they not counted as read, the 41st of 2000 would stop."""
 
     class Some(ArraySource):
@@ -51,6 +51,6 @@ def test_the_share_of_broken_examples_is_of_those_that_were_read():
             return super().read(shard, index)
 
     source = Some(np.zeros((10_000, 1, 1, 3), np.uint8), [[]] * 10_000)
-    with EvalLoader(source, "", batch_size=500, max_broken_share=0.02, num_threads=1) as loader:
+    with EvalLoader(source, "", batch_size=500, max_broken_fraction=0.02, num_threads=1) as loader:
         assert sum(batch["mask"].sum() for batch in loader.images()) == 9900
         assert loader.broken == 100

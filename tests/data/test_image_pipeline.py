@@ -139,7 +139,7 @@ def test_views_of_an_image_are_drawn_one_after_the_other():
 def test_broken_examples_are_replaced_in_all_views(tmp_path):
     source = break_some(tmp_path, BROKEN)
     words = WordTokenizer(("number", *map(str, range(200))), length=4)
-    kept = {"tokenizer": words, "batch_size": 20, "max_broken_share": 0.1}
+    kept = {"tokenizer": words, "batch_size": 20, "max_broken_fraction": 0.1}
     with make_loader(source, views_per_image=2, **kept) as loader:
         for batch in itertools.islice(loader.iterate(0), 10):
             shown = batch["text"][:, None, 2] - 4

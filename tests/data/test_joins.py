@@ -65,7 +65,7 @@ def embeddings(tmp_path, source):
 
 
 def options(source, paths, **choice):
-    """What makes a loader of images and joined fields."""
+    """What makes a loader of images and extra fields."""
     joins = open_joins(paths, source)
     return {"tokenizer": NoTokenizer(), "captions_per_image": 0, "joins": joins} | choice
 
@@ -103,7 +103,7 @@ def test_embeddings_come_in_place_of_images_and_a_broken_one_is_replaced(source,
     words = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
     pairs = TarSource(source_path(source), "json.captions")
     joins = open_joins({"image_embedding": embeddings}, pairs)
-    with make_loader(pairs, tokenizer=words, joins=joins, max_broken_share=0.1) as loader:
+    with make_loader(pairs, tokenizer=words, joins=joins, max_broken_fraction=0.1) as loader:
         seen = []
         for step in range(3):
             batch = loader.batch(step)
@@ -151,7 +151,7 @@ def test_what_does_not_fit_the_source_is_an_error(source, clusters, tmp_path, ch
         message = r"is int32 \[7, 2\], but index.json says int32 \[7, 3\]"
     with pytest.raises(UserError, match=message):
         open_joins({"clusters": clusters}, TarSource(path, caption=""))
-    with pytest.raises(UserError, match="'cluster' cannot be joined; known: clusters, image_emb"):
+    with pytest.raises(UserError, match="'cluster' is no precomputed field; known: clusters"):
         open_joins({"cluster": clusters}, source)
 
 

@@ -47,7 +47,7 @@ def make_single(size=50, **choice):
 
 
 def make_broken(**choice):
-    kept = {"max_broken_share": 0.1, **choice}
+    kept = {"max_broken_fraction": 0.1, **choice}
     return lambda tmp_path: make_loader(break_some(tmp_path, BROKEN), 20, CROP, WORDS, **kept)
 
 

@@ -44,8 +44,8 @@ def test_nothing_asked_for_is_nothing_done(text):
 def test_magnitude_0_is_the_identity(name, sign):
     """But for posterize, whose range starts at 4 bits."""
     if name in WITHOUT_MAGNITUDE:
-        for share in (0.3, 1.0):
-            changed = run(OPERATIONS[name], SMOOTH, share, sign)
+        for fraction in (0.3, 1.0):
+            changed = run(OPERATIONS[name], SMOOTH, fraction, sign)
             np.testing.assert_array_equal(changed, run(OPERATIONS[name], SMOOTH, 0.0, 1))
         return
     wanted = NOISE & 0b11110000 if name == "posterize" else NOISE
@@ -141,8 +141,9 @@ def test_jitter_draws_its_factors_uniformly_and_its_orders_equally(monkeypatch):
     for name, low, high in (
         ("adjust_brightness", 0.6, 1.4), ("adjust_contrast", 0.0, 2.6), ("shift_hue", -0.1, 0.1)
     ):  # fmt: skip
-        shares, _ = np.histogram(amounts[name], 4, (low, high))
-        assert shares.sum() == count and np.abs(shares - count / 4).max() < 5 * np.sqrt(count / 4)
+        fractions, _ = np.histogram(amounts[name], 4, (low, high))
+        assert fractions.sum() == count
+        assert np.abs(fractions - count / 4).max() < 5 * np.sqrt(count / 4)
     assert set(amounts["adjust_saturation"]) == {1.0}
     orders = [tuple(n for n, _ in drawn[i : i + 4]) for i in range(0, len(drawn), 4)]
     counts = [orders.count(order) for order in set(orders)]
@@ -252,25 +253,28 @@ def test_operations_are_drawn_uniformly_and_their_magnitudes_normally(monkeypatc
     drawn = []
     count = len(OPERATIONS)
     recorders = [
-        lambda picture, share, sign, number=number: drawn.append((number, share, sign)) or picture
+        lambda picture, fraction, sign, number=number: (
+            drawn.append((number, fraction, sign)) or picture
+        )
         for number in range(count)
     ]
     monkeypatch.setattr(rand_augment, "OPERATIONS", tuple(recorders))
     rng, times = random.Random(1), 6000
     for _ in range(times):
         rand_augment.rand_augment(Image.fromarray(NOISE), rng, 2, 6.0)
-    numbers, shares, signs = map(np.array, zip(*drawn, strict=True))
+    numbers, fractions, signs = map(np.array, zip(*drawn, strict=True))
     assert abs(len(drawn) - times) < 5 * np.sqrt(times / 2)  # half of two each
     counts = np.bincount(numbers, minlength=count)
     assert np.abs(counts - times / count).max() < 5 * np.sqrt(times / count)
     assert abs(signs.mean()) < 5 / np.sqrt(times)
-    assert abs(10 * shares.mean() - 6) < 0.05 and abs(10 * shares.std() - 0.5) < 0.03
-    assert abs((shares < 0.6).mean() - 0.5) < 0.04 and abs((shares < 0.65).mean() - 0.841) < 0.03
+    assert abs(10 * fractions.mean() - 6) < 0.05 and abs(10 * fractions.std() - 0.5) < 0.03
+    assert abs((fractions < 0.6).mean() - 0.5) < 0.04
+    assert abs((fractions < 0.65).mean() - 0.841) < 0.03
     drawn.clear()
     for magnitude, std in ((10, 0.5), (0, 0.5), (4, 0)):
         rand_augment.rand_augment(Image.fromarray(NOISE), rng, 200, float(magnitude), float(std))
-    shares = np.array([share for _, share, _ in drawn])
-    assert shares.min() == 0 and shares.max() == 1 and (shares == 0.4).sum() > 50
+    fractions = np.array([fraction for _, fraction, _ in drawn])
+    assert fractions.min() == 0 and fractions.max() == 1 and (fractions == 0.4).sum() > 50
 
 
 def test_without_colors_what_changes_them_is_not_drawn(monkeypatch):
@@ -279,7 +283,7 @@ def test_without_colors_what_changes_them_is_not_drawn(monkeypatch):
     assert kept == OPERATIONS.keys() - left_out
     drawn = []
     recorders = [
-        lambda picture, share, sign, name=name: drawn.append(name) or picture
+        lambda picture, fraction, sign, name=name: drawn.append(name) or picture
         for name in sorted(kept)
     ]
     monkeypatch.setattr(rand_augment, "COLOR_KEEPING", tuple(recorders))

@@ -34,7 +34,7 @@ def visit(stream, step, rows, broken=(), broken_later=()):
 
 
 def make_stream(size=20, batch_size=4, seed=3) -> ExampleStream:
-    return ExampleStream(make_array(size), batch_size, seed, max_broken_share=1.0)
+    return ExampleStream(make_array(size), batch_size, seed, max_broken_fraction=1.0)
 
 
 def test_a_substitute_stands_half_an_epoch_away():
@@ -82,7 +82,7 @@ def test_an_example_is_counted_as_broken_once():
 def test_broken_examples_are_replaced_and_counted(tmp_path, caplog, num_processes):
     source = break_some(tmp_path, BROKEN)
     words = WordTokenizer(("number", *map(str, range(200))), length=4)
-    kept = {"tokenizer": words, "batch_size": 20, "max_broken_share": 0.1}
+    kept = {"tokenizer": words, "batch_size": 20, "max_broken_fraction": 0.1}
     processes = {"num_processes": num_processes}
     with make_loader(source, **kept, **processes) as loader, caplog.at_level("WARNING"):
         seen = []
@@ -106,7 +106,7 @@ def test_broken_examples_are_replaced_and_counted(tmp_path, caplog, num_processe
 def test_two_broken_rows_of_a_batch_never_share_a_substitute(tmp_path):
     source = break_some(tmp_path, set(range(0, 200, 3)))
     words = WordTokenizer(("number", *map(str, range(200))), length=4)
-    kept = {"tokenizer": words, "batch_size": 40, "max_broken_share": 1.0}
+    kept = {"tokenizer": words, "batch_size": 40, "max_broken_fraction": 1.0}
     with make_loader(source, **kept) as loader:
         for batch in itertools.islice(loader.iterate(0), 5):
             assert len(set(batch["text"][:, 2].tolist())) == 40
@@ -115,9 +115,9 @@ def test_two_broken_rows_of_a_batch_never_share_a_substitute(tmp_path):
 def test_too_many_broken_examples_stop_and_name_the_shard(tmp_path):
     source = break_some(tmp_path, {3, 77, *range(120, 130)})
     words = WordTokenizer(("number",), length=4)
-    with make_loader(source, tokenizer=words, batch_size=20, max_broken_share=0.05) as loader:
+    with make_loader(source, tokenizer=words, batch_size=20, max_broken_fraction=0.05) as loader:
         # the eleventh stops the run; another thread may have found the last one by then
-        message = "1[12] of 200 examples.*train-03.tar.*raise max_broken_share"
+        message = "1[12] of 200 examples.*train-03.tar.*raise max_broken_fraction"
         with pytest.raises(BrokenDataError, match=message):
             for _ in itertools.islice(loader.iterate(0), 100):
                 pass
@@ -130,14 +130,14 @@ def test_a_shard_lost_while_indexing_stops_at_the_start(tmp_path):
     source = TarSource(f"{tmp_path}/train-*.tar")
     for make in (make_loader, lambda source, **_: EvalLoader(source, "", batch_size=4)):
         with pytest.raises(BrokenDataError, match="train-02.tar") as error:
-            make(source, max_broken_share=0.01)
-        assert "max_broken_share=0.01" in str(error.value)
+            make(source, max_broken_fraction=0.01)
+        assert "max_broken_fraction=0.01" in str(error.value)
 
 
 def test_nothing_but_broken_examples_stops(tmp_path):
     source = break_some(tmp_path, set(range(200)))
     with pytest.raises(BrokenDataError, match="broken"):
-        make_loader(source, max_broken_share=1.0)
+        make_loader(source, max_broken_fraction=1.0)
 
 
 def test_a_batch_larger_than_the_data_is_refused():

@@ -51,7 +51,7 @@ def test_a_json_list_is_several_labels(tmp_path):
         (f"{n:06d}.json", json.dumps({"labels": labels}).encode()) for n, labels in enumerate(found)
     ]
     source = TarSource(write_tar(tmp_path / "x.tar", members), None, "json.labels")
-    with EvalLoader(source, "", batch_size=8, max_broken_share=0.5) as loader:
+    with EvalLoader(source, "", batch_size=8, max_broken_fraction=0.5) as loader:
         assert loader.label_sets() == [(14, 6), (3,), (8,), (), (), ()] and loader.broken == 2
     assert [source.read(0, n).label for n in (1, 2, 3)] == [3, 8, -1]
     for number in (4, 5):

@@ -96,7 +96,7 @@ def test_padding_and_unreadable_images_do_not_count():
     for batch_size in (2, 4, 8):
         result = Retrieval(whole, "resize(2)", tokenize)(OneHotEmbedder(batch_size))
         assert result["image_to_text_r1"] == result["text_to_image_r1"] == 1
-    result = Retrieval(broken, "resize(2)", tokenize, max_broken_share=0.5)(OneHotEmbedder())
+    result = Retrieval(broken, "resize(2)", tokenize, max_broken_fraction=0.5)(OneHotEmbedder())
     assert result["text_to_image_r1"] == 1
 
 
@@ -169,7 +169,7 @@ def test_classification_leaves_unreadable_images_out():
 
     whole = source([0, 1, 2], [["-"]] * 3, [0, 2, 2])
     broken = WithBroken(whole._image, [["-"]] * 3, [0, 2, 2])
-    evaluate = Classification(broken, "resize(2)", max_broken_share=0.5)
+    evaluate = Classification(broken, "resize(2)", max_broken_fraction=0.5)
     assert evaluate(OneHotEmbedder())["top1"] == 1
     assert Classification(whole, "resize(2)")(OneHotEmbedder())["top1"] == pytest.approx(2 / 3)
 

@@ -79,7 +79,7 @@ def test_a_model_that_finds_nothing_scores_nothing(tmp_path):
 def test_unreadable_images_do_not_count(tmp_path):
     kept = [0, 2]
     expected = make(tmp_path, [CAPTIONS[n] for n in kept])(GivenLogits([LOGITS[n] for n in kept]))
-    evaluate = make(tmp_path, broken=(1,), max_broken_share=0.5)
+    evaluate = make(tmp_path, broken=(1,), max_broken_fraction=0.5)
     assert evaluate(GivenLogits(LOGITS)) == expected
     assert evaluate.find(GivenLogits(LOGITS)).number.tolist() == kept
 

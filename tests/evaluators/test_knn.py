@@ -55,7 +55,7 @@ def test_unreadable_images_and_padding_do_not_count():
     train = make_source([0, 4, 4], [0, 0, 1], broken=[1])
     test = make_source([4, 0, 0], [1, 0, 1], broken=[2])
     for batch_size in (1, 2, 4):
-        evaluate = KNN(test, "resize(2)", train, max_broken_share=0.5)
+        evaluate = KNN(test, "resize(2)", train, max_broken_fraction=0.5)
         assert evaluate(ColorEmbedder(CIRCLE, batch_size)) == {"r1": 1}
 
 

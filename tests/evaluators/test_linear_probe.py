@@ -297,11 +297,11 @@ def test_bad_input_is_named():
         LinearProbe(good, "resize(2)", good, make_source([0, 1], [2, 3]))(embedder)
     with pytest.raises(ValueError, match="train_source: 1 of 2 examples, colors: 0 the first"):
         LinearProbe(good, "resize(2)", make_source([0, 1], [-1, 1]))(embedder)
-    with pytest.raises(ValueError, match="no class has enough examples to take a share of 0.2"):
+    with pytest.raises(ValueError, match="no class has enough examples to take a fraction of 0.2"):
         LinearProbe(*(make_source([0, 1], [0, 1]) if i != 1 else "resize(2)" for i in range(3)))(
             embedder
         )
     with pytest.raises(ValueError, match="score = 'map' is unknown; known: accuracy"):
         LinearProbe(good, "resize(2)", good, score="map")
-    with pytest.raises(ValueError, match="validation_share = 1.0"):
-        LinearProbe(good, "resize(2)", good, validation_share=1.0)
+    with pytest.raises(ValueError, match="validation_fraction = 1.0"):
+        LinearProbe(good, "resize(2)", good, validation_fraction=1.0)

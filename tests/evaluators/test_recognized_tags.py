@@ -48,7 +48,7 @@ def test_unreadable_images_do_not_count(tmp_path):
     whole = make_source([CAPTIONS[n] for n in kept])
     broken = make_source(CAPTIONS, broken=(1,))
     expected = TagRecognition(whole, "resize(2)", tags)(GivenLogits([LOGITS[n] for n in kept]))
-    evaluate = TagRecognition(broken, "resize(2)", tags, max_broken_share=0.5)
+    evaluate = TagRecognition(broken, "resize(2)", tags, max_broken_fraction=0.5)
     assert evaluate(GivenLogits(LOGITS)) == expected
     assert expected["tags"] == 3
 

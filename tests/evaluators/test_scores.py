@@ -14,7 +14,7 @@ def test_accuracies_by_hand():
     assert scores.mean_top1_top5(table, label) == pytest.approx((1 / 2 + 1) / 2)
 
 
-def test_roc_auc_is_the_share_of_pairs_in_the_right_order():
+def test_roc_auc_is_the_fraction_of_pairs_in_the_right_order():
     margin, label = np.float32([0.1, 0.7, 0.4, 0.9, 0.4]), np.array([0, 0, 1, 1, 0])
     # Of the six pairs of a 1 and a 0: four are right, 0.4 against 0.7 wrong, 0.4 and 0.4 tie.
     table = np.stack([-margin, margin], axis=1)

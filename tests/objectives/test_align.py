@@ -43,7 +43,7 @@ def test_a_fixed_temperature_is_no_parameter():
 @pytest.mark.slow
 def test_fewer_negatives_are_the_mean_over_groups_that_do_not_see_each_other():
     objective = Align(
-        tiny.make_model(), tiny.make_mesh(2), negative_share=0.25, label_smoothing=0.0
+        tiny.make_model(), tiny.make_mesh(2), negative_fraction=0.25, label_smoothing=0.0
     )
     outputs = embeddings()
     loss, _ = objective.loss({"temperature": jnp.float32(0.5)}, outputs, None, batch())
@@ -82,7 +82,7 @@ def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": 0.0}, {"label_smoothing": 1.0}, {"negative_share": 0.3}],
+    [{"temperature": 0.0}, {"label_smoothing": 1.0}, {"negative_fraction": 0.3}],
 )
 def test_values_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

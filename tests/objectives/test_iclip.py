@@ -88,8 +88,8 @@ def compute_by_hand(scale, zimg, ztxt, classes, batch, text_to_image):
     own = [("class", label[i]) if label[i] >= 0 else ("pair", i) for i in used]
     logits = scale * zimg[np.array(used)] @ texts.T
     positive = np.array([[a == b for b in owner] for a in own])
-    share = positive / positive.sum(1, keepdims=True)
-    total = -(share * jax.nn.log_softmax(logits, axis=1)).sum(1).mean()
+    fraction = positive / positive.sum(1, keepdims=True)
+    total = -(fraction * jax.nn.log_softmax(logits, axis=1)).sum(1).mean()
     asking = {"captions": ("pair",), "none": (), "all": ("pair", "class")}[text_to_image]
     for name in {o for o in own if o[0] in asking}:
         columns = [j for j, o in enumerate(owner) if o == name]

@@ -59,7 +59,7 @@ def differentiate(objective, params, model_state, batch, gradients=full_gradient
 
 
 def assert_close(left, right, tolerance=1e-5):
-    """Leaves are equal up to a share of the largest entry of the leaf."""
+    """Leaves are equal up to a fraction of the largest entry of the leaf."""
     for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         atol = tolerance * max(np.abs(y).max(), 1e-2)
         np.testing.assert_allclose(x, y, rtol=0, atol=atol)

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: pixels, shares, and losses against soft targets written out by hand."""
+"""MixUp and CutMix: pixels, fractions, and losses against soft targets written out by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +49,12 @@ def test_rows_are_paired_from_the_outside_in():
 def test_mixup_by_hand():
     batch = make_batch(masked=3)
     mixed = augment(make_cross_entropy(**MIXUP), batch)
-    share = np.asarray(mixed["mix_share"])
-    assert (share == share[0]).all() and 0 < share[0] < 1
+    fraction = np.asarray(mixed["mix_fraction"])
+    assert (fraction == fraction[0]).all() and 0 < fraction[0] < 1
     partner = np.asarray(mixed["partner"])
     np.testing.assert_array_equal(mixed["partner_label"], np.asarray(batch["label"])[partner])
     own = np.asarray(batch["image"], np.float64)
-    expected = share[0] * own + (1 - share[0]) * own[partner]
+    expected = fraction[0] * own + (1 - fraction[0]) * own[partner]
     assert mixed["image"].dtype == jnp.uint8
     assert np.abs(mixed["image"] - expected).max() <= 0.5 + 1e-4
     alone = ~np.asarray(batch["mask"]) | np.asarray(batch["label"] < 0)
@@ -63,29 +63,29 @@ def test_mixup_by_hand():
     assert (partner != np.arange(16)).sum() >= 4
 
 
-def test_cutmix_takes_a_box_whose_pixels_are_the_share():
+def test_cutmix_takes_a_box_whose_pixels_are_its_fraction():
     """Each image has a color of its own, so that every pixel tells whose it is."""
     batch = make_batch()
     color = np.arange(16, dtype=np.uint8)[:, None, None, None]
     batch |= {"image": jnp.asarray(np.broadcast_to(color, (16, 12, 10, 3)))}
-    shares = []
+    fractions = []
     cutmix = jax.jit(make_cross_entropy(**CUTMIX).augment)
     for seed in range(8):
         mixed = cutmix(batch, jax.random.PRNGKey(seed), jnp.int32(0))
         image, partner = np.asarray(mixed["image"]), np.asarray(mixed["partner"])
-        shares.append(float(mixed["mix_share"][0]))
+        fractions.append(float(mixed["mix_fraction"][0]))
         for row in range(16):
             own = (image[row] == row).all(-1)
             assert (image[row][~own] == partner[row]).all()
-            expected = 1.0 if partner[row] == row else shares[-1]
+            expected = 1.0 if partner[row] == row else fractions[-1]
             np.testing.assert_allclose(own.mean(), expected, atol=1e-6)
-    assert len(set(shares)) > 4
+    assert len(set(fractions)) > 4
 
 
-@pytest.mark.parametrize("share, area", [(0.75, 10 * 8), (0.0, 20 * 16), (1.0, 0)])
-def test_a_box_has_its_area_except_where_it_is_clipped(share, area):
+@pytest.mark.parametrize("fraction, area", [(0.75, 10 * 8), (0.0, 20 * 16), (1.0, 0)])
+def test_a_box_has_its_area_except_where_it_is_clipped(fraction, area):
     keys = jax.random.split(jax.random.PRNGKey(0), 64)
-    boxes = jax.vmap(lambda key: draw_box(key, (20, 16), jnp.float32(share)))(keys)
+    boxes = jax.vmap(lambda key: draw_box(key, (20, 16), jnp.float32(fraction)))(keys)
     counts = np.asarray(boxes.sum((1, 2)))
     assert counts.max() == area and (area == 0 or len(np.unique(counts)) > 4)
     for box in np.asarray(boxes)[counts > 0]:
@@ -95,14 +95,14 @@ def test_a_box_has_its_area_except_where_it_is_clipped(share, area):
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
-def test_the_share_of_mixup_is_that_of_beta(alpha):
+def test_the_fraction_of_mixup_is_that_of_beta(alpha):
     objective = make_cross_entropy(mixup_alpha=alpha, cutmix_alpha=0.0)
     batch = make_batch(4)
     keys = jax.random.split(jax.random.PRNGKey(0), 4000)
-    draw = jax.vmap(lambda key: objective.augment(batch, key, jnp.int32(0))["mix_share"][0])
-    share = np.asarray(jax.jit(draw)(keys))
-    np.testing.assert_allclose(share.mean(), 0.5, atol=0.02)
-    np.testing.assert_allclose(share.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.06)
+    draw = jax.vmap(lambda key: objective.augment(batch, key, jnp.int32(0))["mix_fraction"][0])
+    fraction = np.asarray(jax.jit(draw)(keys))
+    np.testing.assert_allclose(fraction.mean(), 0.5, atol=0.02)
+    np.testing.assert_allclose(fraction.var(), 1 / (4 * (2 * alpha + 1)), rtol=0.06)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_the_choice_is_by_its_probabilities_and_by_the_key_alone():
             jax.tree.map(np.testing.assert_array_equal, mixed, again)
             kept = np.asarray(mixed["image"])
             whose = (kept == image) | (kept == image[np.asarray(mixed["partner"])])
-            yield "none" if mixed["mix_share"][0] == 1 else "cut" if whose.all() else "mix"
+            yield "none" if mixed["mix_fraction"][0] == 1 else "cut" if whose.all() else "mix"
 
     assert set(kinds(switch_probability=0.0)) == {"mix"}
     assert set(kinds(probability=0.0)) == {"none"}
@@ -151,11 +151,11 @@ def test_cross_entropy_is_that_of_soft_targets():
     loss, _ = objective.loss(draw_head(), {"features": features}, None, mixed)
 
     rows = np.flatnonzero(mixed["mask"] & (mixed["label"] >= 0))
-    share = float(mixed["mix_share"][0])
-    assert 0.01 < share < 0.99
+    fraction = float(mixed["mix_fraction"][0])
+    assert 0.01 < fraction < 0.99
     one_hot = np.eye(CLASSES)
-    targets = share * one_hot[mixed["label"][rows]]
-    targets += (1 - share) * one_hot[mixed["partner_label"][rows]]
+    targets = fraction * one_hot[mixed["label"][rows]]
+    targets += (1 - fraction) * one_hot[mixed["partner_label"][rows]]
     logits = np.asarray(features)[rows] @ np.asarray(draw_head()["classifier"]["kernel"])
     log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     np.testing.assert_allclose(loss, -(targets * log_probs).sum(1).mean(), rtol=1e-5)
@@ -166,8 +166,8 @@ def test_unicl_is_that_of_soft_targets_in_both_directions(devices):
     """A text keeps its class; an image is positive for the texts of both of its classes."""
     objective = MixedLabels(Unicl(tiny.make_model(2), tiny.make_mesh(devices)))
     mixed = augment(objective, make_batch(), seed=3)
-    share, label = float(mixed["mix_share"][0]), np.asarray(mixed["label"])
-    assert 0.01 < share < 0.99
+    fraction, label = float(mixed["mix_fraction"][0]), np.asarray(mixed["label"])
+    assert 0.01 < fraction < 0.99
     text_class = np.where(label < 0, -1 - np.arange(16), label)
     rng = np.random.default_rng(0)
     zimg, ztxt = rng.normal(size=(2, 16, 8))
@@ -176,7 +176,8 @@ def test_unicl_is_that_of_soft_targets_in_both_directions(devices):
 
     logits = 3 * zimg @ ztxt.T
     expected = 0
-    for weight, image_class in ((share, text_class), (1 - share, text_class[mixed["partner"]])):
+    partners_class = text_class[mixed["partner"]]
+    for weight, image_class in ((fraction, text_class), (1 - fraction, partners_class)):
         positive = image_class[:, None] == text_class
         rows = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         columns = logits - np.log(np.exp(logits).sum(0))

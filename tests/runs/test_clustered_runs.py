@@ -54,7 +54,7 @@ def config_of(files, **fields):
         "objective.labels_per_image": 2,
         "objective.sampling_ratio": 0.5,
         "objective.scale": 8.0,
-        "data.joined.clusters": files.clusters,
+        "data.precomputed.clusters": files.clusters,
         "tokenizer": {"name": "none"},
         "model.text": {},
         "evaluators": {"knn": {"name": "knn"} | TEST | {"train_source": TRAIN}},
@@ -112,11 +112,11 @@ def test_centers_start_from_those_of_the_clusters(files, tmp_path):
     ("fields", "error", "message"),
     [
         ({"objective.num_clusters": 30}, ConfigError, "num_clusters = 30, but .* has 24 clusters"),
-        ({"data.joined.clusters": None}, ConfigError, "config.data.joined.clusters is missing"),
+        ({"data.precomputed.clusters": None}, ConfigError, "data.precomputed.clusters is missing"),
         ({"objective.labels_per_image": 25}, ConfigError, "labels_per_image = 25 is not in"),
         ({"objective.labels_per_image": 4}, ConfigError, "has 3 clusters an image"),
-        ({"data.joined.clusters": "nowhere"}, UserError, "nowhere has no index.json"),
-        ({"data.joined.cluster": "nowhere"}, ConfigError, "joined.cluster is unknown.*'clusters'"),
+        ({"data.precomputed.clusters": "nowhere"}, UserError, "nowhere has no index.json"),
+        ({"data.precomputed.cluster": "nowhere"}, ConfigError, "cluster is unknown.*'clusters'"),
         ({"optimizer.name": "lamb"}, UserError, "'lamb' cannot update the rows"),
         ({"data.captions_per_image": 1}, UserError, "it has no caption|'none' makes no ids"),
     ],
@@ -129,8 +129,8 @@ def test_what_does_not_fit_is_told_before_the_first_step(files, tmp_path, fields
 
 @pytest.mark.slow
 def test_a_table_of_other_clusters_is_not_continued(files, trained):
-    other = {"objective.num_clusters": 30, "data.joined.clusters": f"{files.root}/clusters-30"}
-    with pytest.raises(CheckpointMismatch, match="was made with joined = "):
+    other = {"objective.num_clusters": 30, "data.precomputed.clusters": f"{files.root}/clusters-30"}
+    with pytest.raises(CheckpointMismatch, match="was made with precomputed = "):
         train.run(config_of(files, total_steps=STEPS + 1, **other), str(trained[0]))
 
 
@@ -166,8 +166,8 @@ def test_a_text_tower_learns_the_same_from_images_and_from_their_embeddings(
          "--batch_size=64", *options]
     )  # fmt: skip
     expected = train.run(lit_config(files, tower), str(tmp_path / "images"))
-    joined = {"data.joined.image_embedding": str(tmp_path / "features")}
-    results = train.run(lit_config(files, tower, **joined), str(tmp_path / "embeddings"))
+    precomputed = {"data.precomputed.image_embedding": str(tmp_path / "features")}
+    results = train.run(lit_config(files, tower, **precomputed), str(tmp_path / "embeddings"))
     images, embeddings = (read_metrics(tmp_path / name) for name in ("images", "embeddings"))
     for one, two in zip(images, embeddings, strict=True):
         np.testing.assert_allclose(one["loss"], two["loss"], rtol=2e-3)
@@ -182,7 +182,7 @@ def test_embeddings_of_unit_length_are_not_taken_for_features(files, trained, tm
         [f"--model={trained[0]}", f"--source={files.node['path']}", f"--output={folder}",
          "--batch_size=64"]
     )  # fmt: skip
-    config = lit_config(files, trained[0], **{"data.joined.image_embedding": str(folder)})
+    config = lit_config(files, trained[0], **{"data.precomputed.image_embedding": str(folder)})
     with pytest.raises(ConfigError, match="holds each image's embedding, not the features"):
         train.run(config, str(tmp_path / "run"))
     assert json.loads((folder / "index.json").read_text())["made_by"]["what"] == "embedding"

@@ -168,7 +168,7 @@ def test_what_a_config_leaves_at_its_default_can_be_changed_too():
         "--config.optimizer.b2=0.95",
         "--config.model.image.layer_norm_eps=1e-5",
         "--config.data.num_threads=1",
-        "--config.evaluators.digits.max_broken_share=0.5",
+        "--config.evaluators.digits.max_broken_fraction=0.5",
     )
     check.check_config(config)
     objective = build.build_objective(config, build.build_mesh(config), None)

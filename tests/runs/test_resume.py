@@ -57,10 +57,10 @@ def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
 def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
     lines = (stopped.workdir / "metrics.jsonl").read_text().splitlines()
     for record in map(json.loads, lines):
-        shares = {k: v for k, v in record.items() if k.startswith("time/")}
-        assert sum(shares.values()) == pytest.approx(1)
-        assert min(shares[f"time/{k}"] for k in ("starting", "compiling", "data", "steps")) > 0
-        assert record["goodput"] == shares["time/steps"]
+        fractions = {k: v for k, v in record.items() if k.startswith("time/")}
+        assert sum(fractions.values()) == pytest.approx(1)
+        assert min(fractions[f"time/{k}"] for k in ("starting", "compiling", "data", "steps")) > 0
+        assert record["goodput"] == fractions["time/steps"]
     seconds = json.loads((stopped.workdir / "goodput.json").read_text())["seconds"]
     for phase in ("steps", "saving", "compiling"):
         assert f"{PHASES[phase]:<32}  {seconds[phase]:>10,.1f} s" in stopped.out

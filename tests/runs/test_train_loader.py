@@ -114,14 +114,14 @@ def test_threads_processes_and_prefetch_are_those_of_the_whole_batch(mixed):
             build_loader(mixture=mixture)
 
 
-def test_the_share_of_broken_examples(tmp_path):
+def test_the_fraction_of_broken_examples(tmp_path):
     break_some(tmp_path, BROKEN)
     source = {"name": "tar", "path": f"{tmp_path}/train-*.tar"}
-    with build_loader(source=source, transform="", max_broken_share=0.1) as loader:
+    with build_loader(source=source, transform="", max_broken_fraction=0.1) as loader:
         for step in range(12):
             loader.batch(step)
         assert loader.broken == len(BROKEN)
-    with build_loader(source=source, transform="", max_broken_share=0.02) as loader:
-        with pytest.raises(BrokenDataError, match="max_broken_share=0.02"):
+    with build_loader(source=source, transform="", max_broken_fraction=0.02) as loader:
+        with pytest.raises(BrokenDataError, match="max_broken_fraction=0.02"):
             for step in range(12):
                 loader.batch(step)

@@ -112,14 +112,14 @@ def test_a_broken_image_keeps_its_row_and_moves_no_other(model, source, tmp_path
     members = [(f"{i:04d}.png", encode_image(make_pixels(15 * i))) for i in range(5)]
     members[3] = ("0003.png", b"no image")
     write_tar(tmp_path / "pairs-0.tar", members)
-    assert run(model, source, tmp_path / "out", max_broken_share=0.1) == 0
+    assert run(model, source, tmp_path / "out", max_broken_fraction=0.1) == 0
     whole, rows = EmbeddingFolder(tmp_path / "whole"), EmbeddingFolder(tmp_path / "out")
     assert rows.absent == 1
     assert rows.keys(rows.shards[0]) == ["0000", "0001", "0002", "", "0004"]
     others = np.arange(16) != 3
     np.testing.assert_array_equal(rows.read(0, 16)[others], whole.read(0, 16)[others])
     assert not rows.read(3, 4).any()
-    assert run(model, source, tmp_path / "strict", max_broken_share=0.01) == 1
+    assert run(model, source, tmp_path / "strict", max_broken_fraction=0.01) == 1
     assert "pairs-0.tar: 0003" in capsys.readouterr().err
 
 

@@ -56,7 +56,7 @@ def test_the_clock_tells_what_runs_and_since_when():
         clock.begin("sleeping")
 
 
-def test_shares_of_a_process_sum_to_one_and_goodput_is_that_of_steps(tmp_path):
+def test_fractions_of_a_process_sum_to_one_and_goodput_is_that_of_steps(tmp_path):
     clock = FakeClock()
     time = RunTime(str(tmp_path), clock, lambda: clock.now)
     spend(clock, starting=10, compiling=20, saving=5, data=5)

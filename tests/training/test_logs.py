@@ -69,7 +69,7 @@ def test_rates_split_a_step_into_waiting_and_computing():
     assert "model_flop_utilization" not in rates  # nobody publishes the peak of a CPU
 
 
-def test_utilization_is_a_share_of_the_published_peak(monkeypatch):
+def test_utilization_is_a_fraction_of_the_published_peak(monkeypatch):
     clock = FakeClock()
     monkeypatch.setattr(logs, "find_chip", lambda kind: CHIPS["v3"])
     clock.begin("steps")

@@ -19,7 +19,7 @@ from tests import tiny
 
 
 def close(left, right, tolerance=2e-5):
-    """Leaves are equal up to a share of the largest entry of the leaf."""
+    """Leaves are equal up to a fraction of the largest entry of the leaf."""
     for (path, x), y in zip(
         jax.tree_util.tree_leaves_with_path(left), jax.tree.leaves(right), strict=True
     ):

@@ -214,7 +214,7 @@ def random_resized_crop(
     method: str = "bicubic",
     tries: int = 10,
 ) -> View:
-    """Keeps a rectangle of random area (a share of the image) and aspect, made a square.
+    """Keeps a rectangle of random area (a fraction of the image) and aspect, made a square.
 
     A rectangle that stands out of the image is drawn again, as the published recipes do; the last
     of `tries` is cut to the image.

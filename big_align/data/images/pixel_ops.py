@@ -45,7 +45,7 @@ def color_jitter(
     """Changes brightness, contrast, saturation and hue, in a drawn order.
 
     The first three are factors drawn uniformly from [max(0, 1 - x), 1 + x]; the hue is turned by a
-    share of the circle drawn uniformly from [-hue, hue]. This is torchvision's definition.
+    fraction of the circle drawn uniformly from [-hue, hue]. This is torchvision's definition.
     """
     if rng.random() >= probability:
         return picture
@@ -92,7 +92,7 @@ def random_erasing(
     ratio_min: float = 0.3,
     ratio_max: float = 1 / 0.3,
 ) -> Image.Image:
-    """Fills a rectangle of random area (a share of the image) and aspect with noise.
+    """Fills a rectangle of random area (a fraction of the image) and aspect with noise.
 
     Zhong et al. 2017 with the noise of Swin's recipe (timm's mode `pixel`): every value is normal
     with the mean and deviation of its channel over ImageNet. Where ten rectangles in a row do not
@@ -130,7 +130,7 @@ def adjust_saturation(picture: Image.Image, factor: float) -> Image.Image:
 
 
 def shift_hue(picture: Image.Image, turn: float) -> Image.Image:
-    """Turns the hue by a share of the circle; value and saturation of HSV stay.
+    """Turns the hue by a fraction of the circle; value and saturation of HSV stay.
 
     Pillow's own way through HSV and back takes two to three times as long and rounds the hue to 8
     bits.

@@ -6,7 +6,7 @@ with probability 1/2, so `identity` is not in the list; `invert` and `solarize_a
 same authors' code; the magnitude is drawn around its mean; and every range grows from the mildest
 to the strongest, which the released tables of the paper do not do for all.
 
-At magnitude m of 10, with a share s = m / 10 and a drawn sign:
+At magnitude m of 10, with a fraction s = m / 10 and a drawn sign:
 
     rotate                    by +-30 s degrees about the middle
     shear_x, shear_y          by +-0.3 s pixels a pixel
@@ -80,7 +80,7 @@ def _draw_normal(rng: Rng) -> float:
     return radius * math.cos(2 * math.pi * rng.random())
 
 
-def _autocontrast(picture: Image.Image, share: float, sign: int) -> Image.Image:
+def _autocontrast(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
     """Stretches each channel to 0 to 255."""
     tables = []
     for low, high in picture.getextrema():
@@ -88,7 +88,7 @@ def _autocontrast(picture: Image.Image, share: float, sign: int) -> Image.Image:
     return look_up(picture, np.stack(tables))
 
 
-def _equalize(picture: Image.Image, share: float, sign: int) -> Image.Image:
+def _equalize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
     """Makes the histogram of each channel as flat as it can be, as Pillow does."""
     tables = []
     for counts in np.array(picture.histogram()).reshape(3, 256):
@@ -99,49 +99,49 @@ def _equalize(picture: Image.Image, share: float, sign: int) -> Image.Image:
     return look_up(picture, np.stack(tables))
 
 
-def _invert(picture: Image.Image, share: float, sign: int) -> Image.Image:
+def _invert(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
     return look_up(picture, 255 - VALUES)
 
 
-def _posterize(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    dropped = 8 - (4 - int(4 * share))
+def _posterize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    dropped = 8 - (4 - int(4 * fraction))
     return look_up(picture, VALUES >> dropped << dropped)
 
 
-def _solarize(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return look_up(picture, np.where(VALUES < 256 - int(256 * share), VALUES, 255 - VALUES))
+def _solarize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return look_up(picture, np.where(VALUES < 256 - int(256 * fraction), VALUES, 255 - VALUES))
 
 
-def _solarize_add(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return look_up(picture, np.where(VALUES < 128, VALUES + int(110 * share), VALUES))
+def _solarize_add(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return look_up(picture, np.where(VALUES < 128, VALUES + int(110 * fraction), VALUES))
 
 
-def _color(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return adjust_saturation(picture, 1 + sign * 0.9 * share)
+def _color(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return adjust_saturation(picture, 1 + sign * 0.9 * fraction)
 
 
-def _contrast(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return adjust_contrast(picture, 1 + sign * 0.9 * share)
+def _contrast(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return adjust_contrast(picture, 1 + sign * 0.9 * fraction)
 
 
-def _brightness(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return adjust_brightness(picture, 1 + sign * 0.9 * share)
+def _brightness(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return adjust_brightness(picture, 1 + sign * 0.9 * fraction)
 
 
-def _sharpness(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return ImageEnhance.Sharpness(picture).enhance(1 + sign * 0.9 * share)
+def _sharpness(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return ImageEnhance.Sharpness(picture).enhance(1 + sign * 0.9 * fraction)
 
 
-def _rotate(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return picture.rotate(sign * 30 * share, Image.Resampling.BILINEAR, fillcolor=FILL)
+def _rotate(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return picture.rotate(sign * 30 * fraction, Image.Resampling.BILINEAR, fillcolor=FILL)
 
 
-def _shear_x(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return _shear(picture, sign * 0.3 * share, 0.0)
+def _shear_x(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return _shear(picture, sign * 0.3 * fraction, 0.0)
 
 
-def _shear_y(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return _shear(picture, 0.0, sign * 0.3 * share)
+def _shear_y(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return _shear(picture, 0.0, sign * 0.3 * fraction)
 
 
 def _shear(picture: Image.Image, of_x: float, of_y: float) -> Image.Image:
@@ -150,12 +150,12 @@ def _shear(picture: Image.Image, of_x: float, of_y: float) -> Image.Image:
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix, linear, fillcolor=FILL)
 
 
-def _translate_x(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return _move(picture, round(sign * 0.45 * share * picture.width), 0)
+def _translate_x(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return _move(picture, round(sign * 0.45 * fraction * picture.width), 0)
 
 
-def _translate_y(picture: Image.Image, share: float, sign: int) -> Image.Image:
-    return _move(picture, 0, round(sign * 0.45 * share * picture.height))
+def _translate_y(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+    return _move(picture, 0, round(sign * 0.45 * fraction * picture.height))
 
 
 def _move(picture: Image.Image, right: int, down: int) -> Image.Image:

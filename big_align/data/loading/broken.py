@@ -10,26 +10,26 @@ from big_align.errors import BrokenDataError
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
-READ_BEFORE_STOP = 2000  # fewer examples say too little about a share of the data
+READ_BEFORE_STOP = 2000  # fewer examples say too little about a fraction of the data
 
 
 class BrokenTally:
     """Counts each broken example once, names it in the log, and stops when they are too many.
 
-    The share is that of the examples read, those that the source left out while indexing among
+    The fraction is that of the examples read, those that the source left out while indexing among
     them. Until 2000 examples (or all, where there are fewer) are read, it is taken of as many.
 
     Args:
       source: gives the shards, their sizes, their names and what was broken at the start.
-      max_share: the largest share of examples that may be broken.
+      max_fraction: the largest fraction of examples that may be broken.
 
     Raises:
-      BrokenDataError: the source left out more than the share.
+      BrokenDataError: the source left out more than that fraction.
     """
 
-    def __init__(self, source: examples.Source, max_share: float):
+    def __init__(self, source: examples.Source, max_fraction: float):
         self._source = source
-        self._max_share = max_share
+        self._max_fraction = max_fraction
         self._num_examples = int(source.shard_sizes.sum())
         self._left_out = int(source.broken.sum())
         self._read = 0
@@ -63,7 +63,7 @@ class BrokenTally:
 
     def _check(self, read: int, last: str = "") -> None:
         count = self.count
-        if count <= self._max_share * (read + self._left_out):
+        if count <= self._max_fraction * (read + self._left_out):
             return
         per_shard = self._source.broken.copy()
         with self._lock:
@@ -72,6 +72,7 @@ class BrokenTally:
         worst = int(per_shard.argmax())
         raise BrokenDataError(
             f"{count} of {read + self._left_out} examples are broken, which is more than "
-            f"max_broken_share={self._max_share:g}; most are in {self._source.shard_name(worst)} "
-            f"({per_shard[worst]} broken there){last}. Mend the shard or raise max_broken_share"
+            f"max_broken_fraction={self._max_fraction:g}; most are in "
+            f"{self._source.shard_name(worst)} "
+            f"({per_shard[worst]} broken there){last}. Mend the shard or raise max_broken_fraction"
         )

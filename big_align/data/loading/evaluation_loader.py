@@ -23,7 +23,7 @@ class EvalLoader:
       transform: image operations that end in one size.
       batch_size: examples of the global batch.
       rows: the rows of a batch that this process makes, ascending; None is all.
-      max_broken_share: the share of broken examples above which the run stops.
+      max_broken_fraction: the fraction of broken examples above which the run stops.
       num_threads: None is one a core.
       prefetch: batches that are filled ahead.
 
@@ -38,7 +38,7 @@ class EvalLoader:
         transform: str,
         batch_size: int,
         rows: Int[np.ndarray, " r"] | None = None,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
         num_threads: int | None = None,
         prefetch: int = 2,
     ):
@@ -49,7 +49,7 @@ class EvalLoader:
         self._source = source
         self._transform = image_ops.Transform(transform)
         self._batch_size = batch_size
-        self._tally = broken.BrokenTally(source, max_broken_share)
+        self._tally = broken.BrokenTally(source, max_broken_fraction)
         self._workers = parallel.Workers(num_threads)
         self._prefetch = prefetch
         self._image_shape: tuple[int, ...] | None = None

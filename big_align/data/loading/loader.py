@@ -18,7 +18,7 @@ REMEDIES = {
     "tags": "max_tags",
     "true_tags": "max_tags or truth",
 }
-"""What gives the arrays of a batch their shape; the others are joined."""
+"""What gives the arrays of a batch their shape; the others are precomputed."""
 
 
 class TrainLoader:
@@ -142,5 +142,5 @@ class TrainLoader:
                 if here != there:
                     raise UserError(
                         f"the shape of {name} is {here} in {one} and {there} in {other}; all parts "
-                        f"must have one: change {REMEDIES.get(name, 'joined')} of one of them"
+                        f"must have one: change {REMEDIES.get(name, 'precomputed')} of one of them"
                     )

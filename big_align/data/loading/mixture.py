@@ -16,7 +16,7 @@ def part_rows(weights: Mapping[str, float], batch_size: int) -> dict[str, int]:
     """Divides the rows of a batch by largest remainder; of equal remainders the first gets it.
 
     Args:
-      weights: the share of each part.
+      weights: the fraction of each part.
       batch_size: rows of the global batch.
 
     Returns:
@@ -33,10 +33,10 @@ def part_rows(weights: Mapping[str, float], batch_size: int) -> dict[str, int]:
     total = math.fsum(weights.values())
     if not abs(total - 1) <= SUM_TOLERANCE:
         raise UserError(f"the weights must sum to 1 and sum to {total:g}: {listed or 'none'}")
-    shares = {name: weight / total * batch_size for name, weight in weights.items()}
-    # a share within rounding of a whole number is meant to be that number
-    rows = {name: math.floor(share + SUM_TOLERANCE) for name, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda name: rows[name] - shares[name])
+    fractions = {name: weight / total * batch_size for name, weight in weights.items()}
+    # a fraction within rounding of a whole number is meant to be that number
+    rows = {name: math.floor(fraction + SUM_TOLERANCE) for name, fraction in fractions.items()}
+    by_remainder = sorted(fractions, key=lambda name: rows[name] - fractions[name])
     for name in by_remainder[: batch_size - sum(rows.values())]:
         rows[name] += 1
     empty = [name for name, count in rows.items() if not count]
@@ -56,15 +56,15 @@ def part_seed(seed: int, name: str) -> int:
 def part_processes(weights: Mapping[str, float], num_processes: int) -> dict[str, int]:
     """Divides image processes among the parts, at least one each; 0 of 0."""
     least = min(1, num_processes)
-    return {name: max(least, round(share * num_processes)) for name, share in weights.items()}
+    return {name: max(least, round(fraction * num_processes)) for name, fraction in weights.items()}
 
 
 def interleave(counts: Mapping[str, int]) -> tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]:
     """Lays the rows of the parts into one batch as evenly as they go.
 
     Row k of n is due at (k + 1/2) / n of the batch. So the pattern has the period of the greatest
-    common divisor, and any stretch of rows has nearly the shares of the whole: that of a process,
-    of a device, of a group of BatchNorm.
+    common divisor, and any stretch of rows has nearly the proportions of the whole: that of a
+    process, of a device, of a group of BatchNorm.
 
     Args:
       counts: rows of each part.

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.examples import BrokenExample, WrongLabel
+from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.joined_fields import JoinedFields
 from big_align.data.loading.parallel import HostBatch, Row
 from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
@@ -24,17 +24,17 @@ class Visit(NamedTuple):
     rng: PositionRandom
     texts: list[str]
     label: int
-    joined: dict[str, np.ndarray]
+    extra: dict[str, np.ndarray]
 
 
 class RowStream:
-    """A stream of examples, each with its image, texts, label and joined fields.
+    """A stream of examples, each with its image, texts, label and extra fields.
 
     Args:
       examples: the stream.
       texts: draws their texts and tells their labels.
       images: None leaves images encoded, and the batch has none.
-      joined: None joins nothing.
+      extra: None adds nothing.
 
     Attributes:
       examples: the stream.
@@ -52,13 +52,13 @@ class RowStream:
         examples: ExampleStream,
         texts: TextSampler,
         images: ImagePipeline | None = None,
-        joined: JoinedFields | None = None,
+        extra: ExtraFields | None = None,
     ):
         texts.check(examples.source)
         self.examples = examples
         self.num_processes = images.num_processes if images else 0
-        self._texts, self._images, self._joined = texts, images, joined or JoinedFields()
-        self.row: Row = {**texts.row, "label": ((), np.int32), **self._joined.row}
+        self._texts, self._images, self._extra = texts, images, extra or ExtraFields()
+        self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
             examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
 
@@ -87,8 +87,8 @@ class RowStream:
 
         visits = self.examples.visit(step, rows, self._draw, finish)
         batch["label"][into] = [visit.label for visit in visits]
-        for name in self._joined.row:
-            batch[name][into] = [visit.joined[name] for visit in visits]
+        for name in self._extra.row:
+            batch[name][into] = [visit.extra[name] for visit in visits]
         texts = [visit.texts for visit in visits]
         batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
 
@@ -107,8 +107,8 @@ class RowStream:
             if self._texts.needs_labels:
                 raise UserError(f"{source.name(*location)}: {error}") from error
             raise
-        joined = self._joined.read(location, example, texts)
-        return Visit(example.image, rng, texts, label, joined)
+        extra = self._extra.read(location, example, texts)
+        return Visit(example.image, rng, texts, label, extra)
 
     def _start_images(
         self, _: list[int], visits: list[Visit]

@@ -13,7 +13,7 @@ class LoaderSettings:
     Attributes:
       transform: image operations, see `ImagePipeline`.
       window: examples that are shuffled among each other, see `Shuffle`.
-      max_broken_share: the share of broken examples above which the run stops.
+      max_broken_fraction: the fraction of broken examples above which the run stops.
       num_threads: threads that fill batches; None is one a core, or two a process.
       num_processes: processes that decode and transform images; 0 does it in the threads.
       prefetch: batches that are filled ahead; each is held in memory.
@@ -26,7 +26,7 @@ class LoaderSettings:
 
     transform: str
     window: int = 2**17
-    max_broken_share: float = 0.01
+    max_broken_fraction: float = 0.01
     num_threads: int | None = None
     num_processes: int = 0
     prefetch: int = 4

@@ -31,7 +31,7 @@ class ExampleStream:
       batch_size: examples of the global batch.
       seed: chooses the order, and all that is drawn for a position.
       window: examples that are shuffled among each other, see `Shuffle`.
-      max_broken_share: the share of broken examples above which the run stops.
+      max_broken_fraction: the fraction of broken examples above which the run stops.
 
     Attributes:
       source: the examples.
@@ -50,7 +50,7 @@ class ExampleStream:
         batch_size: int,
         seed: int = 0,
         window: int = 2**17,
-        max_broken_share: float = 0.01,
+        max_broken_fraction: float = 0.01,
     ):
         self.source = source
         self.batch_size = batch_size
@@ -64,7 +64,7 @@ class ExampleStream:
             )
         self._seed = seed
         self._order = Shuffle(source.shard_sizes, seed, window)
-        self._tally = BrokenTally(source, max_broken_share)
+        self._tally = BrokenTally(source, max_broken_fraction)
 
     @property
     def broken(self) -> int:

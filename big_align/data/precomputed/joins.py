@@ -101,5 +101,5 @@ def open_joins(paths: dict[str, str], source: Source) -> dict[str, Join]:
       UserError: there is no such field, or a folder is broken or does not fit the source.
     """
     if unknown := sorted(paths.keys() - FOLDERS.keys()):
-        raise UserError(f"{unknown[0]!r} cannot be joined; known: {', '.join(FOLDERS)}")
+        raise UserError(f"{unknown[0]!r} is no precomputed field; known: {', '.join(FOLDERS)}")
     return {field: Join(FOLDERS[field](path), source) for field, path in paths.items() if path}

@@ -21,7 +21,7 @@ from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 COUNTER = "num_batches_tracked"
 BUFFERS = (COUNTER, "relative_position_index", "attn_mask")
 CROP = 0.875
-"""timm's share of an edge that the crop keeps, where a config is silent."""
+"""timm's fraction of an edge that the crop keeps, where a config is silent."""
 
 
 def recognize(path: pathlib.Path) -> bool:
@@ -199,9 +199,9 @@ def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
     config = {"input_size": [3, size, size], "interpolation": method}
     if seen is None:
         return config
-    share = size / seen.resize
-    if math.floor(size / share) != seen.resize:  # timm cuts off; rounding may lose a pixel
-        share = math.nextafter(share, 0)
+    fraction = size / seen.resize
+    if math.floor(size / fraction) != seen.resize:  # timm cuts off; rounding may lose a pixel
+        fraction = math.nextafter(fraction, 0)
     mode = "center" if seen.keep_aspect else "squash"
-    more = {"crop_pct": share, "crop_mode": mode, "mean": list(seen.mean), "std": list(seen.std)}
+    more = {"crop_pct": fraction, "crop_mode": mode, "mean": list(seen.mean), "std": list(seen.std)}
     return config | more

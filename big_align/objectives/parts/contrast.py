@@ -17,10 +17,10 @@ class Contrast:
 
     Args:
       mesh: over which it is computed.
-      label_smoothing: share of the target that is spread over the batch.
-      negative_share: share of the batch that takes part in each softmax (ALIGN Table 8: 50%, 25%).
-        The batch is cut into 1 / negative_share groups that do not see each other; the paper does
-        not say how it drops negatives.
+      label_smoothing: fraction of the target that is spread over the batch.
+      negative_fraction: fraction of the batch that takes part in each softmax (ALIGN Table 8).
+        The batch is cut into 1 / negative_fraction groups that do not see each other; the paper
+        does not say how it drops negatives.
       keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
 
     Raises:
@@ -31,16 +31,16 @@ class Contrast:
         self,
         mesh: Mesh,
         label_smoothing: float = 0.0,
-        negative_share: float = 1.0,
+        negative_fraction: float = 1.0,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
-        if not 0 < negative_share <= 1 or round(1 / negative_share) * negative_share != 1:
-            raise ValueError(f"negative_share = {negative_share} is not 1, 1/2, 1/4, ...")
+        if not 0 < negative_fraction <= 1 or round(1 / negative_fraction) * negative_fraction != 1:
+            raise ValueError(f"negative_fraction = {negative_fraction} is not 1, 1/2, 1/4, ...")
         self._mesh = mesh
         self._label_smoothing = label_smoothing
-        self._groups = round(1 / negative_share)
+        self._groups = round(1 / negative_fraction)
         self.keep_logits_bytes = keep_logits_bytes
 
     def __call__(
@@ -57,7 +57,7 @@ class Contrast:
           outputs: `zimg` and `ztxt`.
           batch: `mask`, and `text_mask` where there are several texts an image.
           label: of the image and the texts of each row; equal ones are positive for each other, in
-            equal shares. By default those of one row are.
+            equal fractions. By default those of one row are.
 
         Returns:
           The image-to-text and the text-to-image loss, each a mean over the batch.

@@ -3,9 +3,9 @@
 Both replace an image by a mixture with a partner's, and its target by the same mixture of targets.
 A loss that is linear in the targets needs no soft labels for that: it is
 
-    share * loss(own examples) + (1 - share) * loss(partners' examples)
+    fraction * loss(own examples) + (1 - fraction) * loss(partners' examples)
 
-on the same embeddings of the mixed images, when one share holds for the whole batch.
+on the same embeddings of the mixed images, when one fraction holds for the whole batch.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ class MixedLabels:
     """Trains an objective on mixtures of labeled images; everything else is the objective's.
 
     Labeled rows are paired first with last, second with last but one, and so on; a row without a
-    label, and the one in the middle of an odd number, stays as it is. A batch has one share and one
-    choice of method. Partners may lie on any device, so the batch's images, in uint8, are collected
-    on every device for the moment of mixing.
+    label, and the one in the middle of an odd number, stays as it is. A batch has one fraction and
+    one choice of method. Partners may lie on any device, so the batch's images, in uint8, are
+    collected on every device for the moment of mixing.
 
     Args:
       objective: what is trained; its loss must be linear in the targets that `label` gives.
-      mixup_alpha: both parameters of the Beta distribution of MixUp's share; 0 for no MixUp.
+      mixup_alpha: both parameters of the Beta distribution of MixUp's weight; 0 for no MixUp.
       cutmix_alpha: the same for CutMix.
       probability: of mixing a batch at all.
       switch_probability: of CutMix in a batch that is mixed, where both may be.
@@ -71,13 +71,13 @@ class MixedLabels:
 
         Args:
           batch: with one view an image; uint8 images are rounded back to uint8.
-          rng: of the choice of method, the share and the box.
+          rng: of the choice of method, the fraction and the box.
           step: of the training, for the objective.
 
         Returns:
           The batch with mixed images, and with `partner` [b], the row that each is mixed with or
-          its own, `partner_label` [b], and `mix_share` [b], the share that is its own: one number,
-          repeated.
+          its own, `partner_label` [b], and `mix_fraction` [b], the fraction that is its own: one
+          number, repeated.
 
         Raises:
           ValueError: there are several views an image.
@@ -91,7 +91,7 @@ class MixedLabels:
                 "config.data.views_per_image = 1, or do not mix"
             )
         partner = pair_rows(batch["mask"] & (label >= 0))
-        weight, share = self._draw(rng, image.shape[1:3])
+        weight, fraction = self._draw(rng, image.shape[1:3])
         weight = weight[:, :, None]
         own, other = (x.astype(jnp.float32) for x in (image, image[partner]))
         mixed = weight * own + (1 - weight) * other
@@ -103,22 +103,22 @@ class MixedLabels:
             "image": jnp.where(moved, mixed.astype(image.dtype), image),
             "partner": partner,
             "partner_label": label[partner],
-            "mix_share": jnp.broadcast_to(share, label.shape),
+            "mix_fraction": jnp.broadcast_to(fraction, label.shape),
         }
 
     def _draw(
         self, rng: PRNGKeyArray, size: tuple[int, int]
     ) -> tuple[Float[Array, "h w"], Float[Array, ""]]:
-        """Draws what each pixel of an image's own weighs, and its own share."""
+        """Draws what each pixel of an image's own weighs, and its own fraction."""
         mix_rng, switch_rng, mixup_rng, cutmix_rng, box_rng = jax.random.split(rng, 5)
         mixes = jax.random.uniform(mix_rng) < self.probability
         cuts = jax.random.uniform(switch_rng) < self.switch_probability
         # A method that is off is never chosen; its draw needs some alpha.
-        share = jax.random.beta(mixup_rng, *[self.mixup_alpha or 1.0] * 2)
+        fraction = jax.random.beta(mixup_rng, *[self.mixup_alpha or 1.0] * 2)
         box = draw_box(box_rng, size, jax.random.beta(cutmix_rng, *[self.cutmix_alpha or 1.0] * 2))
         outside = 1 - box.astype(jnp.float32)
-        weight = jnp.where(mixes, jnp.where(cuts, outside, share), 1.0)
-        return weight, jnp.where(mixes, jnp.where(cuts, outside.mean(), share), 1.0)
+        weight = jnp.where(mixes, jnp.where(cuts, outside, fraction), 1.0)
+        return weight, jnp.where(mixes, jnp.where(cuts, outside.mean(), fraction), 1.0)
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: object, batch: Batch
@@ -128,7 +128,7 @@ class MixedLabels:
         An example is its image, its label and its texts: where the image counts as its partner's,
         so does the row's text.
         """
-        partner, share = batch["partner"], batch["mix_share"][0]
+        partner, fraction = batch["partner"], batch["mix_fraction"][0]
         swapped = {k: batch[k][partner] for k in ("text", "text_mask") if k in batch}
         texts = {k: x[partner] for k, x in outputs.items() if k == "ztxt"}
         own = self.objective.loss(params, outputs, prepared, batch)
@@ -138,7 +138,7 @@ class MixedLabels:
             prepared,
             {**batch, **swapped, "label": batch["partner_label"]},
         )
-        return jax.tree.map(lambda x, y: share * x + (1 - share) * y, own, other)
+        return jax.tree.map(lambda x, y: fraction * x + (1 - fraction) * y, own, other)
 
 
 def pair_rows(eligible: Bool[Array, " b"]) -> Int[Array, " b"]:
@@ -157,14 +157,14 @@ def pair_rows(eligible: Bool[Array, " b"]) -> Int[Array, " b"]:
 
 
 def draw_box(
-    rng: PRNGKeyArray, size: tuple[int, int], share: Float[Array, ""]
+    rng: PRNGKeyArray, size: tuple[int, int], fraction: Float[Array, ""]
 ) -> Bool[Array, "h w"]:
-    """Draws CutMix's box: 1 - `share` of the area, about any pixel, clipped at the borders.
+    """Draws CutMix's box: 1 - `fraction` of the area, about any pixel, clipped at the borders.
 
     Args:
       rng: of the center.
       size: height and width of the image.
-      share: the part that lies outside the box, before it is clipped.
+      fraction: the part that lies outside the box, before it is clipped.
 
     Returns:
       True in the box.
@@ -172,7 +172,7 @@ def draw_box(
 
     def side(key: PRNGKeyArray, length: int) -> Bool[Array, " n"]:
         # Whole pixels, equally many on either side of the center.
-        half = jnp.floor(length * jnp.sqrt(1 - share)).astype(jnp.int32) // 2
+        half = jnp.floor(length * jnp.sqrt(1 - fraction)).astype(jnp.int32) // 2
         center = jax.random.randint(key, (), 0, length)
         position = jnp.arange(length)
         return (position >= center - half) & (position < center + half)

@@ -12,7 +12,7 @@ from big_align.data.precomputed.joins import Join
 from big_align.data.tags.tag_extraction import Tagger
 
 
-class JoinedFields:
+class ExtraFields:
     """Looks up the precomputed fields of an example and finds the tags of its texts.
 
     Args:
