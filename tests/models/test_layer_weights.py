@@ -19,6 +19,7 @@ from big_align.models.parts.layers import Dense
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from tests import tiny
+from tests.device_counts import DEVICES
 
 CONSTANT = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 
@@ -126,7 +127,7 @@ def test_gradients_of_a_bfloat16_layer_are_summed_in_the_type_that_is_asked_for(
     assert exact.all() if sum_dtype == "float32" else not exact.any()
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_what_many_tokens_add_to_a_row_of_an_embedding_is_added_in_float32(devices):
     """300 ones: bfloat16 counts to 256 and stays there."""
     module = transformer.token_embedding(4, 8, "bfloat16")
@@ -163,6 +164,7 @@ def test_a_tower_in_float32_with_whole_weights_moves_nothing_by_itself():
     assert "all_gather" not in lowered.as_text() and "all_reduce" not in lowered.as_text()
 
 
+@pytest.mark.slow
 def test_a_recomputed_block_collects_its_weights_anew():
     """Weights of a block are not kept from the forward to the backward pass.
 

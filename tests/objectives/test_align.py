@@ -9,6 +9,7 @@ from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
 from tests import tiny
+from tests.device_counts import DEVICES
 
 
 def embeddings(size=16, dim=8):
@@ -101,7 +102,7 @@ def several_texts(size=16, texts=3, dim=8):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_all_texts_of_an_image_are_its_positives(devices):
     """By hand: the target of an image is spread over its texts; a text has one image."""
     objective = Align(tiny.make_model(), tiny.make_mesh(devices), label_smoothing=0.0)

@@ -11,6 +11,7 @@ import pytest
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.parts.class_texts import ClassTexts, tokenize_classes
 from tests import tiny
+from tests.device_counts import DEVICES
 
 WORDS = ("a", "photo", "of", *(f"w{i}" for i in range(10)))
 
@@ -97,7 +98,7 @@ def _sum_of_chunks(encode, params, text, mask):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_memory_does_not_grow_with_the_classes_beyond_their_embeddings(devices):
     params, encode = make_tower()
     chunk = 8

@@ -17,6 +17,7 @@ from big_align.objectives.iclip import Iclip
 from big_align.objectives.unicl import Unicl, distinguish_pairs
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
+from tests.device_counts import DEVICES
 
 TOKENIZER = WordTokenizer(("a", *(f"w{i}" for i in range(12))), tiny.LENGTH)
 PARAMS = {"log_scale": jnp.float32(np.log(6.0))}
@@ -102,7 +103,7 @@ def compute_by_hand(scale, zimg, ztxt, classes, batch, text_to_image):
 LABELS = np.array([3, -1, -1, 3, 0, 12, -1, -1, 7, -1, 1, -1, -1, 5, -1, 9])
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("text_to_image", ["captions", "none", "all"])
 def test_equals_the_formula_one_example_at_a_time(devices, text_to_image):
     objective = make_iclip(devices, text_to_image=text_to_image)
@@ -120,7 +121,7 @@ def test_equals_the_formula_one_example_at_a_time(devices, text_to_image):
     assert_close(differentiate(ours, *arrays), differentiate(by_hand, *arrays))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_over_the_classes_of_the_batch_it_is_unicl_from_image_to_text(devices):
     label = np.where(LABELS < 0, -1, np.cumsum(LABELS >= 0) - 1)[::-1].copy()
     classes = int(label.max()) + 1  # each once in the batch
@@ -141,7 +142,7 @@ def test_over_the_classes_of_the_batch_it_is_unicl_from_image_to_text(devices):
     assert_close(differentiate(ours, *arrays), differentiate(theirs, *arrays))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_labels_alone_are_cross_entropy_with_class_texts_as_weights(devices):
     objective = make_iclip(devices)
     outputs, batch = make_rows(np.arange(SIZE) % 13)
@@ -159,7 +160,7 @@ def test_labels_alone_are_cross_entropy_with_class_texts_as_weights(devices):
 
 
 @pytest.mark.parametrize("texts", [None, 3])
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_captions_alone_are_the_sum_of_align(devices, texts):
     objective = make_iclip(devices, 5)
     align = Align(objective.model, objective.mesh, label_smoothing=0.0)
@@ -304,7 +305,7 @@ def test_descriptions_tell_equal_names_apart_and_equal_texts_stay_two_classes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_classify_compares_images_with_class_texts(devices):
     objective = make_iclip(devices, chunk=1)
     params, model_state = _make_params(objective)

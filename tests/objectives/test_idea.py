@@ -18,6 +18,7 @@ from big_align.objectives.clip import Clip
 from big_align.objectives.idea import Idea
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
+from tests.device_counts import DEVICES
 
 TOKENIZER = WordTokenizer(tuple("abcdefghijklm"), tiny.LENGTH)
 NAMES = ("a", "b c", "d", "e f g", "h")
@@ -88,7 +89,7 @@ def encoded(masked=1, texts=(), step=0, **options):
     return objective, params, state, batch, jax.jit(objective.encode)(params, state, batch, rng)[0]
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_without_a_new_tag_it_is_clip(devices):
     one, params, state, batch, outputs = encoded(step=4, change_step=5)
     objective = make_objective(devices, change_step=5)
@@ -117,7 +118,7 @@ def test_without_a_new_tag_it_is_clip(devices):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_contrast_alone_is_clip_and_has_no_recognizer(devices):
     objective = make_objective(devices, dropout=0.1, recognition=False)
     clip = Clip(objective.model, objective.mesh)
@@ -165,7 +166,7 @@ def test_loss_is_the_plain_formula_of_the_texts_that_exist(options, texts):
     np.testing.assert_allclose(loss, metrics["itc_loss"] + metrics["mlr_loss"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_texts_that_do_not_exist_take_no_part(devices):
     """Whatever their embedding is, value and gradient stay, and it gets none itself."""
     _, params, state, batch, outputs = encoded()

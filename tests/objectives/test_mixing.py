@@ -12,6 +12,7 @@ from big_align.objectives.unicl import Unicl
 from big_align.training.step import full_gradients
 from big_align.types import Objective
 from tests import tiny
+from tests.device_counts import DEVICES
 
 CLASSES = 4
 MIXUP, CUTMIX = {"cutmix_alpha": 0.0}, {"mixup_alpha": 0.0}
@@ -161,7 +162,7 @@ def test_cross_entropy_is_that_of_soft_targets():
     np.testing.assert_allclose(loss, -(targets * log_probs).sum(1).mean(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_unicl_is_that_of_soft_targets_in_both_directions(devices):
     """A text keeps its class; an image is positive for the texts of both of its classes."""
     objective = MixedLabels(Unicl(tiny.make_model(2), tiny.make_mesh(devices)))

@@ -12,6 +12,7 @@ from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.multitask import MultiTask
 from big_align.training.step import full_gradients
 from tests import tiny
+from tests.device_counts import DEVICES
 
 CLASSES = 4
 LABEL = np.array([0, -1, 3, -1, -1, 2, 1, -1, 9, 0, -1, -1, 1, -1, -1, 3], np.int32)
@@ -52,7 +53,7 @@ def expected_losses(params, outputs):
     return classification, sum(contrastive_loss(*towers, jnp.exp(params["log_scale"]))) / 2
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_the_loss_is_the_mean_of_both_on_their_own_rows(devices):
     objective, (params, outputs) = make_objective(devices), draw()
     loss, metrics = jax.jit(objective.loss)(params, outputs, None, make_batch())

@@ -13,6 +13,7 @@ from big_align.training.state import describe_state
 from big_align.training.step import accumulated_gradients, compile_step, full_gradients
 from big_align.training.step import make_train_step as make_step
 from tests import tiny
+from tests.device_counts import DEVICES
 from tests.objectives.test_unicl import assert_close, draw_batch, draw_outputs
 
 PARAMS = {"log_scale": jnp.float32(1.5), "bias": jnp.float32(-2.0)}
@@ -22,7 +23,7 @@ def make_objective(devices=1, **options):
     return Siglip(tiny.make_model(group_size=2), tiny.make_mesh(devices), **options)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("texts", [(), (3,)], ids=str)
 def test_loss_is_the_sum_over_pairs_by_hand(devices, texts):
     outputs, batch = draw_outputs(texts=texts), draw_batch(masked=3, texts=texts)

@@ -11,6 +11,7 @@ from big_align.models.dual_encoder import normalize
 from big_align.objectives.supcon import SupCon
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
+from tests.device_counts import DEVICES
 
 
 def make_objective(devices=1, **options):
@@ -36,7 +37,7 @@ def encode(objective, params, model_state, batch):
     return run(jax.tree.map(jnp.asarray, batch))[0]
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_golden(reference_dir, devices):
     golden = np.load(reference_dir / "losses.npz")
     # There the second views stand below the first.

@@ -14,6 +14,7 @@ from big_align.objectives.clip import Clip
 from big_align.objectives.unicl import DIRECTIONS, Unicl, distinguish_pairs
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
+from tests.device_counts import DEVICES
 
 
 def make_objective(devices=1, kind=Unicl, **options):
@@ -54,7 +55,7 @@ def assert_close(actual, desired, tolerance=1e-5):
         np.testing.assert_allclose(a, d, rtol=0, atol=tolerance * np.abs(d).max() + 1e-9)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_golden(reference_dir, devices):
     golden = np.load(reference_dir / "losses.npz")
     outputs = {
@@ -79,7 +80,7 @@ def test_a_pair_has_a_label_that_no_other_row_has():
     np.testing.assert_array_equal(distinct[label >= 0], label[label >= 0])
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("pairs", ["all pairs", "all classes", "half"])
 def test_distinct_labels_are_the_loss_of_clip(devices, pairs):
     outputs, batch = draw_outputs(), draw_batch(masked=3)
@@ -121,7 +122,7 @@ def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss):
     assert_close(ours, jax.value_and_grad(classify, every)(*classifier, label))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices):
     """The same through the objective, whose batch has as many texts as images."""
     objective = make_objective(devices, direction="image_to_text")
@@ -148,7 +149,7 @@ def test_permutation_permutes_gradients():
     assert_close(permuted, (value, (params_grad, shuffle(outputs_grad))))
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_several_texts_carry_the_label_of_their_image(devices):
     """By hand: a row of either softmax spreads its target over the real ones of its label."""
     outputs, batch = draw_outputs(texts=(3,)), draw_batch(masked=3, texts=(3,))

@@ -176,6 +176,7 @@ def test_a_text_tower_learns_the_same_from_images_and_from_their_embeddings(
         np.testing.assert_allclose(results[name], expected[name], atol=0.03)
 
 
+@pytest.mark.slow
 def test_embeddings_of_unit_length_are_not_taken_for_features(files, trained, tmp_path):
     folder = tmp_path / "embeddings"
     assert not embed.main(

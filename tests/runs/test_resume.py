@@ -66,6 +66,19 @@ def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
         assert f"{PHASES[phase]:<32}  {seconds[phase]:>10,.1f} s" in stopped.out
 
 
+def test_what_comes_after_the_last_checkpoint_is_done_again_with_the_same_losses(tmp_path):
+    flags = *FLAGS, "--config.total_steps=5", "--config.checkpoint.every=2"
+    train.run(load_config(TINY, *flags), str(tmp_path))
+    losses = read_losses(tmp_path)
+    assert [step for step, _ in losses] == [1, 2, 3, 4, 5]
+    for folder in (tmp_path / "checkpoints").iterdir():
+        if folder.name.isdecimal() and int(folder.name) > 2:
+            shutil.rmtree(folder)  # as if the run had been killed in step 3
+    train.run(load_config(TINY, *flags), str(tmp_path))
+    assert read_losses(tmp_path) == losses
+
+
+@pytest.mark.slow
 def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
     uninterrupted, stopped, tmp_path
 ):

@@ -14,6 +14,7 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_a_step_is_planned_for_a_tpu(tmp_path, capsys):
     path = tmp_path / "plan.json"

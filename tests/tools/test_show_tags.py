@@ -120,6 +120,7 @@ def test_a_config_that_does_not_fit_is_refused_before_it_runs(folder, override, 
         check.check_config(config)
 
 
+@pytest.mark.slow
 def test_evaluators_of_tags_need_an_objective_that_recognizes_them(folder):
     config = load_config(f"{CONFIG}:{folder}")
     with config.unlocked():
