@@ -26,7 +26,7 @@ def test_metrics_come_out_in_order_and_late():
     assert list(queue.flush()) == []
 
 
-def test_what_is_not_finite_names_its_step_and_the_last_good_checkpoint():
+def test_a_loss_that_is_not_finite_names_its_step_and_the_last_good_checkpoint():
     queue = MetricQueue(depth=0, last_good=lambda: 40)
     assert [step for step, _ in queue.push(41, metrics(1.0))] == [41]
     with pytest.raises(NotFiniteError, match="the loss is nan at step 42; .* that of step 40"):
