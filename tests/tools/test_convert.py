@@ -116,7 +116,9 @@ def remove(name):
         (change_config(vocab_size=[3]), "vocab_size = .* is not of type int"),
     ],
 )
-def test_a_damaged_file_is_reported_and_nothing_is_written(source, tmp_path, capsys, damage, message):
+def test_a_damaged_file_is_reported_and_nothing_is_written(
+    source, tmp_path, capsys, damage, message
+):
     folder = source("hf-bert")
     damage(folder)
     check_error(capsys, folder, tmp_path / "out", message)
