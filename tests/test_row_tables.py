@@ -80,7 +80,7 @@ def test_positives_of_a_single_device_are_all_there():
     assert set(range(40, 60)) <= set(numbers)
 
 
-@pytest.mark.parametrize("k, devices, ratio", [(80, 1, 0.1), (61, 8, 0.3), (10, 1, 0.7)])
+@pytest.mark.parametrize("k, devices, ratio", [(80, 1, 0.1), (62, 8, 0.3), (10, 1, 0.7)])
 def test_every_row_is_sampled_equally_often(k, devices, ratio):
     values, rounds = make_values(k, devices), 300
     labels = jnp.full((1, 1), -1)
