@@ -192,7 +192,7 @@ def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):
     assert all(len(leaf) == k for leaf in jax.tree.leaves(table.state))
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_row_lives_only_in_the_steps_that_draw_it(name, devices):
     (by_row, dense), k = OPTIMIZERS[name], 12
