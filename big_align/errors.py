@@ -5,6 +5,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -13,6 +14,19 @@ class UserError(ValueError):
 
 class ConfigError(UserError):
     """A config that cannot be built."""
+
+
+class FieldError(UserError):
+    """A field of a component has a value that does not fit.
+
+    Args:
+      message: what is wrong.
+      fields: what would be right, by the name of the field; a command line is made of it.
+    """
+
+    def __init__(self, message: str, **fields: Any):
+        super().__init__(message)
+        self.fields = fields
 
 
 class CheckpointMismatch(UserError):

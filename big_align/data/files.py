@@ -5,7 +5,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
@@ -132,11 +132,12 @@ def files_of(path: str) -> Files:
         return TensorFlowFiles()
 
 
-def expand_paths(path: str) -> list[str]:
+def expand_paths(path: str | Sequence[str]) -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
     Args:
-      path: names or patterns parted by commas; `{00000..00005}` counts and `{a,b}` enumerates.
+      path: names or patterns parted by commas, or a list of such; `{00000..00005}` counts and
+        `{a,b}` enumerates.
 
     Returns:
       The file names; those of one glob are sorted.
@@ -145,7 +146,10 @@ def expand_paths(path: str) -> list[str]:
       ValueError: a pattern matches no file.
     """
     names = []
-    for pattern in itertools.chain.from_iterable(map(_expand_braces, _split_commas(path))):
+    parts = itertools.chain.from_iterable(
+        map(_split_commas, [path] if isinstance(path, str) else path)
+    )
+    for pattern in itertools.chain.from_iterable(map(_expand_braces, parts)):
         files = files_of(pattern)
         if re.search(r"[*?\[]", pattern):
             matches = sorted(files.glob(pattern))

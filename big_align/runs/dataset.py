@@ -91,7 +91,10 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
     nodes = {"data": ("config.data", data)}
     if mixture:
         if data.pop("source", None):
-            raise ConfigError("config.data.source is not used beside config.data.mixture: leave {}")
+            raise ConfigError(
+                "config.data.source is not used beside config.data.mixture; write "
+                "--config.data.source={} or --config.data.mixture={}"
+            )
         data.pop("weight", None)
         nodes = {}
         for name, part in sorted(mixture.items()):
