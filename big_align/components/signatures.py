@@ -25,6 +25,11 @@ from big_align.nodes import GIVEN, Node
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
     """Imports what a name in a table stands for; "module:attribute" names anything else.
 
+    Args:
+      name: to look up.
+      table: "module:attribute" by name.
+      where: the node's place in the config, or the flag of a tool, as in "--source_name".
+
     Raises:
       ConfigError: the name is not in the table, or there is nothing to import.
     """
@@ -32,9 +37,10 @@ def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
         return _import(name, where)
     if name not in table:
         near = get_close_matches(str(name), table, 1) or sorted(table)
+        field = where if where.startswith("--") else f"{where}.name"
         raise ConfigError(
-            f"{where}.name = {name!r} is unknown{suggest(str(name), table)}; "
-            f"known: {', '.join(sorted(table))}{advise(where, name=near[0])}"
+            f"{field} = {name!r} is unknown{suggest(str(name), table)}; "
+            f"known: {', '.join(sorted(table))}; write --{field.removeprefix('--')}={near[0]}"
         )
     return _import(table[name], where)
 

@@ -1,8 +1,10 @@
 """Makes a WordPiece vocabulary from the captions of a data set (ALIGN §4.1 has 100k pieces).
 
 For example:
-  python -m big_align.tools.build_vocab --source='data/train-*.tar' --caption=json.captions \
-      --size=100000 --output=vocabulary.txt
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' \
+      --source_argument=caption=json.captions --size=100000 --output=vocabulary.txt
+  python -m big_align.tools.build_vocab --source=captions.txt --output=vocabulary.txt
+A text file has a caption a line.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import sys
 
 from absl import logging
 
+from big_align.components.source_flags import add_source_flags, open_captions
 from big_align.data.text import vocabulary
 
 
@@ -21,16 +24,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--source",
-        required=True,
-        help="tar or TFRecord files, or text files with one caption a line (globs, braces, comma "
-        "lists; local or remote), or tfds:NAME:SPLIT",
-    )
-    parser.add_argument(
-        "--caption", help="tar member (txt, json.captions) or feature that holds the text"
-    )
-    parser.add_argument("--data_dir", help="where a TFDS data set was prepared")
+    add_source_flags(parser)
     parser.add_argument("--size", type=int, default=100_000, help="pieces at most (%(default)s)")
     parser.add_argument(
         "--lowercase",
@@ -50,8 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not os.path.isdir(folder):
             raise ValueError(f"--output: no folder {folder}")
-        captions = vocabulary.open_captions(options.source, options.caption, options.data_dir)
-        counts = vocabulary.count_words(captions, options.lowercase)
+        read_captions, _ = open_captions(
+            options.source, options.source_name, options.source_argument
+        )
+        counts = vocabulary.count_words(read_captions(), options.lowercase)
         pieces = vocabulary.learn_vocabulary(counts, options.size)
     except ValueError as error:
         print(f"build_vocab: {error}", file=sys.stderr)
