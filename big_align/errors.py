@@ -17,16 +17,16 @@ class ConfigError(UserError):
 
 
 class FieldError(UserError):
-    """A field of a component has a value that does not fit.
+    """A component cannot work as it is set; one or several of its fields would mend it.
 
     Args:
-      message: what is wrong.
-      fields: what would be right, by the name of the field; a command line is made of it.
+      message: what is wrong, without a stop at the end.
+      fields: what to set, or a word in capitals that stands for it, by field.
     """
 
     def __init__(self, message: str, **fields: Any):
-        super().__init__(message)
-        self.fields = fields
+        super().__init__(f"{message}; set {', '.join(f'{k}={v}' for k, v in fields.items())}")
+        self.message, self.fields = message, fields
 
 
 class CheckpointMismatch(UserError):

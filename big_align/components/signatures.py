@@ -269,7 +269,7 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     except ConfigError:
         raise
     except FieldError as error:
-        raise ConfigError(f"{where}: {error}{advise(where, **error.fields)}") from error
+        raise ConfigError(f"{where}: {error.message}{advise(where, **error.fields)}") from error
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -77,8 +77,8 @@ def recognize_source(path: str) -> str:
 def _recognize_folder(path: str) -> str:
     """Tells a folder with a list of its files from one with a folder for each class."""
     names = os.listdir(path)
-    if any(name in LISTS for name in names) and "metadata_folder" in tables.SOURCES:
-        return "metadata_folder"
+    if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
+        return "imagefolder"
     for ending, name in ENDINGS.items():
         if found := next((n for n in sorted(names) if re.search(f"{ending}$", n)), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
@@ -111,7 +111,7 @@ def open_source(
         node["dataset"], _, node["split"] = path.removeprefix("tfds:").rpartition(":")
         if not node["dataset"]:
             raise UserError(f"--source={path} does not read as tfds:NAME:SPLIT")
-    if "caption" in parameters and parameters["caption"].default and not captions:
+    if "caption" in parameters and not captions:
         node["caption"] = ""
     node |= read_values(arguments, "--source_argument")
     return make_named(tables.SOURCES, node, "--source"), node

@@ -29,6 +29,10 @@ KEPT = ("length", "max_length", "transform", "vocab_size")
 fits what stands around it. All others mean something else there, even by the same name."""
 
 
+SEVERAL = {tuple, list, Sequence}
+"""Types of fields that take several values, as in --config.data.source.path="['a', 'b']"."""
+
+
 class ConfigParser(ConfigFileFlagParser):
     """Loads a config file, and puts the components that a command line names into the config.
 
@@ -157,7 +161,7 @@ def _prepare_fields(
         if "." in path:
             continue
         kinds = list_kinds(known[field].hint)
-        if str in kinds and tuple in kinds:
+        if str in kinds and SEVERAL.intersection(kinds):
             if field in node:
                 del node[field]
             several = text.strip().startswith(("(", "["))  # a Python list or tuple

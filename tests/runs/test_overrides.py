@@ -78,7 +78,7 @@ def test_a_list_of_paths_is_one(text):
     source = load_config(TINY, *flags).data.source
     assert list(source.path) == ["a.tar", "b.tar"]
     arguments = check_arguments(TarSource, source, "config.data.source")
-    assert arguments["path"] == ("a.tar", "b.tar")
+    assert list(arguments["path"]) == ["a.tar", "b.tar"]
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,7 @@ class TFRecordSource(RecordSource):
     """Examples of TFRecord files; the headers of the records are scanned once.
 
     Args:
-      path: shards; globs, `{00000..00005}` and comma lists, or a tuple of such; local or any fsspec
-        or gs:// path.
+      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
       image: the feature that holds the encoded image.
       caption: the feature that holds one or more texts; None or "" reads none.
       label: the feature that holds the class numbers, one or several; None reads none.
@@ -99,7 +98,7 @@ class TFRecordSource(RecordSource):
 
     def __init__(
         self,
-        path: str | tuple[str, ...],
+        path: files.Paths,
         image: str = "image",
         caption: str | None = "caption",
         label: str | None = None,

@@ -19,8 +19,7 @@ class TarSource:
     the key for an image with one text); members are then read by offset.
 
     Args:
-      path: shards; globs, `{00000..00005}` and comma lists, or a tuple of such; local or any fsspec
-        or gs:// path.
+      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
       caption: the member that holds the text, or the field of a JSON member that holds a text
         or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`,
@@ -35,7 +34,7 @@ class TarSource:
 
     def __init__(
         self,
-        path: str | tuple[str, ...],
+        path: files.Paths,
         caption: str | None = "txt",
         label: str | None = None,
         index_dir: str | None = None,
@@ -104,7 +103,7 @@ class TarSource:
             labels = examples.clean_labels(examples.read_field(data[self._label[0]], *self._label))
         return captions, labels
 
-    def _explain_nothing(self, path: str | tuple[str, ...]) -> str:
+    def _explain_nothing(self, path: str) -> str:
         wanted = " and ".join(["an image", *(repr(name) for name in self._texts)])
         fault = self._indexes[0].fault
         with self._files.open(self._paths[0]) as file:
