@@ -11,8 +11,8 @@ from jaxtyping import Int
 
 from big_align import sharding
 from big_align.components.models import build_model
-from big_align.components.signatures import lookup, make, make_named, without
-from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS
+from big_align.components.signatures import lookup, make, without
+from big_align.components.tables import EVALUATORS, OBJECTIVES, TOKENIZERS
 from big_align.data.images.image_ops import Transform
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -163,7 +163,7 @@ def _build_rows(
 ) -> RowStream:
     """Builds the stream of a part and hands each of its own parts its settings."""
     dataset.check_texts(part, tokenizer)
-    source = make_named(SOURCES, part.source, f"{part.where}.source")
+    source = dataset.open_source(part)
     stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
     images = None
     if "image_embedding" not in part.precomputed:
@@ -195,7 +195,10 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], EVALUATORS, where)
         sources = [field for field in source_fields(target) if node.get(field)]
-        given = {field: make_named(SOURCES, node[field], f"{where}.{field}") for field in sources}
+        given = {
+            field: dataset.open_evaluated(config, node[field], f"{where}.{field}")
+            for field in sources
+        }
         given |= provide(target, Context(config, tokenizer))
         made = make(target, without(node, *source_fields(target)), where, **given)
         if templates := getattr(made, "templates", ()):

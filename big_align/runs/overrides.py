@@ -21,6 +21,7 @@ from big_align.components.signatures import (
     lookup,
     mend,
 )
+from big_align.data.loading.settings import LoaderSettings
 from big_align.errors import ConfigError, suggest
 from big_align.runs.defaults import find_table, source_fields
 
@@ -80,6 +81,8 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
     for path in given:
         if re.fullmatch(r"evaluators\.\w+|data\.mixture\.\w+", path):
             _make_node(config, path)  # a new one, which the flag itself fills
+        elif match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
+            _prepare_part(_make_node(config, match[1]), match[2])
     places = dict.fromkeys(path.rpartition(".")[0] for path in given)
     for place in sorted(places, key=lambda place: place.count(".")):
         table = find_table(place)
@@ -116,6 +119,14 @@ def _check_mixture(
             f"config.data.source is not used beside config.data.mixture, which has the parts "
             f"{', '.join(parts)}{first}"
         )
+
+
+def _prepare_part(part: ConfigDict, field: str) -> None:
+    """Makes a field of a part of a mixture one that it need not have from config.data."""
+    kinds = {name: choose_kind(x.hint) for name, x in list_settable(LoaderSettings).items()}
+    kinds |= {"classes": str, "weight": float}
+    if field in kinds and field not in part:
+        part[field] = config_dict.placeholder(kinds[field])
 
 
 def _make_node(config: ConfigDict, path: str) -> ConfigDict:
