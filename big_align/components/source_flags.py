@@ -6,16 +6,18 @@ import functools
 import inspect
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from big_align.components import tables
-from big_align.components.signatures import advise, lookup, make_named
+from big_align.components.signatures import advise, list_settable, lookup, make_named
 from big_align.data import files
 from big_align.data.examples import Source
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
 from big_align.errors import UserError
+from big_align.nodes import Node
 
 TEXT = "text"
 """As `--source_name`: text files with a caption a line, for tools that read captions alone."""
@@ -157,6 +159,17 @@ def _read_captions(source: Source, node: dict[str, Any], used: int | None) -> It
             f"no example of {node['name']} {next(v for k, v in node.items() if k != 'name')} has a "
             "caption" + (advise("--source", caption="COLUMN") if known else "")
         )
+
+
+def write_source_flags(node: Node) -> str:
+    """Writes the flags that name the source of a config node; `open_source` reads them."""
+    target = lookup(node.get("name"), tables.SOURCES, "--source_name")
+    settable = list_settable(target)
+    first, *others = settable
+    values = {k: node[k] for k in others if node.get(k) not in (None, settable[k].default)}
+    flags = [f"--source={node.get(first) or first.upper()}", f"--source_name={node['name']}"]
+    flags += [f"--source_argument={name}={value}" for name, value in values.items()]
+    return " ".join(map(shlex.quote, flags))
 
 
 def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:

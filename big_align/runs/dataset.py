@@ -19,6 +19,7 @@ from big_align.components.tables import SOURCES
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
 from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.loading.evaluation_loader import read_first_texts
 from big_align.data.loading.settings import SHARED
 from big_align.data.precomputed.shard_files import read_index
 from big_align.data.sources.split_source import SplitSource
@@ -172,6 +173,32 @@ def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, 
             f"{where} is what {place} holds out, which is nothing{advise(place, hold_out=0.05)}"
         )
     return place, fields
+
+
+def check_first(
+    config: Node, source: Source, node: Node, where: str, reads: Sequence[str]
+) -> None:
+    """Reads the first example whose texts can be read: it must have what an evaluator reads.
+
+    Args:
+      config: of the run.
+      source: of the evaluator.
+      node: that names it.
+      where: the place of that node.
+      reads: "caption", "label", or both.
+
+    Raises:
+      ConfigError: the example has none.
+    """
+    if not reads or (texts := read_first_texts(source)) is None:
+        return
+    name, captions, labels = texts
+    if node["name"] == HELD_OUT:
+        where = f"{find_held_out(config, node, where)[0]}.source"
+    for field, found in (("caption", captions), ("label", labels)):
+        if field in reads and not found:
+            example = advise(where, **{field: field.upper()})
+            raise ConfigError(f"{where} reads no {field}: {name} has none{example}")
 
 
 def all_classes(parts: dict[str, Part]) -> ClassList | None:

@@ -82,6 +82,8 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
         if re.fullmatch(r"evaluators\.\w+|data\.mixture\.\w+", path):
             _make_node(config, path)  # a new one, which the flag itself fills
         elif match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
+            if match[2] == "source":
+                _make_node(config, path)
             _prepare_part(_make_node(config, match[1]), match[2])
     places = dict.fromkeys(path.rpartition(".")[0] for path in given)
     for place in sorted(places, key=lambda place: place.count(".")):

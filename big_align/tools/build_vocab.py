@@ -40,16 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
     logging.set_verbosity(logging.INFO)
-    folder = os.path.dirname(os.path.abspath(options.output))
     try:
-        if not os.path.isdir(folder):
-            raise ValueError(f"--output: no folder {folder}")
+        os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
         read_captions, _ = open_captions(
             options.source, options.source_name, options.source_argument
         )
         counts = vocabulary.count_words(read_captions(), options.lowercase)
         pieces = vocabulary.learn_vocabulary(counts, options.size)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"build_vocab: {error}", file=sys.stderr)
         return 1
     vocabulary.write_vocabulary(pieces, options.output)
