@@ -52,9 +52,8 @@ def test_what_a_config_names_can_be_written_as_flags(pairs):
 @pytest.mark.slow
 def test_it_trains_and_every_number_is_of_the_pairs(tmp_path, pairs):
     flags = ("--config.total_steps=2", "--config.batch_size=16", "--config.data.hold_out=0.2")
-    config = own_config(
-        tmp_path, pairs, *flags, "--config.schedule.warmup_steps=0", argument="cores=2,classes=mnist"
-    )
+    flags += ("--config.schedule.warmup_steps=0",)
+    config = own_config(tmp_path, pairs, *flags, argument="cores=2,classes=mnist")
     made = [f"--source={pairs}", f"--output={tmp_path}/made/vocabulary.txt", "--size=500"]
     assert build_vocab.main(made) == 0
     check.check_config(config)
