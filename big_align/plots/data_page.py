@@ -21,14 +21,15 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 76rem; padding: 2.5rem 1.5rem 5rem; background: var(--paper);
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 3rem 0 .2rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; }
+h2 { font-size: 1.25rem; margin: 3rem 0 .2rem; }
 h3 { font-size: 1rem; margin: 2rem 0 .6rem; } p { margin: .2rem 0; }
 .soft, figcaption, th { color: var(--soft); } code { overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .7rem;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.8rem, 1fr)); gap: .7rem;
   margin: 1.2rem 0; }
 .tile, .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
-.tile { padding: .7rem .9rem; } .tile b { display: block; font-size: 1.45rem; font-weight: 600;
-  font-variant-numeric: tabular-nums; } .tile.warn b { color: var(--warn); }
+.tile { padding: .7rem .9rem; } .tile b { display: block; font-size: 1.4rem; font-weight: 600;
+  white-space: nowrap; font-variant-numeric: tabular-nums; } .tile.warn b { color: var(--warn); }
 .tile span { color: var(--soft); font-size: .85rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .9rem; }
 figure { margin: 0; } figure.chart { padding: .9rem 1rem; } svg { display: block; width: 100%; }
@@ -53,20 +54,21 @@ SPECIAL = {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|startoftext|>",
 BINS = 30
 
 
-def write_page(title: str, parts: Sequence[tuple[str, str, Report]]) -> str:
+def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]]) -> str:
     """Writes a page about the parts of some data.
 
     Args:
       title: of the page.
+      command: the flags that name the data.
       parts: the name of each part, what describes it, and what was found.
 
     Returns:
       HTML that needs no other file.
     """
-    body = [f"<h1>{html.escape(title)}</h1>"]
+    body = [f"<h1>{html.escape(title)}</h1><p class=soft><code>{html.escape(command)}</code></p>"]
     for name, description, report in parts:
-        body += [f"<h2>{html.escape(name)}</h2><p class=soft><code>{html.escape(description)}"]
-        body += ["</code></p>", *_write_part(report)]
+        body += [f"<h2>{html.escape(name)}</h2><p class=soft>{html.escape(description)}</p>"]
+        body += _write_part(report)
     return (
         '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width='
         f'device-width, initial-scale=1"><title>{html.escape(title)}</title><style>{STYLE}'
@@ -204,17 +206,19 @@ def _draw_histogram(
             f"width='{max(460 * width / edges[-1] - 1.5, 0.8):.1f}' height='{tall:.1f}'><title>"
             f"{low} to {low + width - 1}: {count:,}</title></rect>"
         )
+    step = next(n for p in range(9) for n in (10**p, 2 * 10**p, 5 * 10**p) if 6 * n >= edges[-1])
     ticks = "".join(
-        f"<text x='{x(value):.1f}' y=147 text-anchor=middle>{value:,.0f}</text>"
-        for value in np.linspace(0, edges[-1], 5).tolist()
+        f"<text x='{x(value):.1f}' y=147 text-anchor=middle>{value:,}</text>"
+        for value in range(0, int(edges[-1]) + 1, step)
     )
     line = ""
     if mark:
+        place = x(mark + (1 if note.startswith("cut") else 0))  # the last that is not cut has a bar
         side = "end" if mark > 0.6 * edges[-1] else "start"
         shift = -4 if side == "end" else 4
         line = (
-            f"<line class=mark x1='{x(mark):.1f}' x2='{x(mark):.1f}' y1=8 y2=130 /><text class=note"
-            f" x='{x(mark) + shift:.1f}' y=16 text-anchor={side}>{note} {mark}</text>"
+            f"<line class=mark x1='{place:.1f}' x2='{place:.1f}' y1=8 y2=130 /><text class=note"
+            f" x='{place + shift:.1f}' y=16 text-anchor={side}>{note} {mark}</text>"
         )
     return (
         f"<figure class='card chart'><figcaption>{html.escape(title)}</figcaption>"

@@ -72,7 +72,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
         source = dataset.open_source(part)
         fields = " ".join(f"{k}={v}" for k, v in part.source.items() if v not in (None, ""))
         held = part.loader.get("hold_out") or 0
-        fields += f"; without the {held:g} of it that are held out" if held else ""
+        fields += f"; without the {100 * held:g}% that are held out" if held else ""
         report = _inspect_part(config, part, source, tokenizer, options)
         found.append((name, f"{fields}; {part.loader['transform']}", report))
         print(f"{name}: {fields}")
@@ -80,9 +80,9 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
             print(f"  {number:>12}  {what}")
         for fault in report.faults:
             print(f"  {fault.count:>12,}  broken, as {fault.name}: {fault.reason}")
-    title = f"Data of {shlex.join([options.config, *overrides])}"
+    command = f"--config={shlex.join([options.config, *overrides])}"
     with open(options.output, "w", encoding="utf-8") as file:
-        file.write(data_page.write_page(title, found))
+        file.write(data_page.write_page("Training data", command, found))
     print(options.output)
 
 

@@ -269,9 +269,9 @@ def _read_chunks(
                 if isinstance(seen, _Seen):
                     intact.append(seen)
                     continue
-                kind = _name_kind(str(seen))
+                reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # Pillow names an object
                 name = source.name(*offsets.locate_one(number))
-                faults.setdefault(kind, Fault(0, name, str(seen))).count += 1
+                faults.setdefault(_name_kind(reason), Fault(0, name, reason)).count += 1
             yield intact
 
 
