@@ -75,7 +75,7 @@ def _fit_two_cores(config) -> str:
     )
     config.model.text.update(variant="mini", width=128, depth=1, mlp_dim=256)
     config.model.embedding_dim = 128
-    config.schedule.update(learning_rate=1e-3, warmup_steps=50)
+    config.schedule.update(learning_rate=1e-3, warmup_steps=10)
     config.evaluate_every = 250
     config.checkpoint.every = 250
     return "resize_small(72)|central_crop(64)"

@@ -88,5 +88,6 @@ def test_without_the_captions_an_image_needs_no_text(table):
 def test_every_tool_has_the_same_flags(tool):
     flags = ["--source=a", "--source_name=csv", "--source_argument=caption=title", "--output=o"]
     options = tool.parse_arguments([*flags, *(["--model=m"] if tool is embed else [])])
+    options = options[0] if isinstance(options, tuple) else options
     assert (options.source, options.source_name) == ("a", "csv")
     assert options.source_argument == ["caption=title"]

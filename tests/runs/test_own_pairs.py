@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from big_align.components.source_flags import open_source, write_source_flags
-from big_align.runs import build, check, train
+from big_align.runs import build, check, dataset, train
 from big_align.runs.command_line import load_config
 from big_align.tools import build_vocab
 from tests.data.samples import make_members, write_tar
@@ -39,6 +39,25 @@ def test_a_missing_vocabulary_is_told_with_the_command_that_makes_it(tmp_path, p
     assert tokenizer.vocab_size <= config.model.text.vocab_size
     text, mask = tokenizer(["number 17"])
     assert 1 not in text[mask]  # no unknown piece
+
+
+def test_a_vocabulary_is_that_of_all_parts_and_of_nothing_that_is_held_out(tmp_path, pairs):
+    """Both parts hold out the same images: keys say which."""
+    root = __file__.rpartition("/tests/")[0]
+    flags = [f"--config={root}/{OWN}", "--config.data.source={}", "--config.data.hold_out=0.5"]
+    for name, caption in (("long", "txt"), ("short", "json.captions")):
+        fields = f"weight=0.5 source.name=tar source.path={pairs} source.caption={caption}"
+        flags += [f"--config.data.mixture.{name}.{field}" for field in fields.split()]
+    config = load_config(flags[0].partition("=")[2], *flags[1:])
+    parts = dataset.read_parts(config).values()
+    sources = [dataset.open_source(part) for part in parts]
+    numbers = [{s.key(0, n) for n in range(int(s.shard_sizes[0]))} for s in sources]
+    assert numbers[0] == numbers[1] and 40 < len(numbers[0]) < 120
+    assert build_vocab.main([*flags, f"--output={tmp_path}/v.txt", "--size=400"]) == 0
+    learned = set((tmp_path / "v.txt").read_text().split())
+    whole = {str(number) for number in range(160)} & learned
+    seen = {str(int(key)) for key in numbers[0]} | set("0123456789")
+    assert "number" in learned and whole <= seen
 
 
 def test_what_a_config_names_can_be_written_as_flags(pairs):

@@ -16,6 +16,7 @@ from big_align.data.text.byte_pairs import (
     character_class,
     merge_pieces,
     read_merges,
+    spell_piece,
 )
 
 START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
