@@ -5,6 +5,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -13,6 +14,19 @@ class UserError(ValueError):
 
 class ConfigError(UserError):
     """A config that cannot be built."""
+
+
+class FieldError(UserError):
+    """A component cannot work as it is set; one or several of its fields would mend it.
+
+    Args:
+      message: what is wrong, without a stop at the end.
+      fields: what to set, or a word in capitals that stands for it, by field.
+    """
+
+    def __init__(self, message: str, **fields: Any):
+        super().__init__(f"{message}; set {', '.join(f'{k}={v}' for k, v in fields.items())}")
+        self.message, self.fields = message, fields
 
 
 class CheckpointMismatch(UserError):

@@ -41,6 +41,7 @@ SOURCES = {
     "folder": "big_align.data.sources.folder_source:FolderSource",
     "csv": "big_align.data.sources.csv_source:CsvSource",
     "npz": "big_align.data.sources.array_source:read_npz",
+    "held_out": "big_align.data.sources.split_source:held_out_source",
     "digits": "big_align.data.sources.digits:digits_source",
 }
 EVALUATORS = {

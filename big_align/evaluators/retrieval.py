@@ -72,6 +72,8 @@ class Retrieval:
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
     """
 
+    reads = ("caption",)
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Tells which verbs of an objective it calls."""

@@ -98,7 +98,7 @@ class TFRecordSource(RecordSource):
 
     def __init__(
         self,
-        path: str,
+        path: files.Paths,
         image: str = "image",
         caption: str | None = "caption",
         label: str | None = None,

@@ -34,7 +34,7 @@ class TarSource:
 
     def __init__(
         self,
-        path: str,
+        path: files.Paths,
         caption: str | None = "txt",
         label: str | None = None,
         index_dir: str | None = None,
@@ -69,6 +69,10 @@ class TarSource:
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train-00003.tar: 00000042`."""
         return f"{self.shard_name(shard)}: {self._indexes[shard].keys[index].decode()}"
+
+    def key(self, shard: int, index: int) -> str:
+        """Returns what the names of the members have in common."""
+        return self._indexes[shard].keys[index].decode("utf-8", "surrogateescape")
 
     def shard_name(self, shard: int) -> str:
         """Names a shard."""
