@@ -17,7 +17,7 @@ PRETRAINED = "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=
 NOT_RUN = {
     "trains for longer than two minutes on two cores": (
         "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
-        "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/pairs",
+        "python main.py --config=configs/own_pairs.py:cores=2 --workdir=workdirs/own_pairs",
         "python main.py --config=configs/mlcd_photographs.py",
         "python main.py --config=configs/lit_flickr8k.py",
         "python main.py --config=configs/idea_flickr8k.py",
@@ -27,6 +27,7 @@ NOT_RUN = {
         "python benchmarks/tags.py",
     ),
     "needs GPUs": (
+        "python main.py --config=configs/own_pairs.py --workdir=workdirs/pairs",
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",
     ),
@@ -58,12 +59,23 @@ MADE = {
     "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
     "workdirs/embeddings": "python -m big_align.tools.embed",
     "workdirs/clusters": "python -m big_align.tools.cluster",
+    "data/vocabulary.txt": "python -m big_align.tools.build_vocab --source='data/pairs-*.tar'",
+    "data/csv.txt": "python -m big_align.tools.build_vocab --source=data/captions.csv",
+    "data/tsv.txt": "python -m big_align.tools.build_vocab --source=data/captions.tsv",
+    "data/tfrecord.txt": "python -m big_align.tools.build_vocab --source='data/laion-*.tfrecord'",
+    "data/classes.txt": "python -m big_align.tools.build_vocab --config=configs/own_pairs.py",
+    "data/german.txt": "python -m big_align.tools.build_vocab"
+    ' --source="$BIG_ALIGN_DATA/flickr8k_multilingual',
     "exported": "python -m big_align.tools.convert --input=workdirs/flickr8k",
 }
 """Folders, and the beginning of the command that makes each."""
 
 STAND_INS = {
     "data/pairs-*.tar": "ln -s $BIG_ALIGN_DATA/twemoji/train-00000.tar data/pairs-00000.tar",
+    "data/captions.csv": "python -m tests.page_files csv",
+    "data/captions.tsv": "python -m tests.page_files tsv",
+    "data/laion-*.tfrecord": "python -m tests.page_files tfrecord",
+    "data/photos": "python -m tests.page_files classes",
     "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
     "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
     f" --workdir=workdirs/flickr8k {SHORT}=4",

@@ -126,12 +126,13 @@ def build_tokenizer(config: Node) -> Any:
 
 def _write_build_vocab(config: Node) -> str:
     """Writes the command that learns the vocabulary of a config from its training data."""
-    node = next(node for _, node in dataset.part_nodes(config).values())
+    nodes = [node for _, node in dataset.part_nodes(config).values()]
+    flags = "--config=..., with the flags of this run for config.data,"
+    if len(nodes) == 1 and not nodes[0].get("classes"):
+        flags = write_source_flags(nodes[0]["source"])
     size = (config["model"].get("text") or {}).get("vocab_size") or 30_000
-    return (
-        f"python -m big_align.tools.build_vocab {write_source_flags(node['source'])} "
-        f"--size={size} --output={shlex.quote(config['tokenizer']['vocabulary'])}"
-    )
+    output = shlex.quote(config["tokenizer"]["vocabulary"])
+    return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
 
 
 def build_train_loader(

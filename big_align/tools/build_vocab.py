@@ -6,15 +6,15 @@ For example:
   python -m big_align.tools.build_vocab --source=captions.txt --output=vocabulary.txt
   python -m big_align.tools.build_vocab --config=configs/own_pairs.py \
       --config.data.source.path='data/pairs-*.tar' --output=data/vocabulary.txt
-A text file has a caption a line. With --config the captions are those that it trains on, of all
-parts of a mixture; --config.FIELD=VALUE changes it as in main.py.
+A text file has a caption a line. With --config the texts are those that it trains on, captions
+and classes, of all parts of a mixture; --config.FIELD=VALUE changes it as in main.py.
 """
 
 import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from absl import logging
 
@@ -67,17 +67,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace, overrides: list[str]) -> Iterable[str]:
-    """Reads the captions of the source, or of what the config trains on."""
+def _read(options: argparse.Namespace, overrides: list[str]) -> Iterator[str]:
+    """Yields the captions of the source, or the texts that the config trains on."""
     if options.source:
         given = options.source, options.source_name, options.source_argument
-        return open_captions(*given)[0]()
+        yield from open_captions(*given)[0]()
+        return
+    from big_align.data.labels.prompts import choose_templates, fill_templates
     from big_align.runs import dataset
     from big_align.runs.command_line import load_config
 
-    parts = dataset.read_parts(load_config(options.config, *overrides)).values()
-    sources = (dataset.open_source(part) for part in parts if part.classes is None)
-    return itertools.chain.from_iterable(map(tag_counting.read_captions, sources))
+    for part in dataset.read_parts(load_config(options.config, *overrides)).values():
+        if part.classes is None:
+            yield from tag_counting.read_captions(dataset.open_source(part))
+            continue
+        phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
+        templates = choose_templates(part.classes, part.loader.get("templates"))
+        yield from itertools.chain.from_iterable(fill_templates(phrases, templates))
 
 
 if __name__ == "__main__":

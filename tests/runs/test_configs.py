@@ -35,6 +35,7 @@ ARGUMENTS = [
     "mlcd.py:stage=text",
     *(f"mlcd_imagenet.py:loss={loss}" for loss in ("mlc", "unicom")),
     "mlcd_imagenet.py:clusters=500",
+    *("own_pairs.py:cores=2", "own_pairs.py:classes=cifar10"),
     *(f"unicl_captions.py:labels={labels}" for labels in ("imagenet", "imagenet21k")),
     *(f"unicl_captions.py:captions={captions}" for captions in ("gcc3m", "gcc15m")),
     "unicl_captions.py:method=multitask",
