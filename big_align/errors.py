@@ -15,6 +15,23 @@ class ConfigError(UserError):
     """A config that cannot be built."""
 
 
+class FieldError(UserError):
+    """A component cannot work as it is set; one or several of its fields would mend it.
+
+    Args:
+      message: what is wrong, without a stop at the end.
+      fields: what to set, or a word in capitals that stands for it, by field.
+    """
+
+    def __init__(self, message: str, **fields: str):
+        self._message, self._fields = message, fields
+        super().__init__(f"{message}: set {', '.join(f'{k}={v}' for k, v in fields.items())}")
+
+    def explain(self, where: str) -> str:
+        """Returns the message with the command line that sets the fields of a node in a config."""
+        return f"{self._message}: {' '.join(f'--{where}.{k}={v}' for k, v in self._fields.items())}"
+
+
 class CheckpointMismatch(UserError):
     """The checkpoints of a workdir belong to another model or another order of examples."""
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from beartype.door import is_bearable
 from ml_collections import ConfigDict, config_dict
 
-from big_align.errors import ConfigError, suggest
+from big_align.errors import ConfigError, FieldError, suggest
 from big_align.nodes import GIVEN, Node
 
 
@@ -211,6 +211,8 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
         return target(**own, **groups, **given)
     except ConfigError:
         raise
+    except FieldError as error:
+        raise ConfigError(f"{where}: {error.explain(where)}") from error
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

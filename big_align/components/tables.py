@@ -40,6 +40,10 @@ SOURCES = {
     "tfds": "big_align.data.sources.record_source:TFDSSource",
     "folder": "big_align.data.sources.folder_source:FolderSource",
     "csv": "big_align.data.sources.csv_source:CsvSource",
+    "imagefolder": "big_align.data.sources.image_folder:read_image_folder",
+    "coco": "big_align.data.sources.coco_source:CocoSource",
+    "files": "big_align.data.sources.file_pairs:FilePairsSource",
+    "parquet": "big_align.data.sources.parquet_source:ParquetSource",
     "npz": "big_align.data.sources.array_source:read_npz",
     "digits": "big_align.data.sources.digits:digits_source",
 }

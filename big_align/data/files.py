@@ -5,10 +5,13 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
+
+Paths = str | Sequence[str]
+"""One path with patterns, or a list of paths."""
 
 OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 of a process
 
@@ -132,11 +135,12 @@ def files_of(path: str) -> Files:
         return TensorFlowFiles()
 
 
-def expand_paths(path: str) -> list[str]:
+def expand_paths(path: Paths) -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
     Args:
-      path: names or patterns parted by commas; `{00000..00005}` counts and `{a,b}` enumerates.
+      path: names or patterns parted by commas; `{00000..00005}` counts and `{a,b}` enumerates. Or
+        a list of them, in which commas are part of a name.
 
     Returns:
       The file names; those of one glob are sorted.
@@ -145,7 +149,8 @@ def expand_paths(path: str) -> list[str]:
       ValueError: a pattern matches no file.
     """
     names = []
-    for pattern in itertools.chain.from_iterable(map(_expand_braces, _split_commas(path))):
+    patterns = _split_commas(path) if isinstance(path, str) else map(str, path)
+    for pattern in itertools.chain.from_iterable(map(_expand_braces, patterns)):
         files = files_of(pattern)
         if re.search(r"[*?\[]", pattern):
             matches = sorted(files.glob(pattern))
@@ -154,6 +159,8 @@ def expand_paths(path: str) -> list[str]:
         if not matches:
             raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
         names += matches
+    if not names:
+        raise ValueError(f"the path {path!r} names no file")
     return list(dict.fromkeys(names))
 
 

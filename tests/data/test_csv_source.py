@@ -32,7 +32,7 @@ def test_rows_keep_their_order_and_what_they_say(folder):
         np.testing.assert_array_equal(loader.labels(), np.arange(20) % 7)
         assert loader.captions() == [[f"the number, {n}"] for n in range(20)]
     assert source.name(1, 2) == "train.csv, line 20"
-    assert CsvSource(path).read_text(1, 2) == ([], ())
+    assert CsvSource(path, caption="").read_text(1, 2) == ([], ())
 
 
 def test_names_are_numbered_in_sorted_order(folder):
@@ -65,10 +65,10 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "train.csv has no line after the names of the columns"),
-        ("image,label\n", "train.csv has no line after the names of the columns"),
-        ("file,label\nimages/0.png,1\n", "no column 'image'; its first line names file, label"),
-        ("image,class\nimages/0.png,1\n", "no column 'label'; its first line names image, class"),
+        ("", "train.csv is empty; its first line must name the columns"),
+        ("image,label\n", "train.csv has no row of an image"),
+        ("what,label\nimages/0.png,1\n", "usual name of images; it has 'what', 'label': set image="),
+        ("image,class\nimages/0.png,1\n", "train.csv has no column 'label'; it has 'image', 'class'"),
         ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),
         ("image,label\nimages/0.png,1\n ,2\n", "train.csv, line 3 names no image in the column"),
         ("image,label\n0.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
