@@ -67,8 +67,8 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
     [
         ("", "train.csv is empty; its first line must name the columns"),
         ("image,label\n", "train.csv has no row of an image"),
-        ("what,label\nimages/0.png,1\n", "usual name of images; it has 'what', 'label': set image="),
-        ("image,class\nimages/0.png,1\n", "train.csv has no column 'label'; it has 'image', 'class'"),
+        ("what,label\nimages/0.png,1\n", "of images; it has .what., .label.: set image=COLUMN"),
+        ("image,class\nimages/0.png,1\n", "no column .label.; it has .image., .class.: set label="),
         ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),
         ("image,label\nimages/0.png,1\n ,2\n", "train.csv, line 3 names no image in the column"),
         ("image,label\n0.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
