@@ -102,8 +102,10 @@ def choose_image(
     """
     found = choose("image", given, names, groups, where)
     if not found:
+        addresses = [name for name in names if name.lower() in FILES[1]]
+        hint = f". Those in {addresses[0]!r} img2dataset downloads" if addresses else ""
         raise FieldError(
-            f"{where} has no column with a usual name of images; it has {list_names(names)}",
+            f"{where} has no column with a usual name of images; it has {list_names(names)}{hint}",
             image="COLUMN",
         )
     return found

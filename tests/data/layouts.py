@@ -161,6 +161,17 @@ def parquet_of_structs(folder) -> dict:
     return dict(name="parquet", path=f"{folder}/x.parquet", caption="captions.en")
 
 
+def parquet_of_paths(folder) -> dict:
+    """As the library datasets writes a folder of images that it has loaded."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_images(folder)
+    images = [{"bytes": None, "path": f"{folder}/{name}.png"} for name in NAMES]
+    pq.write_table(pa.table({"image": images, "text": CAPTIONS}), folder / "x.parquet")
+    return dict(name="parquet", path=f"{folder}/x.parquet")
+
+
 def tfrecord(folder, written: bool = True) -> dict:
     """As img2dataset's."""
     import tensorflow as tf
@@ -200,6 +211,7 @@ LAYOUTS = [
     files,
     parquet,
     parquet_of_structs,
+    parquet_of_paths,
     tfrecord,
     tfrecord_of_lists,
 ]

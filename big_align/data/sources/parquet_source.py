@@ -28,7 +28,8 @@ class ParquetSource:
     Args:
       path: the files; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path;
         or a list of them.
-      image: the column of the encoded images, bytes or a struct with `bytes`; None finds it.
+      image: the column of the encoded images: bytes, or a struct of `bytes` and, where these are
+        missing, the `path` of a file; None finds it.
       caption: the column of a text or a list of texts, or a field of a struct, `captions.en`; None
         finds it, "" reads none.
       label: the column of the class number or numbers. None finds it where no captions are read; ""
@@ -59,20 +60,20 @@ class ParquetSource:
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)
         names = [*schema.names, *_list_fields(schema)]
         self._caption, self._label = columns.choose_texts(caption, label, names, where)
-        self._bytes = _find_bytes(schema, self._image, where)
-        found = columns.describe(image=self._bytes, caption=self._caption, label=self._label)
+        self._parts = _find_parts(schema, self._image, where)
+        found = columns.describe(image=self._image, caption=self._caption, label=self._label)
         logging.info("%s: %s", where, found)
         self.class_names = _class_names(schema, self._label)
         self._caption_lines = caption_lines
         indexes = shard_index.index_shards(
             paths,
-            lambda file, size: _index(file, self._bytes),
-            f"parquet {self._bytes}",
+            lambda file, size: _index(file, self._parts),
+            f"parquet {self._parts}",
             index_dir,
         )
         self._place_shards(paths, indexes)
         if not self.shard_sizes.sum():
-            raise UserError(f"no row of {path!r} has an image in the column {self._bytes!r}")
+            raise UserError(f"no row of {path!r} has an image in the column {self._image!r}")
         self._names = [os.path.basename(each) for each in paths]
         self._groups = RowGroups(paths, cache_megabytes * 2**20)
 
@@ -98,9 +99,11 @@ class ParquetSource:
         """Reads an example; raises BrokenExample."""
         captions, labels = self.read_text(shard, index)
         row, number = self._rows[shard][index].tolist()
-        image = self._groups.read(self._places[shard], (self._bytes,), row)[0]
+        image, *path = self._groups.read(self._places[shard], self._parts, row)
+        if image is None and path and path[0]:
+            image = _read_file(path[0])
         if not isinstance(image, bytes):
-            raise examples.BrokenExample(f"the column {self._bytes!r} holds no image")
+            raise examples.BrokenExample(f"the column {self._image!r} holds no image")
         return examples.Example(str(number), image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
@@ -145,17 +148,26 @@ def _list_fields(schema: pa.Schema) -> list[str]:
     return [f"{struct.name}.{field.name}" for struct in structs for field in struct.type]
 
 
-def _find_bytes(schema: pa.Schema, image: str, where: str) -> str:
-    """Returns the column of the encoded images, which may be the `bytes` of a struct."""
+def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:
+    """Returns the column of the encoded images, or the fields of a struct: `bytes` and `path`."""
     kind = schema.field(image).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        return f"{image}.bytes"
+        fields = [name for name in ("bytes", "path") if kind.get_field_index(name) >= 0]
+        return tuple(f"{image}.{name}" for name in fields)
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise UserError(
             f"{where}: the column {image!r} holds {kind}, not encoded images; a table that names "
             "files is read as CSV by the source csv, and one of addresses by img2dataset"
         )
-    return image
+    return (image,)
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        with files.files_of(path).open(path) as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
 
 
 def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
@@ -169,10 +181,10 @@ def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None
     return tuple(names) if names else None
 
 
-def _index(file: files.ReadableFile, column: str) -> shard_index.ShardIndex:
+def _index(file: files.ReadableFile, parts: tuple[str, ...]) -> shard_index.ShardIndex:
     """Lists the rows that have an image: their row group, their place in it and in the file.
 
-    The image column is looked at only where the statistics of a row group count missing ones.
+    The images are looked at only where the statistics of a row group count missing ones.
     """
     rows, first = [np.zeros((0, 3), np.uint32)], 0
     fault = ""
@@ -182,15 +194,15 @@ def _index(file: files.ReadableFile, column: str) -> shard_index.ShardIndex:
         for group in range(table.num_row_groups):
             described = table.metadata.row_group(group)
             there = np.arange(described.num_rows)
-            statistics = described.column(paths.index(column)).statistics
+            statistics = described.column(paths.index(parts[0])).statistics
             if statistics is None or not statistics.has_null_count or statistics.null_count:
-                read = table.read_row_group(group, columns=[column], use_threads=False)
-                values = read.flatten().column(0)
-                there = there[np.asarray(values.is_valid())]
+                read = table.read_row_group(group, columns=list(parts), use_threads=False)
+                held = [np.asarray(values.is_valid()) for values in read.flatten().columns]
+                there = there[np.any(held, axis=0)]
             rows.append(np.stack([np.full_like(there, group), there, first + there], axis=1))
             first += described.num_rows
     except (pa.ArrowException, OSError, ValueError) as error:
-        fault = f"it is no whole Parquet file with a column {column!r} ({error})"
+        fault = f"it is no whole Parquet file with a column {parts[0]!r} ({error})"
     found = np.concatenate(rows).astype(np.uint32)
     if not fault and len(found) < first:
         logging.info("%d of %d rows have no image", first - len(found), first)
