@@ -67,7 +67,7 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
     ("text", "message"),
     [
         ("", "train.csv is empty; its first line must name the columns"),
-        ("image,label\n", "train.csv has no row of an image"),
+        ("image,label\n", "train.csv has no line after the names of the columns"),
         ("what,label\nimages/0.png,1\n", "of images; it has .what., .label.: set image=COLUMN"),
         ("image,class\nimages/0.png,1\n", "no column .label.; it has .image., .class.: set label="),
         ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),

@@ -105,11 +105,14 @@ def _find_delimiter(path: str, text: str, wanted: tuple[str | None, ...]) -> str
 def _make_rows(
     path: str, lines: Iterator[tuple[int, list[str]]], column: str, slots: list[int | None]
 ) -> Iterator[Row]:
+    line = 0
     for line, cells in lines:
         image, label, caption = ("" if slot is None else cells[slot] for slot in slots)
         if not image.strip():
             raise UserError(f"{path}, line {line} names no image in the column {column!r}")
         yield Row(line, image.strip(), _split_labels(label), [caption])
+    if not line:
+        raise UserError(f"{path} has no line after the names of the columns")
 
 
 def _split_labels(cell: str) -> list[str]:
