@@ -5,6 +5,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -23,13 +24,9 @@ class FieldError(UserError):
       fields: what to set, or a word in capitals that stands for it, by field.
     """
 
-    def __init__(self, message: str, **fields: str):
-        self._message, self._fields = message, fields
-        super().__init__(f"{message}: set {', '.join(f'{k}={v}' for k, v in fields.items())}")
-
-    def explain(self, where: str) -> str:
-        """Returns the message with the command line that sets the fields of a node in a config."""
-        return f"{self._message}: {' '.join(f'--{where}.{k}={v}' for k, v in self._fields.items())}"
+    def __init__(self, message: str, **fields: Any):
+        super().__init__(f"{message}; set {', '.join(f'{k}={v}' for k, v in fields.items())}")
+        self.message, self.fields = message, fields
 
 
 class CheckpointMismatch(UserError):

@@ -212,7 +212,8 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     except ConfigError:
         raise
     except FieldError as error:
-        raise ConfigError(f"{where}: {error.explain(where)}") from error
+        fields = " ".join(f"--{where}.{name}={value}" for name, value in error.fields.items())
+        raise ConfigError(f"{where}: {error.message}; write {fields}") from error
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -70,7 +70,7 @@ def test_a_folder_of_classes_used_for_captions_says_what_to_set(tmp_path):
     source = FolderSource(str(tmp_path))
     with pytest.raises(UserError, match="2 classes, 'ant' the first.*unicl.*set classes=source"):
         SAMPLER.check(source)
-    with pytest.raises(ConfigError, match=r"config.data: .*: --config.data.classes=source$"):
+    with pytest.raises(ConfigError, match=r"config.data: .*--config.data.classes=source$"):
         make(lambda: SAMPLER.check(source), {}, "config.data")
     with pytest.raises(UserError, match="there is no metadata.jsonl or metadata.csv in the folder"):
         read_image_folder(str(tmp_path))

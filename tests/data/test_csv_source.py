@@ -68,8 +68,8 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
     [
         ("", "train.csv is empty; its first line must name the columns"),
         ("image,label\n", "train.csv has no line after the names of the columns"),
-        ("what,label\nimages/0.png,1\n", "of images; it has .what., .label.: set image=COLUMN"),
-        ("image,class\nimages/0.png,1\n", "no column .label.; it has .image., .class.: set label="),
+        ("what,label\nimages/0.png,1\n", "of images; it has .what., .label.; set image=COLUMN"),
+        ("image,class\nimages/0.png,1\n", "no column .label.; it has .image., .class.; set label="),
         ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),
         ("image,label\nimages/0.png,1\n ,2\n", "train.csv, line 3 names no image in the column"),
         ("image,label\n0.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
@@ -106,12 +106,12 @@ def test_an_empty_caption_or_a_missing_image_is_a_broken_example(folder):
 @pytest.mark.parametrize(
     ("header", "choice", "message"),
     [
-        ("what,title", {}, "usual name of images; it has 'what', 'title': set image=COLUMN"),
+        ("what,title", {}, "usual name of images; it has 'what', 'title'; set image=COLUMN"),
         ("image,path,title", {}, "'image' and 'path', and either may hold the image.*image=image"),
-        ("image,what", {}, "captions or labels; it has 'image', 'what'.*: set caption=COLUMN"),
-        ("image,title,Caption", {}, "'title' and 'Caption', and either.*: set caption=title"),
-        ("image,title", {"caption": "text"}, "no column 'text'; it has 'image', 'title': set capt"),
-        ("image|title", {}, "usual name of images; it has 'image|title': set image=COLUMN"),
+        ("image,what", {}, "captions or labels; it has 'image', 'what'.*set caption=COLUMN"),
+        ("image,title,Caption", {}, "'title' and 'Caption', and either.*set caption=title"),
+        ("image,title", {"caption": "text"}, "no column 'text'; it has 'image', 'title'; set capt"),
+        ("image|title", {}, "usual name of images; it has 'image|title'; set image=COLUMN"),
     ],
 )
 def test_an_ambiguous_or_unknown_header_names_its_columns(folder, header, choice, message):

@@ -127,7 +127,7 @@ def test_retrieval_of_classes_without_captions_is_refused_before_it_embeds():
     [
         (layouts.tar_of_lists, {"caption": "txt"}, "has an image and 'txt'; x.tar has the members"),
         (layouts.csv_of_rows, {"image": "img"}, r"'img'.*--config.data.source.image=COLUMN"),
-        (layouts.files, {"caption": "cap"}, "png.*txt: --config.data.source.caption=ENDING"),
+        (layouts.files, {"caption": "cap"}, "png.*txt.*--config.data.source.caption=ENDING"),
         (layouts.files, {"path": "/nowhere"}, "no file matches '/nowhere'"),
         (layouts.parquet, {"image": "txt"}, "'txt' holds string, not encoded images"),
         (layouts.parquet, {"caption": "title"}, "'title'.*--config.data.source.caption=COLUMN"),

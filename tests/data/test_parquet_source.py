@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import pickle
 
 import layouts
 import pyarrow as pa
@@ -57,6 +58,12 @@ def test_a_row_group_above_the_budget_is_read_all_the_same(tmp_path, caplog):
         for n in range(layouts.COUNT):
             assert groups.read(Place(0, n // 4), ("image",), n % 4) == [layouts.IMAGES[n]]
     assert len(groups.loads) == 6 and caplog.text.count("more than cache_megabytes") == 1
+
+
+def test_a_process_that_gets_row_groups_reads_its_own(tmp_path):
+    groups = RowGroups([write(tmp_path / "x.parquet")], 2**20)
+    first = groups.read(Place(0, 1), ("image", "caption"), 2)
+    assert pickle.loads(pickle.dumps(groups)).read(Place(0, 1), ("image", "caption"), 2) == first
 
 
 def test_text_is_read_without_images(tmp_path):

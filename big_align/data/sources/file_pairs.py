@@ -62,15 +62,17 @@ class FilePairsSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample where a file cannot be read."""
         captions, labels = self.read_text(shard, index)
-        name = self._name(shard, index)
-        stem = name.rpartition(".")[0]
-        return examples.Example(stem, self._read(shard, name), captions, labels)
+        image = self._read(shard, self._name(shard, index))
+        return examples.Example(self.key(shard, index), image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        stem = self._name(shard, index).rpartition(".")[0]
-        wanted = self._text_members.names
+        stem, wanted = self.key(shard, index), self._text_members.names
         return self._text_members.parse([self._read(shard, f"{stem}.{kind}") for kind in wanted])
+
+    def key(self, shard: int, index: int) -> str:
+        """Returns the name that the files of an example share."""
+        return self._name(shard, index).rpartition(".")[0]
 
     def name(self, shard: int, index: int) -> str:
         """Names an example by its image."""

@@ -35,7 +35,7 @@ class ParquetSource:
       label: the column of the class number or numbers. None finds it where no captions are read; ""
         reads none.
       caption_lines: whether each line of a text is a caption of its own.
-      cache_megabytes: of decoded row groups that are kept.
+      cache_megabytes: of decoded row groups that are kept, in each process that reads.
       index_dir: a folder that keeps for the next start which rows have images.
 
     Raises:
@@ -50,7 +50,7 @@ class ParquetSource:
         caption: str | None = None,
         label: str | None = None,
         caption_lines: bool = False,
-        cache_megabytes: int = 512,
+        cache_megabytes: int = 256,
         index_dir: str | None = None,
     ):
         if cache_megabytes < 1:
@@ -98,13 +98,13 @@ class ParquetSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
         captions, labels = self.read_text(shard, index)
-        row, number = self._rows[shard][index].tolist()
+        row = int(self._rows[shard][index, 0])
         image, *path = self._groups.read(self._places[shard], self._parts, row)
         if image is None and path and path[0]:
             image = _read_file(path[0])
         if not isinstance(image, bytes):
             raise examples.BrokenExample(f"the column {self._image!r} holds no image")
-        return examples.Example(str(number), image, captions, labels)
+        return examples.Example(self.key(shard, index), image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
@@ -119,6 +119,10 @@ class ParquetSource:
         if self._label and values[self._label] is not None:
             labels = examples.clean_labels(values[self._label])
         return captions, labels
+
+    def key(self, shard: int, index: int) -> str:
+        """Returns the file and the row."""
+        return self.name(shard, index)
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `00003.parquet: row 42`, counted from 0."""

@@ -36,6 +36,9 @@ class RowGroups:
         self._lock = threading.Lock()
         self._told = False
 
+    def __reduce__(self) -> tuple[type, tuple[list[str], int]]:
+        return type(self), (self._paths, self._budget)  # a process that gets it keeps its own
+
     def read(self, place: Place, names: tuple[str, ...], row: int) -> list[Any]:
         """Returns the values of columns in a row; raises BrokenExample where they cannot be read.
 
