@@ -4,6 +4,7 @@ Dimension letters used in every signature:
   b  examples of the global batch     h w  image height and width
   l  tokens of a text                 d    width of an embedding
   c  classes or channels              n    examples of a data set
+  p  clusters of an image             k    clusters in all, or texts of an image
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ Batch = Mapping[str, Array | np.ndarray]
   mask       bool [b]; False on padding
   tags       int32 [b t], the tags that stand in the texts of an example, ascending; -1 for none
   true_tags  int32 [b t2], where they are known all tags of the image, those of `tags` among them
-  clusters   int32 [b l], the clusters of an image, nearest first; -1 for none
+  clusters   int32 [b p], the clusters of an image, nearest first; -1 for none
   image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
              image may then be left out
 """

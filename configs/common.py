@@ -71,7 +71,7 @@ def parse_argument(arg: str, legal: Mapping[str, tuple[str, ...]]) -> dict[str, 
 
     Args:
       arg: what stands behind the colon of --config.
-      legal: the values of each name.
+      legal: the values of each name; none stand for any.
 
     Returns:
       The values that are given, by name.
@@ -81,8 +81,8 @@ def parse_argument(arg: str, legal: Mapping[str, tuple[str, ...]]) -> dict[str, 
     """
     given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
     for name, value in given.items():
-        if value not in legal.get(name, ()):
-            listed = "; ".join(f"{n}={'|'.join(v)}" for n, v in legal.items())
+        if name not in legal or not value or (legal[name] and value not in legal[name]):
+            listed = "; ".join(f"{n}={'|'.join(v) or n.upper()}" for n, v in legal.items())
             raise ValueError(f"{name}={value} is not one of {listed}")
     return given
 

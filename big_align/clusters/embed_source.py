@@ -1,8 +1,6 @@
 """Embeds the images of a source into a folder, shard by shard, and continues where it stopped."""
 
-import ast
 import hashlib
-import inspect
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +13,6 @@ from jaxtyping import Float
 from tqdm import tqdm
 
 from big_align import sharding
-from big_align.components import tables
-from big_align.components.signatures import lookup, make_named
-from big_align.components.tables import SOURCES
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
@@ -111,50 +106,6 @@ def _digest(flat: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
         digest.update(np.ascontiguousarray(flat[name]).data)
     return digest.hexdigest()[:16]
-
-
-def open_source(
-    name: str, path: str, arguments: Sequence[str] = (), captions: bool = False
-) -> tuple[Source, dict]:
-    """Opens a source by a name in `tables.SOURCES`; without captions unless they are asked for.
-
-    Args:
-      name: the kind of source.
-      path: its first argument: a path, or the name of a data set.
-      arguments: the others, each "NAME=VALUE".
-      captions: whether captions are asked for although no argument names them.
-
-    Returns:
-      The source, and the config node that makes it.
-
-    Raises:
-      UserError: a value does not fit, or there is nothing at the path.
-    """
-    target = lookup(name, tables.SOURCES, "--source_name")
-    parameters = inspect.signature(target).parameters
-    node: dict[str, Any] = {"name": name, next(iter(parameters)): path}
-    if "caption" in parameters and parameters["caption"].default and not captions:
-        node["caption"] = ""
-    node |= read_values(arguments, "--source_argument")
-    return make_named(SOURCES, node, "--source"), node
-
-
-def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:
-    """Reads texts "NAME=VALUE", where a value that reads as one of Python is that.
-
-    Raises:
-      UserError: a text has no "="; the message names the flag.
-    """
-    values: dict[str, Any] = {}
-    for argument in arguments:
-        field, equals, value = argument.partition("=")
-        if not equals:
-            raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
-        try:
-            values[field] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            values[field] = value
-    return values
 
 
 class KeyedShards:

@@ -8,9 +8,11 @@ import dataclasses
 import importlib
 import inspect
 import operator
+import shlex
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from beartype.door import is_bearable
@@ -23,15 +25,22 @@ from big_align.nodes import GIVEN, Node
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
     """Imports what a name in a table stands for; "module:attribute" names anything else.
 
+    Args:
+      name: to look up.
+      table: "module:attribute" by name.
+      where: the node's place in the config, or the flag of a tool, as in "--source_name".
+
     Raises:
       ConfigError: the name is not in the table, or there is nothing to import.
     """
     if isinstance(name, str) and ":" in name:
         return _import(name, where)
     if name not in table:
+        near = get_close_matches(str(name), table, 1) or sorted(table)
+        field = where if where.startswith("--") else f"{where}.name"
         raise ConfigError(
-            f"{where}.name = {name!r} is unknown{suggest(str(name), table)}; "
-            f"known: {', '.join(sorted(table))}"
+            f"{field} = {name!r} is unknown{suggest(str(name), table)}; "
+            f"known: {', '.join(sorted(table))}; write --{field.removeprefix('--')}={near[0]}"
         )
     return _import(table[name], where)
 
@@ -154,6 +163,7 @@ def check_arguments(
             raise ConfigError(
                 f"{where}.{name} is unknown{suggest(name, parameters)}; "
                 f"{target.__name__} takes: {', '.join(parameters)}"
+                f"{mend(where, name, value, parameters)}"
             )
         hint = parameters[name].hint
         if value is None and not parameters[name].required:
@@ -161,11 +171,54 @@ def check_arguments(
         arguments[name] = _fit(value, hint)
         if not is_bearable(arguments[name], hint):
             shown = getattr(hint, "__name__", None) if inspect.isclass(hint) else str(hint)
-            raise ConfigError(f"{where}.{name} = {value!r} is not of type {shown}")
+            example = advise(where, **{name: _example(name, parameters[name])})
+            raise ConfigError(f"{where}.{name} = {value!r} is not of type {shown}{example}")
     missing = sorted(k for k, x in parameters.items() if x.required and k not in arguments)
     if missing:
-        raise ConfigError(f"{where}.{missing[0]} is missing; {target.__name__} needs it")
+        example = advise(where, **{missing[0]: _example(missing[0], parameters[missing[0]])})
+        raise ConfigError(f"{where}.{missing[0]} is missing; {target.__name__} needs it{example}")
     return arguments
+
+
+def advise(where: str, **fields: Any) -> str:
+    """Returns "; write --config.FIELD=VALUE", with what sets fields on a command line.
+
+    Args:
+      where: the node's place in the config, or the flag of a tool, as in "--source", whose
+        component takes its fields from --source_argument.
+      fields: values by name.
+    """
+    if where.startswith("--"):
+        flags = [(f"{where}_argument={name}", value) for name, value in fields.items()]
+    else:
+        flags = [(f"--{where}.{name}", value) for name, value in fields.items()]
+    words = (f"{flag}={shlex.quote(str(value))}" for flag, value in flags)
+    return f"; write {' '.join(words)}" if flags else ""
+
+
+def mend(where: str, name: str, value: Any, known: Iterable[str]) -> str:
+    """Returns what a command line should set in place of an unknown field: the nearest, if any."""
+    near = get_close_matches(name, list(known), 1)
+    return advise(where, **{near[0]: value}) if near else f"; leave {where}.{name} out"
+
+
+def _example(name: str, parameter: Parameter) -> Any:
+    """Returns a value that a field can have: its default, or one of its type."""
+    if not parameter.required and parameter.default is not None:
+        return parameter.default
+    examples = {bool: True, int: 1, float: 0.5, str: name.upper(), tuple: "(1, 2)"}
+    kinds = list_kinds(parameter.hint)
+    return next((examples[kind] for kind in kinds if kind in examples), name.upper())
+
+
+def list_kinds(hint: Any) -> list[type]:
+    """Returns the types that a value may have, without None and what a container holds."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return list_kinds(hint.__origin__)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        kinds = [kind for one in typing.get_args(hint) for kind in list_kinds(one)]
+        return [kind for kind in kinds if kind is not types.NoneType]
+    return [typing.get_origin(hint) or hint]
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:
@@ -181,9 +234,13 @@ def fill_defaults(target: Any, node: ConfigDict) -> None:
         if isinstance(default, (bool, int, float, str, tuple)):
             node[name] = default
         elif default is None:
-            kinds = [k for k in typing.get_args(hint) if k is not types.NoneType]
-            kind = typing.get_origin(kinds[0]) or kinds[0] if kinds else object
-            node[name] = config_dict.placeholder(kind)
+            node[name] = config_dict.placeholder(choose_kind(hint))
+
+
+def choose_kind(hint: Any) -> type:
+    """Returns the type by which a command line reads a field: the first that it may have."""
+    kinds = list_kinds(hint)
+    return kinds[0] if kinds and kinds[0] is not Any else object
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:
@@ -212,8 +269,7 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     except ConfigError:
         raise
     except FieldError as error:
-        fields = " ".join(f"--{where}.{name}={value}" for name, value in error.fields.items())
-        raise ConfigError(f"{where}: {error.message}; write {fields}") from error
+        raise ConfigError(f"{where}: {error.message}{advise(where, **error.fields)}") from error
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -45,6 +45,7 @@ SOURCES = {
     "files": "big_align.data.sources.file_pairs:FilePairsSource",
     "parquet": "big_align.data.sources.parquet_source:ParquetSource",
     "npz": "big_align.data.sources.array_source:read_npz",
+    "held_out": "big_align.data.sources.split_source:held_out_source",
     "digits": "big_align.data.sources.digits:digits_source",
 }
 EVALUATORS = {

@@ -48,6 +48,9 @@ class Example:
 class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
+    A source whose examples have keys also offers `key(shard, index)`: the key without reading the
+    example, such as the path of its file. Data are held out by it (`sources/split_source.py`).
+
     Attributes:
       shard_sizes: int64 [shards], the number of examples of each shard.
       broken: int64 [shards], examples of each shard that were found broken while indexing and

@@ -25,6 +25,8 @@ class Classification:
       ValueError: a value is out of its range.
     """
 
+    reads = ("label",)
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Tells which verbs of an objective it calls."""

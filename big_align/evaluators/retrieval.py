@@ -81,6 +81,8 @@ class Retrieval:
       UserError: the source has no captions.
     """
 
+    reads = ("caption",)
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Tells which verbs of an objective it calls."""

@@ -44,6 +44,14 @@ def measure_accuracy(
     }
 
 
+def _find_classes(source: Source, names: tuple[str, ...] | str) -> ClassList:
+    if names != "source":
+        return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+    if source.class_names is None:
+        raise UserError("names = 'source', but the source has no names of its own: name a list")
+    return ClassList.from_names([name.replace("_", " ") for name in source.class_names])
+
+
 class ZeroShot:
     """Accuracy of naming the class of an image by the nearest class text.
 
@@ -52,7 +60,7 @@ class ZeroShot:
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       names: class names in the order of their labels, or a class list: one of the package
-        ("imagenet", "cifar10", ...) or a file.
+        ("imagenet", "cifar10", ...) or a file, or `source` for the names that the source has.
       templates: texts with {} where the name goes; None for those of the class list, or else
         "a photo of a {}.".
       with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) where the list
@@ -62,6 +70,8 @@ class ZeroShot:
     Raises:
       UserError: the class list cannot be read, or the source names other classes.
     """
+
+    reads = ("label",)
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -81,7 +91,7 @@ class ZeroShot:
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
-        classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+        classes = _find_classes(source, names)
         label_check.check_class_names(source, classes)
         self.names = classes.phrases(with_descriptions)
         self.templates = choose_templates(classes, templates)

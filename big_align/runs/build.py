@@ -1,7 +1,9 @@
 """The one place where names in a config become objects."""
 
 import dataclasses
+import os
 import random
+import shlex
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ from jaxtyping import Int
 
 from big_align import sharding
 from big_align.components.models import build_model
-from big_align.components.signatures import lookup, make, make_named, without
-from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS
+from big_align.components.signatures import advise, lookup, make, without
+from big_align.components.source_flags import write_source_flags
+from big_align.components.tables import EVALUATORS, OBJECTIVES, TOKENIZERS
 from big_align.data.images.image_ops import Transform
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -102,6 +105,12 @@ def build_tokenizer(config: Node) -> Any:
     """
     node = config["tokenizer"]
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
+    vocabulary = node.get("vocabulary") if node["name"] == "wordpiece" else None
+    if isinstance(vocabulary, str) and not os.path.isfile(vocabulary):
+        raise ConfigError(
+            f"config.tokenizer.vocabulary: there is no file {vocabulary}; this makes it of "
+            f"your captions: {_write_build_vocab(config)}"
+        )
     tokenizer = make(target, node, "config.tokenizer")
     text = build_model(config).text
     if text is None:
@@ -110,9 +119,19 @@ def build_tokenizer(config: Node) -> Any:
         if getattr(text, field) < need:
             raise ConfigError(
                 f"config.model.text.{field} = {getattr(text, field)} is less than the {need} of "
-                f"the tokenizer"
+                f"the tokenizer{advise('config.model.text', **{field: need})}"
             )
     return tokenizer
+
+
+def _write_build_vocab(config: Node) -> str:
+    """Writes the command that learns the vocabulary of a config from its training data."""
+    node = next(node for _, node in dataset.part_nodes(config).values())
+    size = (config["model"].get("text") or {}).get("vocab_size") or 30_000
+    return (
+        f"python -m big_align.tools.build_vocab {write_source_flags(node['source'])} "
+        f"--size={size} --output={shlex.quote(config['tokenizer']['vocabulary'])}"
+    )
 
 
 def build_train_loader(
@@ -163,7 +182,7 @@ def _build_rows(
 ) -> RowStream:
     """Builds the stream of a part and hands each of its own parts its settings."""
     dataset.check_texts(part, tokenizer)
-    source = make_named(SOURCES, part.source, f"{part.where}.source")
+    source = dataset.open_source(part)
     stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
     images = None
     if "image_embedding" not in part.precomputed:
@@ -195,7 +214,13 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], EVALUATORS, where)
         sources = [field for field in source_fields(target) if node.get(field)]
-        given = {field: make_named(SOURCES, node[field], f"{where}.{field}") for field in sources}
+        given = {
+            field: dataset.open_evaluated(config, node[field], f"{where}.{field}")
+            for field in sources
+        }
+        for field in sources:
+            reads = getattr(target, "reads", ())
+            dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
         given |= provide(target, Context(config, tokenizer))
         made = make(target, without(node, *source_fields(target)), where, **given)
         if templates := getattr(made, "templates", ()):

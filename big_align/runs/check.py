@@ -11,7 +11,7 @@ import numpy as np
 
 from big_align import sharding
 from big_align.components import tables
-from big_align.components.signatures import check_arguments, lookup, without
+from big_align.components.signatures import advise, check_arguments, lookup, without
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
@@ -120,9 +120,13 @@ def _check_data(config: Node) -> None:
     for where, node in dataset.part_nodes(config).values():
         _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "precomputed", "tags")
-        build.shape_of_image(
-            check_arguments(LoaderSettings, loader, where)["transform"], f"{where}.transform"
-        )
+        settings = check_arguments(LoaderSettings, loader, where)
+        build.shape_of_image(settings["transform"], f"{where}.transform")
+        if not 0 <= settings.get("hold_out", 0) < 1:
+            raise ConfigError(
+                f"{where}.hold_out = {settings['hold_out']} is not a fraction from 0 to below 1"
+                f"{advise(where, hold_out=0.05)}"
+            )
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
         for field, path in (node.get("precomputed") or {}).items():
@@ -141,15 +145,17 @@ def _check_data(config: Node) -> None:
         except ValueError as error:
             raise ConfigError(f"config.data.mixture: {error}") from error
     for name, node in config["evaluators"].items():
-        _check_evaluator(node, f"config.evaluators.{name}")
+        _check_evaluator(config, node, f"config.evaluators.{name}")
 
 
-def _check_evaluator(node: Node, where: str) -> None:
+def _check_evaluator(config: Node, node: Node, where: str) -> None:
     target = lookup(node.get("name"), tables.EVALUATORS, where)
     fields = source_fields(target)
     for field in fields:
         if node.get(field):
             _lookup_and_check(node[field], tables.SOURCES, f"{where}.{field}")
+            if node[field]["name"] == dataset.HELD_OUT:
+                dataset.find_held_out(config, node[field], f"{where}.{field}")
         elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
     arguments = check_arguments(target, without(node, *fields), where)

@@ -82,10 +82,17 @@ def _parse_argv(argv: list[str]) -> list[str]:
 
 def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) -> list[str]:
     """Parses flags; whatever is wrong becomes a ValueError of one line that names the flag."""
+    from big_align.runs.defaults import complete_config
+    from big_align.runs.overrides import ConfigParser
+
     try:
+        values["config"].parser = ConfigParser(argv)
         rest = values(argv)
         # A file that cannot be loaded is an object that raises on any access.
         getattr(config.value, "is_locked", None)
+        if isinstance(config.value, ConfigDict):
+            with config.value.unlocked():  # components that a flag sets as a whole
+                complete_config(config.value)
     except Exception as error:  # A config file is code: it may raise anything.
         raise ValueError(_describe(error, argv)) from error
     if rest[1:]:
@@ -109,6 +116,15 @@ def _describe(error: Exception, argv: list[str]) -> str:
         )
     if "Traceback" in text:  # ml_collections passes on what get_config raised with its traceback.
         return f"--config={given}: {text.splitlines()[-1]}"
+    if wrong := _find_cause(error):
+        return str(wrong)
     if isinstance(error, flags.Error):
         return " ".join(text.split())
     return f"--config={given}: {type(error).__name__}: {' '.join(text.split())}"
+
+
+def _find_cause(error: BaseException | None) -> UserError | None:
+    """Returns the error that absl has wrapped into its own, if it tells what is wrong."""
+    while error and not isinstance(error, UserError):
+        error = error.__cause__ or error.__context__
+    return error

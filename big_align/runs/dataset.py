@@ -14,16 +14,22 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.components.signatures import make, make_named
+from big_align.components.signatures import advise, make, make_named
 from big_align.components.tables import SOURCES
+from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
 from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.loading.evaluation_loader import read_first_texts
 from big_align.data.loading.settings import SHARED
 from big_align.data.precomputed.shard_files import read_index
+from big_align.data.sources.split_source import SplitSource
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import ConfigError, UserError
 from big_align.nodes import Node
+
+HELD_OUT = "held_out"
+"""As the name of a source: the examples that a part of the training data holds out."""
 
 OWN_NAMES = "source"
 """As `classes`: the names that a source has itself, such as those of its folders."""
@@ -91,7 +97,10 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
     nodes = {"data": ("config.data", data)}
     if mixture:
         if data.pop("source", None):
-            raise ConfigError("config.data.source is not used beside config.data.mixture: leave {}")
+            raise ConfigError(
+                "config.data.source is not used beside config.data.mixture; write "
+                "--config.data.source={} or --config.data.mixture={}"
+            )
         data.pop("weight", None)
         nodes = {}
         for name, part in sorted(mixture.items()):
@@ -109,6 +118,87 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
         if mixture and not isinstance(node.get("weight"), int | float):
             raise ConfigError(f"{where}.weight is missing; its fraction of every batch")
     return nodes
+
+
+def open_source(part: Part) -> Source:
+    """Opens the examples that a part is trained on, without those that it holds out.
+
+    Raises:
+      ConfigError: the source cannot be opened, or a field does not fit.
+    """
+    source = make_named(SOURCES, part.source, f"{part.where}.source")
+    hold_out = part.loader.get("hold_out")
+    if not hold_out:
+        return source
+    if part.precomputed:
+        raise ConfigError(
+            f"{part.where}.hold_out = {hold_out:g} is not used beside {part.where}.precomputed"
+            f".{min(part.precomputed)}, which is of all examples; write --{part.where}.hold_out=0"
+        )
+    return make(SplitSource, {}, part.where, source=source, fraction=hold_out, held_out=False)
+
+
+def open_evaluated(config: Node, node: Node, where: str) -> Source:
+    """Opens the source of an evaluator, which may be what a part of the training data holds out.
+
+    Raises:
+      ConfigError: the source cannot be opened, or there is no such part or it holds nothing out.
+    """
+    if node.get("name") != HELD_OUT:
+        return make_named(SOURCES, node, where)
+    place, part = find_held_out(config, node, where)
+    given = {
+        "source": make_named(SOURCES, part["source"], f"{place}.source"),
+        "hold_out": part["hold_out"],
+    }
+    return make_named(SOURCES, node, where, **given)
+
+
+def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, Any]]:
+    """Returns the place and the fields of the part of the data that a source `held_out` is of.
+
+    Raises:
+      ConfigError: there is no such part, or it holds nothing out.
+    """
+    nodes, part = part_nodes(config), node.get("part") or "data"
+    if part not in nodes:
+        known = sorted(nodes)
+        raise ConfigError(
+            f"{where}.part = {node.get('part')!r} is no part of config.data.mixture"
+            f"{advise(where, part=known[0])}, one of {', '.join(known)}"
+        )
+    place, fields = nodes[part]
+    if not fields.get("hold_out"):
+        raise ConfigError(
+            f"{where} is what {place} holds out, which is nothing{advise(place, hold_out=0.05)}"
+        )
+    return place, fields
+
+
+def check_first(
+    config: Node, source: Source, node: Node, where: str, reads: Sequence[str]
+) -> None:
+    """Reads the first example whose texts can be read: it must have what an evaluator reads.
+
+    Args:
+      config: of the run.
+      source: of the evaluator.
+      node: that names it.
+      where: the place of that node.
+      reads: "caption", "label", or both.
+
+    Raises:
+      ConfigError: the example has none.
+    """
+    if not reads or (texts := read_first_texts(source)) is None:
+        return
+    name, captions, labels = texts
+    if node["name"] == HELD_OUT:
+        where = f"{find_held_out(config, node, where)[0]}.source"
+    for field, found in (("caption", captions), ("label", labels)):
+        if field in reads and not found:
+            example = advise(where, **{field: field.upper()})
+            raise ConfigError(f"{where} reads no {field}: {name} has none{example}")
 
 
 def all_classes(parts: dict[str, Part]) -> ClassList | None:
@@ -199,6 +289,7 @@ def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
     return {
         "parts": {part.where: part.weight for part in parts.values()},
         "classes": f"{zlib.crc32(json.dumps(meaning).encode()):08x}",
+        "hold_out": {part.where: part.loader.get("hold_out") or 0.0 for part in parts.values()},
         "precomputed": {part.where: _fingerprint_precomputed(part) for part in parts.values()},
     }
 

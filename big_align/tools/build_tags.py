@@ -5,7 +5,7 @@ For example:
       --source_argument=caption=json.captions --names=oidv6-class-descriptions.csv \\
       --tokenizer=wordpiece --tokenizer_argument=vocabulary=vocabulary.txt \\
       --remove_top=50 --max_tags=1000 --output=tags.json
-  python -m big_align.tools.build_tags --source_name=text --source=captions.txt \\
+  python -m big_align.tools.build_tags --source=captions.txt \\
       --tokenizer=clip --tokenizer_argument=merges=bpe_simple_vocab_16e6.txt.gz --output=tags.json
 
 Without --names tags are the nouns of WordNet that the captions use, compound nouns among them.
@@ -14,17 +14,14 @@ tokenizer.
 """
 
 import argparse
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
 from typing import Any
 
-from big_align.components import tables
-from big_align.data import files
+from big_align.components import signatures, tables
+from big_align.components.source_flags import add_source_flags, open_captions, read_values
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags import tag_counting, tag_list
-from big_align.data.text import vocabulary
 from big_align.errors import UserError
 
 SHOWN = 20
@@ -37,18 +34,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--source", required=True, help="the path of the captions, or the name of a data set"
-    )
-    parser.add_argument(
-        "--source_name", default="tar",
-        help="its kind: text (a caption a line), or as in config.data.source: tar, folder, csv, "
-        "tfrecord, tfds, ... (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--source_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="another of its arguments, as caption=json.captions; may be repeated",
-    )  # fmt: skip
+    add_source_flags(parser)
     parser.add_argument(
         "--captions_used", type=int, help="captions of an example, the first ones (default: all)"
     )
@@ -95,7 +81,9 @@ def build_tags(options: argparse.Namespace) -> None:
     tokenizer = _make_tokenizer(options)
     dictionary = None if options.names else WordNet()
     names = tag_counting.read_names(options.names) if options.names else None
-    read_captions, node = _open_captions(options)
+    read_captions, node = open_captions(
+        options.source, options.source_name, options.source_argument, options.captions_used
+    )
     chosen = tag_counting.choose_tags(
         tag_counting.list_nouns(dictionary) if names is None else names,
         read_captions, options.min_count, options.remove_top, options.max_tags, dictionary,
@@ -126,29 +114,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _make_tokenizer(options: argparse.Namespace) -> Any:
-    from big_align.clusters import embed_source
-    from big_align.components import signatures
-
     target = signatures.lookup(options.tokenizer, tables.TOKENIZERS, "--tokenizer")
-    values = embed_source.read_values(options.tokenizer_argument, "--tokenizer_argument")
+    values = read_values(options.tokenizer_argument, "--tokenizer_argument")
     return signatures.make(target, values, "--tokenizer")
-
-
-def _open_captions(options: argparse.Namespace) -> tuple[Callable[[], Iterable[str]], dict]:
-    """Returns what reads the captions from the beginning, and where they are."""
-    if options.source_name == "text":
-        node = {"name": "text", "path": options.source}
-        try:
-            files.expand_paths(options.source)
-        except ValueError as error:
-            raise UserError(f"--source: {error}") from error
-        return functools.partial(vocabulary.read_lines, options.source), node
-    from big_align.clusters import embed_source
-
-    source, node = embed_source.open_source(
-        options.source_name, options.source, options.source_argument, captions=True
-    )
-    return functools.partial(tag_counting.read_captions, source, options.captions_used), node
 
 
 def _report(chosen: tag_counting.Chosen, path: str) -> None:

@@ -21,24 +21,15 @@ import sys
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
+    from big_align.components.source_flags import add_source_flags
+
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.embed",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="a workdir, folder or file of weights")
-    parser.add_argument(
-        "--source", required=True, help="the path of the source, or the name of its data set"
-    )
-    parser.add_argument(
-        "--source_name", default="tar",
-        help="its kind, as in config.data.source: tar, folder, csv, tfrecord, tfds, ... "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--source_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="another of its arguments, as split=train or caption=txt; may be repeated",
-    )  # fmt: skip
+    add_source_flags(parser)
     parser.add_argument("--transform", help="image operations (default: the model's own)")
     parser.add_argument(
         "--what", choices=("embedding", "features"), default="embedding",
@@ -84,14 +75,13 @@ def main(arguments: list[str] | None = None) -> int:
 def embed(options: argparse.Namespace) -> None:
     """Embeds, and says what was done."""
     from big_align.clusters import embed_source
+    from big_align.components.source_flags import open_source
     from big_align.distributed import processes
     from big_align.runs import workdir
 
     if options.distributed:
         processes.join_processes()
-    source, node = embed_source.open_source(
-        options.source_name, options.source, options.source_argument
-    )
+    source, node = open_source(options.source, options.source_name, options.source_argument)
     pretrained = workdir.load(options.model)
     encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size

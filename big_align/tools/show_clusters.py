@@ -26,7 +26,7 @@ import numpy as np
 from absl import logging
 from matplotlib.figure import Figure
 
-from big_align.clusters.embed_source import open_source
+from big_align.components.source_flags import add_source_flags, open_source
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
@@ -48,9 +48,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--output", required=True, help="the folder for the pictures")
-    add("--source", help="where the images are; this and the next two as for big_align.tools.embed")
-    add("--source_name", default="tar", help="(%(default)s)")
-    add("--source_argument", action="append", default=[], metavar="NAME=VALUE")
+    add_source_flags(parser, required=False)
     add("--clusters", help="a folder of big_align.tools.cluster")
     add("--embeddings", nargs="+", default=[], help="folders of big_align.tools.embed")
     add(
@@ -94,7 +92,7 @@ def draw(options: argparse.Namespace) -> dict[str, Figure]:
     """Draws what the options suffice for, by the names of the pictures."""
     source = None
     if options.source:
-        given = options.source_name, options.source, options.source_argument
+        given = options.source, options.source_name, options.source_argument
         source, _ = open_source(*given)
     clusters = ClusterFolder(options.clusters) if options.clusters else None
     if clusters and source and clusters.shards != list_shards(source):

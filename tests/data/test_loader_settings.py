@@ -25,7 +25,7 @@ def test_a_field_has_the_default_of_every_part_that_takes_it(field):
     assert found and found == [default] * len(found)
 
 
-def test_what_parts_of_a_mixture_share_are_settings_of_the_whole_batch():
+def test_settings_of_the_whole_batch_are_not_set_in_a_part():
     fields = {field.name for field in dataclasses.fields(LoaderSettings)}
     assert set(SHARED) <= fields
     of_batch = fields & set(inspect.signature(TrainLoader).parameters)

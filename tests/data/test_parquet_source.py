@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from big_align.data.examples import BrokenExample, WrongLabel
+from big_align.data.row_groups import Place, RowGroups
 from big_align.data.sources.parquet_source import ParquetSource
-from big_align.data.sources.row_groups import Place, RowGroups
 from big_align.errors import UserError
 
 

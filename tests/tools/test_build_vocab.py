@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from big_align.components.source_flags import open_captions
 from big_align.data.text import vocabulary
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from big_align.tools import build_vocab
@@ -39,8 +40,10 @@ def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_pa
 
 @pytest.mark.slow
 def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
-    captions = vocabulary.open_captions(f"{data_dir}/flickr8k/dev-*.tar", "json.captions")
-    kept = list(captions)
+    read, _ = open_captions(
+        f"{data_dir}/flickr8k/dev-*.tar", arguments=["caption=json.captions"]
+    )
+    kept = list(read())
     assert len(kept) == 5000
     pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000)
     assert 950 <= len(pieces) <= 1000
@@ -54,9 +57,10 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
     ("changed", "message"),
     [
         ({"source": "none-*.tar"}, "no file matches 'none-*.tar'"),
+        ({"source": "captions"}, "--source=captions does not tell what is there: give --source_"),
         ({"size": "5"}, "size is 5; it must be above the 5 special tokens"),
         ({"size": "20"}, "size is 20, and the captions have"),
-        ({"output": "/no/such/folder/v.txt"}, "no folder /no/such/folder"),
+        ({"output": f"{__file__}/v.txt"}, "test_build_vocab.py"),
         ({"source": "tfds:mnist"}, "does not read as tfds:NAME:SPLIT"),
     ],
 )

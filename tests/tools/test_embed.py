@@ -168,7 +168,7 @@ def test_a_dual_encoder_and_a_folder_of_classes(reference_dir, tmp_path, capsys)
     [
         ({"model": "nowhere"}, "nowhere: there is no such file or folder"),
         ({"source": "none-*.tar"}, "no file matches 'none-*.tar'"),
-        ({"source_name": "tars"}, "--source_name.name = 'tars' is unknown (did you mean 'tar'?)"),
+        ({"source_name": "tars"}, "--source_name = 'tars' is unknown (did you mean 'tar'?)"),
         ({"source_argument": "split"}, "does not read as NAME=VALUE"),
         ({"source_argument": "spilt=3"}, "--source.spilt is unknown"),
         ({"transform": "resize"}, "--transform: "),

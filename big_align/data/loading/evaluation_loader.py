@@ -145,3 +145,22 @@ class EvalLoader:
             except examples.BrokenExample as error:
                 self._tally.add(shard, index, error)
                 yield [], ()
+
+
+def read_first_texts(
+    source: examples.Source, tries: int = 100
+) -> tuple[str, list[str], tuple[int, ...]] | None:
+    """Returns name, captions and labels of the first example whose texts can be read.
+
+    Args:
+      source: the examples.
+      tries: examples that are looked at; None is returned where the texts of all are broken.
+    """
+    offsets = ShardOffsets(source.shard_sizes)
+    for number in range(min(tries, offsets.count)):
+        place = offsets.locate_one(number)
+        try:
+            return source.name(*place), *source.read_text(*place)
+        except examples.BrokenExample:
+            continue
+    return None

@@ -22,6 +22,8 @@ class LoaderSettings:
       templates: texts with one `{}` for the class; None takes those of the class list.
       describe_classes: fills templates with "NAME, DESCRIPTION".
       captions_used: how many of an example's captions exist for training; None for all.
+      hold_out: the fraction of the examples that is kept out of training, by a hash of their keys;
+        evaluators have it as the source `held_out`.
     """
 
     transform: str
@@ -35,3 +37,4 @@ class LoaderSettings:
     templates: tuple[str, ...] | None = None
     describe_classes: bool = False
     captions_used: int | None = None
+    hold_out: float = 0.0

@@ -59,6 +59,10 @@ class ArraySource:
         """Names an example, as in `array: 42`."""
         return f"{self._title}: {index}"
 
+    def key(self, shard: int, index: int) -> str:
+        """Returns the number of the example."""
+        return str(index)
+
     def shard_name(self, shard: int) -> str:
         """Names the only shard."""
         return self._title

@@ -79,6 +79,10 @@ class ListedSource:
             return self._path(number)
         return f"{self._title}, line {self._lines[number]}"
 
+    def key(self, shard: int, index: int) -> str:
+        """Returns the path of the image."""
+        return self._path(shard * SHARD_SIZE + index)
+
     def shard_name(self, shard: int) -> str:
         """Names a stretch of the list."""
         first = shard * SHARD_SIZE

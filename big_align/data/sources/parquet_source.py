@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from absl import logging
 
 from big_align.data import columns, examples, files
+from big_align.data.row_groups import Place, RowGroups
 from big_align.data.sources import shard_index
-from big_align.data.sources.row_groups import Place, RowGroups
 from big_align.errors import UserError
 
 

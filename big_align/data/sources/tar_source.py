@@ -74,6 +74,10 @@ class TarSource:
         """Names an example, as in `train-00003.tar: 00000042`."""
         return f"{self.shard_name(shard)}: {self._indexes[shard].keys[index].decode()}"
 
+    def key(self, shard: int, index: int) -> str:
+        """Returns what the names of the members have in common."""
+        return self._indexes[shard].keys[index].decode("utf-8", "surrogateescape")
+
     def shard_name(self, shard: int) -> str:
         """Names a shard."""
         return os.path.basename(self._paths[shard])

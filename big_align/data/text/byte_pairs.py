@@ -20,6 +20,15 @@ def byte_letters() -> dict[int, str]:
     return letters | {byte: chr(256 + number) for number, byte in enumerate(hidden)}
 
 
+def spell_piece(piece: str) -> str:
+    """Returns the text that a piece of letters of bytes stands for; a mark such as </w> stays."""
+    bytes_of = {letter: byte for byte, letter in byte_letters().items()}
+    word, mark = (piece[:-4], piece[-4:]) if piece.endswith("</w>") else (piece, "")
+    if not all(letter in bytes_of for letter in word):
+        return piece
+    return bytes(bytes_of[letter] for letter in word).decode("utf-8", "replace") + mark
+
+
 def merge_pieces(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Merges the pieces of a word, the pair of the lowest rank first, until none has a rank."""
     while len(pieces) > 1:

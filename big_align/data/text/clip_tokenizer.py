@@ -16,6 +16,7 @@ from big_align.data.text.byte_pairs import (
     character_class,
     merge_pieces,
     read_merges,
+    spell_piece,
 )
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
@@ -82,6 +83,11 @@ class ClipTokenizer:
             text[row, : len(ids)] = ids
             text_mask[row, : len(ids)] = True
         return text, text_mask
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the text of each id; </w> ends a word."""
+        pieces = list(self._ids)
+        return [spell_piece(pieces[id]) for id in ids]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         """Merges the bytes of a word, the pair of the lowest rank first."""

@@ -16,6 +16,7 @@ from big_align.data.text.byte_pairs import (
     character_class,
     merge_pieces,
     read_merges,
+    spell_piece,
 )
 
 START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
@@ -81,6 +82,11 @@ class RobertaTokenizer:
             text[row, : len(ids)] = ids
             text_mask[row, : len(ids)] = True
         return text, text_mask
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the text of each id."""
+        pieces = {id: piece for piece, id in self._ids.items()}
+        return [spell_piece(pieces[id]) for id in ids]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         pieces = merge_pieces([self._letters[byte] for byte in word.encode("utf-8")], self._ranks)

@@ -2,7 +2,8 @@
 
 Each is safe to call from threads and has `vocab_size`, `length` and `fingerprint`, a hash of
 everything that decides its ids: a model is evaluated with the tokenizer that trained it. Those that
-do not know every word have `unknown_id`, which stands for what they do not know.
+do not know every word have `unknown_id`, which stands for what they do not know. `pieces` tells a
+reader what ids stand for.
 """
 
 import hashlib
@@ -72,6 +73,11 @@ class WordTokenizer:
         self.fingerprint = _fingerprint("words", words, length)
         self._ids = {word.lower(): number for number, word in enumerate(words, start=3)}
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the word of each id."""
+        words = [*SPECIAL_TOKENS[:3], *self._ids]
+        return [words[id] for id in ids]
+
     def __call__(
         self, texts: Sequence[str]
     ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
@@ -120,6 +126,11 @@ class ClassNameTokenizer:
         self.length = length
         self.vocab_size = len(known)
         self.fingerprint = _fingerprint("class_names", phrases)
+        self._phrases = phrases
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the class of each id."""
+        return [self._phrases[id] for id in ids]
 
     def __call__(
         self, texts: Sequence[str]
@@ -191,6 +202,11 @@ class WordPieceTokenizer:
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
         self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+        self._pieces = pieces
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the piece of each id."""
+        return [self._pieces[id] for id in ids]
 
     def __call__(
         self, texts: Sequence[str]

@@ -4,46 +4,14 @@ import collections
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import numpy as np
 from absl import logging
 
-from big_align.data import examples, files, tensorflow_on_cpu
-from big_align.data.sources import record_source, tar_source
+from big_align.data import files, tensorflow_on_cpu
 from big_align.data.text import tokenizers
 
 BATCH = 4096  # captions split into words by one call
 LOG_EVERY = 1_000_000
-
-
-def open_captions(
-    source: str, caption: str | None = None, data_dir: str | None = None
-) -> Iterator[str]:
-    """Yields every caption of a source; broken examples are counted in the log and left out.
-
-    Args:
-      source: paths of tar, TFRecord or text files (one caption a line), told apart by whether
-        their names hold `.tar` or `tfrecord`; or `tfds:NAME:SPLIT`.
-      caption: the member or feature that holds the text; None is `txt` in tar files and `caption`
-        elsewhere.
-      data_dir: where the TFDS data set is.
-
-    Raises:
-      ValueError: nothing is found.
-    """
-    if source.startswith("tfds:"):
-        name, _, split = source.removeprefix("tfds:").rpartition(":")
-        if not name:
-            raise ValueError(f"source {source!r} does not read as tfds:NAME:SPLIT")
-        opened: Any = record_source.TFDSSource(name, split, data_dir, caption=caption or "caption")
-    elif ".tar" in source:
-        opened = tar_source.TarSource(source, caption=caption or "txt")
-    elif "tfrecord" in source:
-        opened = record_source.TFRecordSource(source, caption=caption or "caption")
-    else:
-        return read_lines(source)
-    return _read_captions(opened)
 
 
 def count_words(captions: Iterable[str], lowercase: bool = True) -> collections.Counter:
@@ -127,18 +95,3 @@ def read_lines(paths: str) -> Iterator[str]:
         with files.files_of(path).open(path) as file:
             data = file.read()
         yield from filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))
-
-
-def _read_captions(source: Any) -> Iterator[str]:
-    broken = 0
-    for shard, size in enumerate(source.shard_sizes.tolist()):
-        for index in range(size):
-            try:
-                yield from source.read_text(shard, index)[0]
-            except examples.BrokenExample as error:
-                broken += 1
-                if broken == 1:
-                    logging.warning("left out %s: %s", source.name(shard, index), error)
-    broken += int(np.sum(source.broken))
-    if broken:
-        logging.warning("%d broken examples were left out", broken)

@@ -1,0 +1,190 @@
+"""The flags by which every tool is told where examples are: --source, --source_name and others."""
+
+import argparse
+import ast
+import functools
+import inspect
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from big_align.components import tables
+from big_align.components.signatures import advise, list_settable, lookup, make_named
+from big_align.data import files
+from big_align.data.examples import Source
+from big_align.data.tags import tag_counting
+from big_align.data.text import vocabulary
+from big_align.errors import UserError
+from big_align.nodes import Node
+
+TEXT = "text"
+"""As `--source_name`: text files with a caption a line, for tools that read captions alone."""
+
+ENDINGS = {
+    r"\.tar": "tar",
+    r"\.[ct]sv": "csv",
+    r"\.parquet": "parquet",
+    r"\.tfrec(ord)?s?(-\S*)?": "tfrecord",
+    r"\.npz": "npz",
+    r"\.txt": TEXT,
+}
+"""How paths end, and what is there then; a path that ends otherwise needs --source_name."""
+LISTS = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+
+
+def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Adds --source, --source_name and --source_argument to a command line.
+
+    Args:
+      parser: of the tool.
+      required: whether there must be a source.
+    """
+    parser.add_argument(
+        "--source", required=required,
+        help="where the examples are: shards, a table, a folder; globs, braces and comma lists, "
+        "local or remote; or tfds:NAME:SPLIT",
+    )  # fmt: skip
+    parser.add_argument(
+        "--source_name",
+        help="its kind, as in config.data.source.name: tar, csv, folder, tfrecord, tfds, ... "
+        "(default: as the path tells)",
+    )
+    parser.add_argument(
+        "--source_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="another of its fields, as caption=json.captions or split=train; may be repeated",
+    )  # fmt: skip
+
+
+def recognize_source(path: str) -> str:
+    """Tells the kind of a source by its path.
+
+    Raises:
+      UserError: the path does not tell; the message says what would.
+    """
+    if path.startswith("tfds:"):
+        return "tfds"
+    for ending, name in ENDINGS.items():
+        if re.search(f"{ending}$", path, re.IGNORECASE) and name in (*tables.SOURCES, TEXT):
+            return name
+    if os.path.isdir(path):
+        return _recognize_folder(path)
+    raise UserError(
+        f"--source={path} does not tell what is there: give --source_name, one of "
+        f"{', '.join(sorted(tables.SOURCES))}"
+    )
+
+
+def _recognize_folder(path: str) -> str:
+    """Tells a folder with a list of its files from one with a folder for each class."""
+    names = os.listdir(path)
+    if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
+        return "imagefolder"
+    for ending, name in ENDINGS.items():
+        if found := next((n for n in sorted(names) if re.search(f"{ending}$", n)), None):
+            shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
+            raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'")
+    return "folder"
+
+
+def open_source(
+    path: str, name: str | None = None, arguments: Sequence[str] = (), captions: bool = False
+) -> tuple[Source, dict[str, Any]]:
+    """Opens a source by the values of the flags; without captions unless they are asked for.
+
+    Args:
+      path: its first field: a path, or the name of a data set.
+      name: the kind of source; None tells it from the path.
+      arguments: the other fields, each "NAME=VALUE".
+      captions: whether captions are asked for although no argument names them.
+
+    Returns:
+      The source, and the config node that makes it.
+
+    Raises:
+      UserError: a value does not fit, or there is nothing at the path.
+    """
+    name = name or recognize_source(path)
+    target = lookup(name, tables.SOURCES, "--source_name")
+    parameters = inspect.signature(target).parameters
+    node: dict[str, Any] = {"name": name, next(iter(parameters)): path}
+    if path.startswith("tfds:"):
+        node["dataset"], _, node["split"] = path.removeprefix("tfds:").rpartition(":")
+        if not node["dataset"]:
+            raise UserError(f"--source={path} does not read as tfds:NAME:SPLIT")
+    if "caption" in parameters and not captions:
+        node["caption"] = ""
+    node |= read_values(arguments, "--source_argument")
+    return make_named(tables.SOURCES, node, "--source"), node
+
+
+def open_captions(
+    path: str, name: str | None = None, arguments: Sequence[str] = (), used: int | None = None
+) -> tuple[Callable[[], Iterable[str]], dict[str, Any]]:
+    """Opens the captions of a source, or of text files, by the values of the flags.
+
+    Args:
+      path: as for `open_source`.
+      name: as for `open_source`, or `TEXT`.
+      arguments: as for `open_source`.
+      used: captions of an example, the first ones; None for all.
+
+    Returns:
+      What reads the captions from the beginning, and the config node of the source. Reading raises
+      UserError where there are no captions at all.
+
+    Raises:
+      UserError: a value does not fit, or there is nothing at the path.
+    """
+    if (name or recognize_source(path)) == TEXT:
+        try:
+            files.expand_paths(path)
+        except ValueError as error:
+            raise UserError(f"--source: {error}") from error
+        return functools.partial(vocabulary.read_lines, path), {"name": TEXT, "path": path}
+    source, node = open_source(path, name, arguments, captions=True)
+    return functools.partial(_read_captions, source, node, used), node
+
+
+def _read_captions(source: Source, node: dict[str, Any], used: int | None) -> Iterator[str]:
+    count = 0
+    for caption in tag_counting.read_captions(source, used):
+        count += 1
+        yield caption
+    if not count:
+        target = lookup(node["name"], tables.SOURCES, "--source_name")
+        known = "caption" in inspect.signature(target).parameters
+        raise UserError(
+            f"no example of {node['name']} {next(v for k, v in node.items() if k != 'name')} has a "
+            "caption" + (advise("--source", caption="COLUMN") if known else "")
+        )
+
+
+def write_source_flags(node: Node) -> str:
+    """Writes the flags that name the source of a config node; `open_source` reads them."""
+    target = lookup(node.get("name"), tables.SOURCES, "--source_name")
+    settable = list_settable(target)
+    first, *others = settable
+    values = {k: node[k] for k in others if node.get(k) not in (None, settable[k].default)}
+    flags = [f"--source={node.get(first) or first.upper()}", f"--source_name={node['name']}"]
+    flags += [f"--source_argument={name}={value}" for name, value in values.items()]
+    return " ".join(map(shlex.quote, flags))
+
+
+def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:
+    """Reads texts "NAME=VALUE", where a value that reads as one of Python is that.
+
+    Raises:
+      UserError: a text has no "="; the message names the flag.
+    """
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        field, equals, value = argument.partition("=")
+        if not equals:
+            raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
+        try:
+            values[field] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            values[field] = value
+    return values

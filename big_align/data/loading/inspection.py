@@ -1,0 +1,299 @@
+"""What is in a source, seen as the loader sees it: counts, faults, sizes, texts and duplicates."""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from tqdm import tqdm
+
+from big_align.data import examples
+from big_align.data.images.image_ops import Transform, open_view
+from big_align.data.loading.parallel import count_cores
+from big_align.data.randomness import PositionRandom
+from big_align.data.shard_offsets import ShardOffsets
+
+CHUNK = 256  # examples that are read before their texts are made tokens
+LONGEST = 512  # tokens up to which texts are counted
+SHOWN = 5  # groups of duplicates, and captions of a picture
+
+
+@dataclasses.dataclass
+class Picture:
+    """An example as a model sees it.
+
+    Attributes:
+      name: of the example.
+      pixels: after the transform.
+      size: width and height before it.
+      texts: the tokens of each text, all of them.
+      labels: its classes.
+    """
+
+    name: str
+    pixels: UInt8[np.ndarray, "h w 3"]
+    size: tuple[int, int]
+    texts: list[list[str]]
+    labels: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Fault:
+    """A kind of broken examples: how many there are, and the first of them with its reason."""
+
+    count: int
+    name: str
+    reason: str
+
+
+@dataclasses.dataclass
+class Duplicates:
+    """What stands more than once.
+
+    Attributes:
+      count: of those beyond the first of each.
+      total: of all.
+      groups: for the largest groups, how many are the same, what they are, and their names.
+    """
+
+    count: int
+    total: int
+    groups: list[tuple[int, str, list[str]]]
+
+
+@dataclasses.dataclass
+class Report:
+    """What was found in a source.
+
+    Attributes:
+      examples: of the source, in all shards.
+      shards: how many there are.
+      lost: examples that lack a part, as its index tells.
+      read: how many were looked at.
+      faults: kinds of broken examples, the most frequent first.
+      sizes: width and height of each intact image.
+      captions: how many captions each intact example has.
+      tokens: of each caption, up to `LONGEST`.
+      length: tokens that a model sees of a text at most; 0 where there are no tokens.
+      unknown: tokens that stand for what the tokenizer does not know.
+      labels: how many examples each class has.
+      images_twice: images with the same bytes.
+      captions_twice: the same captions, of different examples.
+      pictures: some examples.
+    """
+
+    examples: int
+    shards: int
+    lost: int
+    read: int
+    faults: list[Fault]
+    sizes: Int[np.ndarray, "n 2"]
+    captions: Int[np.ndarray, " n"]
+    tokens: Int[np.ndarray, " m"]
+    length: int
+    unknown: int
+    labels: Counter
+    images_twice: Duplicates
+    captions_twice: Duplicates
+    pictures: list[Picture]
+
+    @property
+    def cut(self) -> int:
+        """Captions that are longer than a model sees."""
+        return int((self.tokens > self.length).sum()) if self.length else 0
+
+
+@dataclasses.dataclass
+class Texts:
+    """How the texts of examples become tokens.
+
+    Attributes:
+      length: tokens of a text at most, as the model sees them.
+      tokenizer: the one of the model, but for its length, which is `LONGEST`.
+      texts_of: makes the texts that a model may see of captions and classes.
+    """
+
+    length: int
+    tokenizer: Any
+    texts_of: Callable[[list[str], tuple[int, ...]], list[str]]
+
+
+@dataclasses.dataclass
+class _Seen:
+    number: int
+    captions: list[str]
+    labels: tuple[int, ...]
+    size: tuple[int, int]
+    digest: int
+    pixels: UInt8[np.ndarray, "h w 3"]
+
+
+def inspect_source(
+    source: examples.Source,
+    transform: str,
+    texts: Texts | None,
+    most: int | None = None,
+    pictures: int = 24,
+    seed: int = 0,
+) -> Report:
+    """Looks at the examples of a source, or at some of them drawn at random.
+
+    Args:
+      source: the examples.
+      transform: image operations, as of the training.
+      texts: how they become tokens; None where none are read.
+      most: how many examples are looked at; None for all.
+      pictures: how many of these are kept.
+      seed: of all that is drawn.
+    """
+    offsets, random = ShardOffsets(source.shard_sizes), np.random.default_rng(seed)
+    numbers = np.arange(offsets.count)
+    if most is not None and most < offsets.count:
+        numbers = np.sort(random.choice(offsets.count, most, replace=False))
+    shown = set(random.permutation(numbers)[: 2 * pictures].tolist())  # some may be broken
+    faults: dict[str, Fault] = {}
+    kept: list[Picture] = []
+    sizes, counts, tokens, unknown, labels = [], [], [], 0, Counter()
+    images, captions = _Hashes(), _Hashes()
+    for chunk in _read_chunks(source, offsets, Transform(transform), numbers, faults, seed):
+        visible = [texts.texts_of(s.captions, s.labels) if texts else [] for s in chunk]
+        pieces, strange = _tokenize(texts, visible)
+        unknown += strange
+        for seen, text_tokens in zip(chunk, pieces, strict=True):
+            sizes.append(seen.size)
+            counts.append(len(seen.captions))
+            tokens += map(len, text_tokens)
+            labels.update(seen.labels)
+            images.add(seen.number, seen.digest)
+            for caption in dict.fromkeys(seen.captions):
+                captions.add(seen.number, _digest(caption.encode("utf-8", "surrogatepass")))
+            if seen.number in shown and len(kept) < pictures:
+                name = source.name(*offsets.locate_one(seen.number))
+                some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
+                kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
+    name_of = lambda number: source.name(*offsets.locate_one(number))  # noqa: E731
+    text_of = lambda number: source.read_text(*offsets.locate_one(number))[0]  # noqa: E731
+    return Report(
+        examples=offsets.count,
+        shards=len(source.shard_sizes),
+        lost=int(source.broken.sum()),
+        read=len(numbers),
+        faults=sorted(faults.values(), key=lambda fault: -fault.count),
+        sizes=np.array(sizes, np.int64).reshape(-1, 2),
+        captions=np.array(counts, np.int64),
+        tokens=np.array(tokens, np.int64),
+        length=texts.length if texts else 0,
+        unknown=unknown,
+        labels=labels,
+        images_twice=images.find(name_of, lambda number, digest: ""),
+        captions_twice=captions.find(name_of, lambda n, digest: _find_text(text_of(n), digest)),
+        pictures=kept,
+    )
+
+
+class _Hashes:
+    """Hashes of what examples have, sixteen bytes each."""
+
+    def __init__(self):
+        self._rows: list[tuple[int, int]] = []
+        self._done: list[np.ndarray] = []
+
+    def add(self, number: int, digest: int) -> None:
+        self._rows.append((number, digest))
+        if len(self._rows) == 2**16:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._done.append(np.array(self._rows, np.uint64).reshape(-1, 2))
+        self._rows = []
+
+    def find(
+        self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]
+    ) -> Duplicates:
+        """Groups what is equal."""
+        self._pack()
+        rows = np.concatenate(self._done)
+        digests, counts = np.unique(rows[:, 1], return_counts=True)
+        largest = [n for n in np.argsort(-counts, kind="stable")[:SHOWN].tolist() if counts[n] > 1]
+        groups = []
+        for n in largest:
+            numbers = rows[rows[:, 1] == digests[n], 0].astype(np.int64).tolist()
+            names = [name_of(number) for number in numbers[:SHOWN]]
+            groups.append((int(counts[n]), text_of(numbers[0], int(digests[n])), names))
+        return Duplicates(len(rows) - len(digests), len(rows), groups)
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+def _find_text(captions: Sequence[str], digest: int) -> str:
+    return next(c for c in captions if _digest(c.encode("utf-8", "surrogatepass")) == digest)
+
+
+def _read_chunks(
+    source: examples.Source,
+    offsets: ShardOffsets,
+    transform: Transform,
+    numbers: Int[np.ndarray, " n"],
+    faults: dict[str, Fault],
+    seed: int,
+) -> Iterator[list[_Seen]]:
+    """Yields the intact examples, decoded, in threads; counts the others."""
+
+    def read(number: int) -> _Seen | examples.BrokenExample:
+        try:
+            example = source.read(*offsets.locate_one(number))
+            image = example.image
+            view = open_view(image)
+            pixels = transform(image, PositionRandom(seed, number))
+        except examples.BrokenExample as error:
+            return error
+        data = image.tobytes() if isinstance(image, np.ndarray) else bytes(image)
+        size = view.width, view.height
+        return _Seen(number, example.captions, example.labels, size, _digest(data), pixels)
+
+    with (
+        concurrent.futures.ThreadPoolExecutor(count_cores()) as pool,
+        tqdm(total=len(numbers), unit=" examples", dynamic_ncols=True) as bar,
+    ):
+        for start in range(0, len(numbers), CHUNK):
+            some, intact = numbers[start : start + CHUNK].tolist(), []
+            for number, seen in zip(some, pool.map(read, some), strict=True):
+                bar.update()
+                if isinstance(seen, _Seen):
+                    intact.append(seen)
+                    continue
+                reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # Pillow names an object
+                name = source.name(*offsets.locate_one(number))
+                faults.setdefault(_name_kind(reason), Fault(0, name, reason)).count += 1
+            yield intact
+
+
+def _name_kind(reason: str) -> str:
+    """Leaves of a reason what it has in common with others of its kind."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S*|\d+", "...", reason)
+
+
+def _tokenize(texts: Texts | None, visible: list[list[str]]) -> tuple[list[list[list[int]]], int]:
+    """Returns the ids of each text of each example, and how many are unknown."""
+    flat = [text for some in visible for text in some]
+    if texts is None or not flat:
+        return [[] for _ in visible], 0
+    ids, real = texts.tokenizer(flat)
+    unknown = getattr(texts.tokenizer, "unknown_id", None)
+    strange = int(((ids == unknown) & real).sum()) if unknown is not None else 0
+    rows = iter([row[mask].tolist() for row, mask in zip(ids, real, strict=True)])
+    return [[next(rows) for _ in some] for some in visible], strange
+
+
+def _show(texts: Texts, ids: list[int]) -> list[str]:
+    """Returns the tokens of a text as a reader sees them."""
+    if hasattr(texts.tokenizer, "pieces"):
+        return texts.tokenizer.pieces(ids)
+    return [f"<{id}>" for id in ids]

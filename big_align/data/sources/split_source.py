@@ -1,0 +1,168 @@
+"""Examples held out of training, and the rest: a split by a hash of the keys of the examples."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from big_align.data.examples import Example, Source
+from big_align.data.shard_offsets import ShardOffsets
+from big_align.errors import UserError
+from big_align.nodes import Given
+
+SAMPLE = 4096  # keys that tell how much of a path tells examples apart
+HASHES = 2**64
+
+
+class SplitSource:
+    """The examples of a source that are held out, or the rest.
+
+    An example is held out where the hash of its key is small. So it stays where it is when others
+    are added, when files are moved or sharded anew, and in another layout; examples of one key,
+    such as the rows of one image, stay together; and a larger fraction holds out the same and more.
+    The key of a file is its name without folders and without extension where this tells examples
+    apart, else with as many folders as do. A source without keys is split by the names of its
+    examples (TFRecord: the file and the number of the record).
+
+    Four bytes are kept for each example that is held out, and nothing for the others.
+
+    Args:
+      source: the examples.
+      fraction: of the examples that is held out, above 0 and below 1.
+      held_out: whether these are the examples that are held out.
+      max_examples: how many of them are used at most, those of the smallest hashes; the others
+        are in neither part.
+
+    Raises:
+      UserError: the fraction is out of range, or leaves a part without examples.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fraction: float,
+        held_out: bool,
+        max_examples: int | None = None,
+    ):
+        if not 0 < fraction < 1:
+            raise UserError(f"hold_out = {fraction} is not a fraction above 0 and below 1")
+        if max_examples is not None and max_examples < 1:
+            raise UserError(f"max_examples = {max_examples} must be at least 1")
+        self._source, self._held_out = source, held_out
+        self.class_names = source.class_names
+        self._chosen, self._ends = _choose(source, fraction, max_examples if held_out else None)
+        counts = np.diff(self._ends)
+        self.shard_sizes = counts if held_out else source.shard_sizes - counts
+        lost = source.broken * counts // np.maximum(source.shard_sizes, 1)
+        self.broken = lost if held_out else source.broken - lost
+        if not self.shard_sizes.sum():
+            total = int(source.shard_sizes.sum())
+            which = "holds out none" if held_out else "leaves none"
+            raise UserError(f"hold_out = {fraction:g} {which} of {total} examples")
+
+    def read(self, shard: int, index: int) -> Example:
+        """Reads an example; raises BrokenExample."""
+        return self._source.read(shard, self._place(shard, index))
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels; raises BrokenExample."""
+        return self._source.read_text(shard, self._place(shard, index))
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example as the source does."""
+        return self._source.name(shard, self._place(shard, index))
+
+    def key(self, shard: int, index: int) -> str:
+        """Returns the key of an example, or its name where the source has no keys."""
+        return _key_of(self._source)(shard, self._place(shard, index))
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard as the source does."""
+        return self._source.shard_name(shard)
+
+    def _place(self, shard: int, index: int) -> int:
+        """Returns the index of an example in the shard of the source."""
+        chosen = self._chosen[self._ends[shard] : self._ends[shard + 1]]
+        if self._held_out:
+            return int(chosen[index])
+        # The k-th that is held out has k of the rest's examples fewer before it than its index.
+        before = chosen.astype(np.int64) - np.arange(len(chosen))
+        return index + int(np.searchsorted(before, index, side="right"))
+
+
+def held_out_source(
+    source: Source,
+    hold_out: Given[float],
+    part: str | None = None,
+    max_examples: int | None = 5000,
+) -> SplitSource:
+    """Makes the examples that `config.data.hold_out` keeps out of training a source.
+
+    Args:
+      source: of the training data.
+      hold_out: the fraction of the examples.
+      part: of `config.data.mixture`, whose examples are meant; None where there is no mixture.
+      max_examples: how many of them are used at most; None for all.
+
+    Raises:
+      UserError: there are none.
+    """
+    return SplitSource(source, hold_out, held_out=True, max_examples=max_examples)
+
+
+def _choose(
+    source: Source, fraction: float, max_examples: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indexes of what is held out, shard by shard, and where each shard begins."""
+    bound = int(fraction * HASHES)
+    hashes, indexes, counts = [], [], []
+    for keys in _read_keys(source):
+        found = [(value, n) for n, key in enumerate(keys) if (value := _hash(key)) < bound]
+        hashes.append(np.array([value for value, _ in found], np.uint64))
+        indexes.append(np.array([n for _, n in found], np.uint32))
+        counts.append(len(found))
+    if max_examples is not None and sum(counts) > max_examples:
+        largest = np.sort(np.concatenate(hashes))[max_examples - 1]
+        kept = [values <= largest for values in hashes]
+        indexes = [some[keep] for some, keep in zip(indexes, kept, strict=True)]
+        counts = [len(some) for some in indexes]
+    ends = np.cumsum([0, *counts]).astype(np.int64)
+    return np.concatenate([*indexes, np.zeros(0, np.uint32)]), ends
+
+
+def _hash(key: str) -> int:
+    data = key.encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+def _read_keys(source: Source) -> Iterator[Iterator[str]]:
+    """Yields the keys of each shard, as short as they still tell examples apart."""
+    key = _key_of(source)
+    depth = _find_depth(source) if hasattr(source, "key") else 0
+    for shard, size in enumerate(source.shard_sizes.tolist()):
+        yield (_shorten(key(shard, index), depth) for index in range(size))
+
+
+def _key_of(source: Source) -> Callable[[int, int], str]:
+    return source.key if hasattr(source, "key") else source.name
+
+
+def _find_depth(source: Source) -> int:
+    """Returns how many parts of a path, from its end, tell most examples apart."""
+    offsets = ShardOffsets(source.shard_sizes)
+    numbers = np.unique(np.linspace(0, offsets.count - 1, SAMPLE).astype(np.int64))
+    places = zip(*(x.tolist() for x in offsets.locate(numbers)), strict=True)
+    keys = set(source.key(*place) for place in places) if offsets.count else set()
+    deepest = max((key.count("/") + 1 for key in keys), default=1)
+    for depth in range(1, deepest):
+        if 2 * len({_shorten(key, depth) for key in keys}) > len(keys):
+            return depth
+    return deepest
+
+
+def _shorten(key: str, depth: int) -> str:
+    """Returns the last parts of a path without its extensions; all of it for a depth of 0."""
+    if not depth:
+        return key
+    *folders, name = key.split("/")[-depth:]
+    return "/".join([*folders, name.partition(".")[0] or name])

@@ -1,0 +1,183 @@
+"""Choosing components on a command line: --config.objective.name=siglip --config.objective.bias=-5.
+
+The flags of a config take their types from the config that a file returns. So the components that
+a command line names are put into that config first, with all of their fields.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_dict
+from ml_collections.config_flags.config_flags import ConfigFileFlagParser
+
+from big_align.components.signatures import (
+    advise,
+    choose_kind,
+    fill_defaults,
+    list_kinds,
+    list_settable,
+    lookup,
+    mend,
+)
+from big_align.data.loading.settings import LoaderSettings
+from big_align.errors import ConfigError, suggest
+from big_align.runs.defaults import find_table, source_fields
+
+KEPT = ("length", "max_length", "transform", "vocab_size")
+"""Fields that a component takes over from the one that it replaces, as its sources: they say how it
+fits what stands around it. All others mean something else there, even by the same name."""
+
+
+SEVERAL = {tuple, list, Sequence}
+"""Types of fields that take several values, as in --config.data.source.path="['a', 'b']"."""
+
+
+class ConfigParser(ConfigFileFlagParser):
+    """Loads a config file, and puts the components that a command line names into the config.
+
+    Args:
+      argv: the command line.
+    """
+
+    def __init__(self, argv: Sequence[str]):
+        super().__init__("config", lock_config=False)
+        self._given = read_overrides(argv)
+
+    def parse(self, path: str) -> Any:
+        """Loads the config that `path` names; the errors are those of `choose_components`."""
+        config = super().parse(path)
+        if isinstance(config, ConfigDict):
+            choose_components(config, self._given)
+            config.lock()
+        return config
+
+
+def read_overrides(argv: Sequence[str]) -> dict[str, str]:
+    """Reads --config.FIELD=VALUE, or --config.FIELD VALUE, into values by their fields."""
+    argv = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
+    given = {}
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        match = re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", word, re.DOTALL)
+        if match:
+            given[match[1]] = following if match[2] is None else match[2]
+    return given
+
+
+def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
+    """Puts the components that a command line names into a config, and the fields that it sets.
+
+    A component that replaces another has its own defaults. It keeps the sources of the other and
+    the fields of `KEPT`.
+
+    Args:
+      config: changed in place; values are left to the flags.
+      given: values as texts, by their fields, as in {"data.source.name": "csv"}.
+
+    Raises:
+      ConfigError: a name is unknown, or a component lacks a field that the command line sets.
+    """
+    for path in given:
+        if re.fullmatch(r"evaluators\.\w+|data\.mixture\.\w+", path):
+            _make_node(config, path)  # a new one, which the flag itself fills
+        elif match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
+            if match[2] == "source":
+                _make_node(config, path)
+            _prepare_part(_make_node(config, match[1]), match[2])
+    places = dict.fromkeys(path.rpartition(".")[0] for path in given)
+    for place in sorted(places, key=lambda place: place.count(".")):
+        table = find_table(place)
+        if table is None:
+            continue
+        prefix = f"{place}."
+        fields = {
+            path.removeprefix(prefix): value
+            for path, value in given.items()
+            if path.startswith(prefix)
+        }
+        if place in given:  # the whole node is given as well; the flags say in which order
+            continue
+        node = _make_node(config, place)
+        name = fields.pop("name", None) or node.get("name")
+        if not name:
+            _check_mixture(config, given, place, fields)
+            raise ConfigError(
+                f"config.{place} is empty: its fields need its name, one of "
+                f"{', '.join(sorted(table))}{advise(f'config.{place}', name=min(table))}"
+            )
+        _choose(node, name, lookup(name, table, f"config.{place}"), f"config.{place}")
+        _prepare_fields(node, fields, table, f"config.{place}")
+
+
+def _check_mixture(
+    config: ConfigDict, given: Mapping[str, str], place: str, fields: Mapping[str, str]
+) -> None:
+    """Raises ConfigError where a source is meant for a part of a mixture."""
+    parts = sorted((config.get("data") or {}).get("mixture") or {})
+    if place == "data.source" and parts and "data.mixture" not in given:
+        first = advise(f"config.data.mixture.{parts[0]}.source", **fields)
+        raise ConfigError(
+            f"config.data.source is not used beside config.data.mixture, which has the parts "
+            f"{', '.join(parts)}{first}"
+        )
+
+
+def _prepare_part(part: ConfigDict, field: str) -> None:
+    """Makes a field of a part of a mixture one that it need not have from config.data."""
+    kinds = {name: choose_kind(x.hint) for name, x in list_settable(LoaderSettings).items()}
+    kinds |= {"classes": str, "weight": float}
+    if field in kinds and field not in part:
+        part[field] = config_dict.placeholder(kinds[field])
+
+
+def _make_node(config: ConfigDict, path: str) -> ConfigDict:
+    """Returns the node at a place; makes it, and those above, where there are none."""
+    node = config
+    for field in path.split("."):
+        if not isinstance(node.get(field), ConfigDict):
+            if field in node:
+                del node[field]
+            node[field] = ConfigDict()
+        node = node[field]
+    return node
+
+
+def _choose(node: ConfigDict, name: str, target: Any, where: str) -> None:
+    """Makes a node that of another component, if it is not already."""
+    if node.get("name") != name:
+        kept = {*source_fields(target), *set(KEPT).intersection(list_settable(target))}
+        for field in [field for field in node if field not in kept]:
+            del node[field]
+        node.name = name
+    fill_defaults(target, node)
+
+
+def _prepare_fields(
+    node: ConfigDict, fields: Mapping[str, str], table: Mapping[str, str], where: str
+) -> None:
+    """Gives each field that a command line sets the type by which it is read."""
+    target = lookup(node["name"], table, where)
+    known, sources = list_settable(target), source_fields(target)
+    for path, text in fields.items():
+        field = path.partition(".")[0]
+        if field in sources:
+            _make_node(node, field)
+            continue
+        if field not in known:
+            takes = [*sources, *known]
+            raise ConfigError(
+                f"--{where}.{path}={text}: {node['name']} has no field "
+                f"{field!r}{suggest(field, takes)}; it takes: {', '.join(takes)}"
+                f"{mend(where, field, text, takes)}"
+            )
+        if "." in path:
+            continue
+        kinds = list_kinds(known[field].hint)
+        if str in kinds and SEVERAL.intersection(kinds):
+            if field in node:
+                del node[field]
+            several = text.strip().startswith(("(", "["))  # a Python list or tuple
+            node[field] = config_dict.placeholder(object if several else str)
+        elif field not in node:
+            node[field] = config_dict.placeholder(choose_kind(known[field].hint))

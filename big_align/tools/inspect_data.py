@@ -1,0 +1,117 @@
+"""Looks at the training data of a config as the loader does, and writes a page about them.
+
+For example:
+  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:cores=2 \\
+      --config.data.source.path='data/pairs-*.tar' --output=data.html
+  python -m big_align.tools.inspect_data --config=configs/own_pairs.py --examples=all
+
+It counts examples, broken ones by their kinds, sizes of images, tokens of texts and how many are
+cut, and what stands twice. The page, one file, has pictures after the transform with the tokens of
+their texts. --config.FIELD=VALUE changes the config as in main.py.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from typing import Any
+
+
+def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Reads the command line; returns what is left of it too, the overrides of the config."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.inspect_data",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", required=True, help="the config file")
+    add("--examples", default="2000", help="how many are read, drawn at random, or all (2000)")
+    add("--pictures", type=int, default=24, help="how many are on the page (%(default)s)")
+    add("--seed", type=int, default=0, help="of all that is drawn at random (%(default)s)")
+    add("--output", default="data.html", help="the page to write (%(default)s)")
+    options, rest = parser.parse_known_args(arguments)
+    for argument in rest:
+        if not argument.startswith("--config."):
+            parser.error(f"unknown argument {argument}")
+    return options, rest
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options, overrides = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    try:
+        inspect(options, overrides)
+    except (ValueError, OSError) as error:  # a config's mistakes are ValueErrors
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Looks at every part of the data, prints the numbers and writes the page."""
+    from big_align.errors import UserError
+    from big_align.plots import data_page
+    from big_align.runs import build, dataset
+    from big_align.runs.command_line import load_config
+
+    if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
+        raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
+    if options.pictures < 0:
+        raise UserError(f"--pictures={options.pictures} must be at least 0")
+    folder = os.path.dirname(os.path.abspath(options.output))
+    if not os.path.isdir(folder):
+        raise UserError(f"--output={options.output}: there is no folder {folder}")
+    config = load_config(options.config, *overrides)
+    tokenizer = build.build_tokenizer(config)
+    found = []
+    for name, part in dataset.read_parts(config).items():
+        source = dataset.open_source(part)
+        fields = " ".join(f"{k}={v}" for k, v in part.source.items() if v not in (None, ""))
+        held = part.loader.get("hold_out") or 0
+        fields += f"; without the {100 * held:g}% that are held out" if held else ""
+        report = _inspect_part(config, part, source, tokenizer, options)
+        found.append((name, f"{fields}; {part.loader['transform']}", report))
+        print(f"{name}: {fields}")
+        for number, what, _ in data_page.summarize(report):
+            print(f"  {number:>12}  {what}")
+        for fault in report.faults:
+            print(f"  {fault.count:>12,}  broken, as {fault.name}: {fault.reason}")
+    command = f"--config={shlex.join([options.config, *overrides])}"
+    with open(options.output, "w", encoding="utf-8") as file:
+        file.write(data_page.write_page("Training data", command, found))
+    print(options.output)
+
+
+def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: Any) -> Any:
+    from big_align.components import signatures, tables
+    from big_align.data.labels.prompts import choose_templates, fill_templates
+    from big_align.data.loading import inspection
+
+    texts = None
+    if config.tokenizer.name != "none":
+        node = config.tokenizer.to_dict()
+        if tokenizer.length > 1:  # a class name is one id
+            node["length"] = max(inspection.LONGEST, tokenizer.length)
+        long = signatures.make_named(tables.TOKENIZERS, node, "config.tokenizer")
+        texts_of = lambda captions, labels: captions  # noqa: E731
+        if part.classes is not None:
+            templates = choose_templates(part.classes, part.loader.get("templates"))
+            phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
+
+            def texts_of(captions: list[str], labels: tuple[int, ...]) -> list[str]:
+                known = [phrases[label] for label in labels if label < len(phrases)]
+                return [text for some in fill_templates(known, templates) for text in some]
+
+        texts = inspection.Texts(tokenizer.length, long, texts_of)
+    most = None if options.examples == "all" else int(options.examples)
+    return inspection.inspect_source(
+        source, part.loader["transform"], texts, most, options.pictures, options.seed
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

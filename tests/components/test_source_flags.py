@@ -1,0 +1,93 @@
+"""Every tool takes every source in the same words; the path tells its kind where that is safe."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from big_align.components.source_flags import open_captions, open_source, recognize_source
+from big_align.errors import UserError
+from big_align.tools import build_tags, build_vocab, embed, show_clusters
+from tests.data.samples import encode_image, make_pixels, write_tar
+
+CAPTIONS = ["a red cat", "two dogs", "a cat and a dog"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    lines = ["image,caption"]
+    for number, caption in enumerate(CAPTIONS):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+        lines.append(f"{number}.png,{caption}")
+    path = tmp_path / "pairs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a.csv", "csv"), ("s3://b/a.TSV", "csv"), ("x/{a,b}/t-*.tar", "tar"),
+        ("a-{00..09}.tar", "tar"), ("a.tfrecord", "tfrecord"),
+        ("a.tfrecord-*-of-00008", "tfrecord"), ("a.npz", "npz"),
+        ("a.txt", "text"), ("tfds:mnist:train", "tfds"),
+    ],
+)  # fmt: skip
+def test_a_path_tells_the_kind_of_a_source(path, name):
+    assert recognize_source(path) == name
+
+
+def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
+    (tmp_path / "classes" / "robin").mkdir(parents=True)
+    assert recognize_source(str(tmp_path / "classes")) == "folder"
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "00000.tar").touch()
+    with pytest.raises(UserError, match=r"is a folder; write --source='.*/shards/\*.tar'"):
+        recognize_source(str(tmp_path / "shards"))
+    with pytest.raises(UserError, match="does not tell what is there: give --source_name"):
+        recognize_source("pairs.zip")
+
+
+def test_the_captions_of_one_data_set_are_the_same_from_every_layout(tmp_path, table):
+    image = encode_image(make_pixels(0))
+    members = []
+    for number, caption in enumerate(CAPTIONS):
+        members += [(f"{number}.png", image), (f"{number}.txt", caption.encode())]
+    write_tar(tmp_path / "pairs.tar", members)
+    (tmp_path / "pairs.txt").write_text("\n".join(CAPTIONS))
+    pixels = np.zeros((3, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "pairs.npz", image=pixels, caption=np.array(CAPTIONS))
+    for ending in ("tar", "txt", "npz"):
+        assert list(open_captions(str(tmp_path / f"pairs.{ending}"))[0]()) == CAPTIONS
+    assert list(open_captions(str(table), arguments=["caption=caption"])[0]()) == CAPTIONS
+
+
+def test_a_vocabulary_of_a_table_is_of_its_captions(table, tmp_path, capsys):
+    output = tmp_path / "vocabulary.txt"
+    arguments = [f"--source={table}", "--source_argument=caption=caption", "--size=60"]
+    assert build_vocab.main([*arguments, f"--output={output}"]) == 0
+    letters = {character for piece in output.read_text().split()[5:] for character in piece}
+    assert letters - {"#"} == set("".join(CAPTIONS)) - {" "}  # file names have digits
+
+
+def test_a_source_without_captions_is_an_error_that_says_what_to_write(tmp_path, capsys):
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    (tmp_path / "pairs.csv").write_text("image,title\n0.png,a cat\n")
+    arguments = [f"--source={tmp_path / 'pairs.csv'}", f"--output={tmp_path / 'v.txt'}"]
+    assert build_vocab.main([*arguments, "--source_argument=caption="]) == 1
+    error = capsys.readouterr().err
+    assert "has a caption; write --source_argument=caption=COLUMN" in error
+    assert not (tmp_path / "v.txt").exists()
+
+
+def test_without_the_captions_an_image_needs_no_text(table):
+    source, node = open_source(str(table))
+    assert source.read(0, 0).captions == [] and node["name"] == "csv"
+
+
+@pytest.mark.parametrize("tool", [build_tags, build_vocab, embed, show_clusters])
+def test_every_tool_has_the_same_flags(tool):
+    flags = ["--source=a", "--source_name=csv", "--source_argument=caption=title", "--output=o"]
+    options = tool.parse_arguments([*flags, *(["--model=m"] if tool is embed else [])])
+    options = options[0] if isinstance(options, tuple) else options
+    assert (options.source, options.source_name) == ("a", "csv")
+    assert options.source_argument == ["caption=title"]

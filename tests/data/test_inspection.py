@@ -1,0 +1,99 @@
+"""What is told of data is what the loader would find in them."""
+
+import numpy as np
+import pytest
+
+from big_align.data.images.image_ops import Transform
+from big_align.data.loading.inspection import Texts, inspect_source
+from big_align.data.randomness import PositionRandom
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import WordTokenizer
+from tests.data.samples import (
+    BROKEN,
+    break_some,
+    encode_image,
+    make_members,
+    make_pixels,
+    write_tar,
+)
+
+WORDS = ("number", "n", *map(str, range(200)))
+TRANSFORM = "resize(6)|random_crop(4)"
+
+
+def make_texts(length, longest=16):
+    return Texts(length, WordTokenizer(WORDS, longest), lambda captions, labels: captions)
+
+
+def test_broken_examples_are_counted_by_kind(tmp_path):
+    report = inspect_source(break_some(tmp_path, BROKEN), TRANSFORM, make_texts(8), pictures=0)
+    assert (report.examples, report.read, report.shards) == (200, 200, 5)
+    kinds = {fault.reason.partition(" (")[0]: fault for fault in report.faults}
+    assert {kind: fault.count for kind, fault in kinds.items()} == {
+        "the image cannot be decoded": sum(number % 2 for number in BROKEN),
+        "the text is not UTF-8": sum(number % 2 == 0 for number in BROKEN),
+    }
+    assert kinds["the text is not UTF-8"].name == "train-00.tar: 000004"
+    assert len(report.sizes) == 200 - len(BROKEN)
+
+
+def test_numbers_of_a_set_that_is_counted_by_hand(tmp_path):
+    sizes = [(8, 6), (10, 12), (8, 6), (8, 6)]  # the first and the last have the same bytes
+    pixels = [np.full((h, w, 3), n % 3, np.uint8) for n, (w, h) in enumerate(sizes)]
+    captions = [b"number 1 2 3", b"n", b"number 1 2 3", b"n strange"]
+    members = []
+    for number, (image, caption) in enumerate(zip(pixels, captions, strict=True)):
+        members += [(f"{number}.png", encode_image(image)), (f"{number}.txt", caption)]
+    source = TarSource(write_tar(tmp_path / "a.tar", [*members, ("9.txt", b"no image")]))
+    report = inspect_source(source, TRANSFORM, make_texts(4))
+    assert report.lost == 1 and report.faults == []
+    assert report.sizes.tolist() == [list(size) for size in sizes]
+    assert report.tokens.tolist() == [5, 2, 5, 3]  # [CLS] is one
+    assert (report.cut, report.unknown) == (2, 1)
+    assert report.images_twice.count == 1 and report.images_twice.total == 4
+    assert report.images_twice.groups == [(2, "", ["a.tar: 0", "a.tar: 3"])]
+    assert report.captions_twice.groups == [(2, "number 1 2 3", ["a.tar: 0", "a.tar: 2"])]
+
+
+def test_pictures_are_what_the_transform_makes_and_their_tokens_those_of_the_model(tmp_path):
+    members = [m for number in range(30) for m in make_members(number)]
+    source = TarSource(write_tar(tmp_path / "a.tar", members), caption="json.captions")
+    report = inspect_source(source, TRANSFORM, make_texts(2), pictures=7, seed=5)
+    assert len(report.pictures) == 7
+    model = WordTokenizer(WORDS, 2)
+    for picture in report.pictures:
+        number = int(picture.name.rpartition(" ")[2])
+        expected = Transform(TRANSFORM)(source.read(0, number).image, PositionRandom(5, number))
+        np.testing.assert_array_equal(picture.pixels, expected)
+        ids, _ = model(source.read_text(0, number)[0])
+        assert [tokens[:2] for tokens in picture.texts] == list(map(model.pieces, ids.tolist()))
+
+
+def test_a_sample_is_drawn_by_its_seed_and_all_of_them_is_no_sample(tmp_path):
+    source = break_some(tmp_path, set())
+    read = lambda **options: inspect_source(source, TRANSFORM, make_texts(8), **options)  # noqa: E731
+    names = [[p.name for p in read(most=50, pictures=50, seed=seed).pictures] for seed in (1, 1, 2)]
+    assert names[0] == names[1] != names[2] and len(set(names[0])) == 50
+    some, everything = read(most=200), read()
+    assert some.tokens.tolist() == everything.tokens.tolist() and some.read == 200
+
+
+def test_a_caption_that_stands_twice_with_one_image_is_no_duplicate(tmp_path):
+    image = encode_image(make_pixels(0))
+    members = [("0.png", image), ("0.json", b'{"captions": ["n 1", "n 1"]}')]
+    source = TarSource(write_tar(tmp_path / "a.tar", members), caption="json.captions")
+    report = inspect_source(source, TRANSFORM, make_texts(8))
+    assert report.captions_twice.count == 0 and report.captions.tolist() == [2]
+
+
+@pytest.mark.parametrize("length", [3, 5])
+def test_a_text_is_cut_when_the_tokenizer_of_the_model_drops_some_of_it(tmp_path, length):
+    texts = ["n", "n 1", "n 1 2", "n 1 2 3", "n 1 2 3 4"]
+    image = encode_image(make_pixels(0))
+    members = []
+    for number, text in enumerate(texts):
+        members += [(f"{number}.png", image), (f"{number}.txt", text.encode())]
+    source = TarSource(write_tar(tmp_path / "a.tar", members))
+    report = inspect_source(source, TRANSFORM, make_texts(length))
+    kept = WordTokenizer(WORDS, length)(texts)[1].sum(axis=1)
+    assert report.cut == sum(len(t.split()) + 1 > k for t, k in zip(texts, kept, strict=True))

@@ -1,0 +1,143 @@
+"""Components are chosen on a command line; a mistake prints a command line that is right."""
+
+import re
+import shlex
+
+import pytest
+
+from big_align.components.signatures import check_arguments
+from big_align.data.sources.tar_source import TarSource
+from big_align.runs import check, dataset
+from big_align.runs.command_line import load_config
+
+FLICKR8K = "configs/align_flickr8k.py"
+TINY = "tests/tiny_config.py"
+
+
+def test_a_component_by_its_name_is_that_of_a_config_that_names_it():
+    chosen = load_config(FLICKR8K, "--config.objective.name=siglip")
+    assert chosen.to_dict() == load_config("configs/siglip_flickr8k.py").to_dict()
+    assert chosen.is_locked
+
+
+def test_fields_of_the_former_source_are_dropped_and_those_of_the_new_one_are_there():
+    flags = "--config.data.source.name=csv", "--config.data.source.path=my.csv"
+    source = load_config(TINY, *flags, "--config.data.source.delimiter=;").data.source.to_dict()
+    assert source["path"] == "my.csv" and source["delimiter"] == ";"
+    assert source["name"] == "csv" and "split" not in source and source["label"] is None
+
+
+def test_the_order_of_flags_is_free():
+    flags = ["--config.data.source.path=a.npz", "--config.data.source.name", "npz"]
+    first = load_config(TINY, *flags)
+    assert first.data.source.to_dict() == {"name": "npz", "path": "a.npz"}
+    assert first.to_dict() == load_config(TINY, *flags[1:], flags[0]).to_dict()
+
+
+def test_naming_the_component_that_is_there_changes_nothing():
+    same = load_config(TINY, "--config.model.image.name=resnet", "--config.objective.name=align")
+    assert same.to_dict() == load_config(TINY).to_dict()
+
+
+def test_a_tower_keeps_what_fits_it_to_the_tokenizer():
+    text = load_config(
+        FLICKR8K, "--config.model.text.name=clip_text", "--config.model.text.variant=b"
+    ).model.text
+    assert (text.vocab_size, text.max_length, text.variant) == (30522, 20, "b")
+    assert text.activation == "quick_gelu" and "pool" not in text
+
+
+def test_an_evaluator_keeps_its_source_and_transform():
+    before = load_config(TINY).evaluators.pairs
+    after = load_config(TINY, "--config.evaluators.pairs.name=knn").evaluators.pairs
+    assert (after.source.to_dict(), after.transform) == (before.source.to_dict(), before.transform)
+    assert after.name == "knn" and after.what == "embedding"
+
+
+def test_evaluators_are_added_and_left_out():
+    fields = "name=retrieval", "transform=resize(8)", "source.name=npz", "source.path=a.npz"
+    flags = [f"--config.evaluators.own.{field}" for field in fields]
+    evaluators = load_config(TINY, *flags, "--config.evaluators.digits={}").evaluators
+    assert set(evaluators) == {"own", "pairs"} and evaluators.own.ks == (1, 5, 10)
+    source = dict(name="npz", path="a.npz")
+    whole = str(dict(name="retrieval", transform="resize(8)", source=source))
+    evaluators = load_config(TINY, f"--config.evaluators.own={whole}").evaluators
+    assert set(evaluators) == {"own", "pairs", "digits"} and evaluators.own.ks == (1, 5, 10)
+
+
+def test_a_component_of_any_module_can_be_named():
+    name = "big_align.objectives.clip:Clip"
+    objective = load_config(TINY, f"--config.objective.name={name}").objective.to_dict()
+    known = load_config(TINY, "--config.objective.name=clip").objective.to_dict()
+    assert objective == known | {"name": name}
+
+
+@pytest.mark.parametrize("text", ["['a.tar', 'b.tar']", "('a.tar','b.tar')"])
+def test_a_list_of_paths_is_one(text):
+    flags = "--config.data.source.name=tar", f"--config.data.source.path={text}"
+    source = load_config(TINY, *flags).data.source
+    assert list(source.path) == ["a.tar", "b.tar"]
+    arguments = check_arguments(TarSource, source, "config.data.source")
+    assert list(arguments["path"]) == ["a.tar", "b.tar"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("--config.objective.name=siglp", "--config.objective.name=siglip"),
+        ("--config.objective.temprature=0.3", "--config.objective.temperature=0.3"),
+        ("--config.data.source.splt=test", "--config.data.source.split=test"),
+        ("--config.data.source.name=foldr", "--config.data.source.name=folder"),
+        ("--config.evaluators.pairs.kss=(1,)", "--config.evaluators.pairs.ks=(1,)"),
+        ("--config.evaluators.own.transform=x", "--config.evaluators.own.name=classification"),
+    ],
+)
+def test_a_mistake_prints_the_flag_that_is_right(wrong, right):
+    with pytest.raises(ValueError, match="; write ") as error:
+        load_config(TINY, wrong)
+    written = shlex.split(str(error.value).partition("; write ")[2])
+    assert written == [right]
+    if "own" not in right:
+        load_config(TINY, *written)
+
+
+def test_a_field_of_the_former_component_is_an_error_when_it_is_set():
+    with pytest.raises(ValueError, match="siglip has no field 'label_smoothing'.*leave .* out"):
+        load_config(
+            TINY, "--config.objective.name=siglip", "--config.objective.label_smoothing=0.1"
+        )
+
+
+def test_what_is_missing_is_a_flag_to_write():
+    config = load_config(TINY, "--config.data.source.name=csv")
+    with pytest.raises(ValueError, match=r"source.path is missing.*--config.data.source.path=PATH"):
+        check.check_config(config)
+
+
+def test_a_wrong_type_is_told_with_a_flag_that_is_right():
+    config = load_config(TINY)
+    with config.unlocked():
+        config.objective = dict(config.objective.to_dict(), temperature="warm")
+    with pytest.raises(ValueError, match="is not of type float; write ") as error:
+        check.check_config(config)
+    load_config(TINY, *shlex.split(str(error.value).partition("; write ")[2]))
+
+
+def test_a_source_beside_a_mixture_is_told_where_it_belongs():
+    flag = "--config.data.source.path=a.tar"
+    with pytest.raises(ValueError, match="has the parts captions, labels") as error:
+        load_config("configs/unicl_flickr8k.py", flag)
+    right = shlex.split(str(error.value).partition("; write ")[2])
+    assert right == ["--config.data.mixture.captions.source.path=a.tar"]
+    assert load_config("configs/unicl_flickr8k.py", *right).data.mixture.captions.source.path
+    alone = load_config(
+        "configs/unicl_flickr8k.py", "--config.data.mixture={}", "--config.data.source.name=npz",
+        "--config.data.source.path=a.npz",
+    )  # fmt: skip
+    assert list(dataset.part_nodes(alone)) == ["data"]
+
+
+def test_a_mistake_is_one_line():
+    with pytest.raises(ValueError) as error:
+        load_config(TINY, "--config.model.image.name=resnest")
+    assert re.fullmatch("config.model.image.name = 'resnest' is unknown .*", str(error.value))

@@ -1,0 +1,54 @@
+"""The tool tells the numbers and writes a page that needs nothing else."""
+
+import re
+
+import pytest
+
+from big_align.tools import inspect_data
+from tests.data.samples import BROKEN, break_some, make_members, write_tar
+
+ROOT = __file__.rpartition("/tests/")[0]
+
+
+def run(*flags):
+    return inspect_data.main([f"--config={ROOT}/tests/tiny_config.py", *flags])
+
+
+def tar_flags(path):
+    return "--config.data.source.name=tar", f"--config.data.source.path={path}"
+
+
+def test_a_page_is_one_file_that_shows_what_was_read(tmp_path, capsys):
+    break_some(tmp_path, BROKEN)
+    page = tmp_path / "page.html"
+    flags = *tar_flags(f"{tmp_path}/train-*.tar"), "--config.data.hold_out=0.1"
+    assert run(*flags, f"--output={page}", "--pictures=5", "--examples=all") == 0
+    out, text = capsys.readouterr().out, page.read_text()
+    assert "broken" in out and "train-" in out
+    assert not re.search(r"https?://|<script|<link|@import|url\(", text)
+    assert text.count("<img") == text.count("src='data:image/webp;base64,") == 5
+    assert "prefers-color-scheme: dark" in text and "the image cannot be decoded" in text
+
+
+def test_what_data_say_is_text_and_never_markup(tmp_path):
+    image = make_members(0)[0][1]
+    tar = write_tar(tmp_path / "a.tar", [("<b>.png", image), ("<b>.txt", b"<script>x</script>")])
+    page = tmp_path / "page.html"
+    words = "--config.tokenizer.words=('<script>x</script>',)"
+    assert run(*tar_flags(tar), words, f"--output={page}") == 0
+    text = page.read_text()
+    assert "<script>" not in text and "&lt;script&gt;x&lt;/script&gt;" in text
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--examples=some", "--examples=some is neither a number above 0 nor all"),
+        ("--output=/no/such/page.html", "there is no folder /no/such"),
+        ("--config.data.source.splt=test", "write --config.data.source.split=test"),
+    ],
+)
+def test_a_mistake_is_one_line(flag, message, capsys):
+    assert run(flag) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and message in error and "\n" not in error
