@@ -83,7 +83,8 @@ def choose_texts(
     captions = choose("caption", caption, names, CAPTIONS, where)
     wanted = "" if label is None and (captions or caption == "") else label
     labels = choose("label", wanted, names, LABELS, where)
-    if caption is None and label is None and not captions and not labels:
+    found = captions or labels or caption is not None or label is not None
+    if not found and len(names) > 1:  # a table of nothing but images says that they are all
         raise FieldError(
             f"{where} has no column with a usual name of captions or labels; it has "
             f"{list_names(names)}. Name one, or none (caption=) to read images alone",
