@@ -3,9 +3,6 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-from jaxtyping import Float32, Int32
-
 from big_align.data.images import image_ops
 from big_align.data.images.pixel_ops import Rng
 from big_align.errors import UserError
@@ -24,6 +21,7 @@ RADIUS = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
 """Of the filters, in pixels of the coarser of source and result."""
 
 METHODS = tuple(RADIUS)
+COPY = len(METHODS)
 RATIOS = (1, 2, 4, 8)  # at which a JPEG can be decoded
 MARGIN = 2  # pixels more than the filter reaches, lest the edge of what is decoded be seen
 
@@ -33,13 +31,14 @@ class Frame(NamedTuple):
 
     Attributes:
       window: top, left, height, width of what is decoded, in pixels after `RATIOS`; then the
-        number of the ratio, whether left and right are exchanged, and the number of the method.
+        number of the ratio, whether left and right are exchanged, and the number of the method,
+        which is `COPY` where the window is the result.
       placement: how many pixels of the result there are for one of the window, down and across,
         and at which of the result the window begins.
     """
 
-    window: Int32[np.ndarray, " 7"]
-    placement: Float32[np.ndarray, " 4"]
+    window: tuple[int, int, int, int, int, bool, int]
+    placement: tuple[float, float, float, float]
 
 
 class FrameTransform:
@@ -95,12 +94,15 @@ def _make_frame(view: image_ops.View, width: int, height: int) -> Frame:
         x_scale, y_scale = decoded[0] / width, decoded[1] / height
         x0, x1, y0, y1 = x0 * x_scale, x1 * x_scale, y0 * y_scale, y1 * y_scale
         width, height = decoded
+    if (x1 - x0, y1 - y0) == (view.width, view.height) and x0.is_integer() and y0.is_integer():
+        window = int(y0), int(x0), view.height, view.width, number, view.mirrored, COPY
+        return Frame(window, (1.0, 1.0, 0.0, 0.0))
     radius = RADIUS[view.method]
     top, rows, y_scale, y_start = _place(y0, y1, height, view.height, radius)
     left, columns, x_scale, x_start = _place(x0, x1, width, view.width, radius)
     method = METHODS.index(view.method)
-    window = np.array([top, left, rows, columns, number, view.mirrored, method], np.int32)
-    return Frame(window, np.array([y_scale, x_scale, y_start, x_start], np.float32))
+    window = top, left, rows, columns, number, view.mirrored, method
+    return Frame(window, (y_scale, x_scale, y_start, x_start))
 
 
 def _choose_ratio(view: image_ops.View, width: int, height: int) -> int:
@@ -113,7 +115,9 @@ def _choose_ratio(view: image_ops.View, width: int, height: int) -> int:
     return max(number for number, each in enumerate(RATIOS) if each <= max(scale, 1))
 
 
-def _place(start: float, end: float, size: int, wanted: int, radius: int):
+def _place(
+    start: float, end: float, size: int, wanted: int, radius: int
+) -> tuple[int, int, float, float]:
     """Returns what to decode along an axis, from where and how much, and how to resample it."""
     scale = wanted / (end - start)
     reach = radius * max(1.0, 1.0 / scale) + MARGIN

@@ -13,6 +13,7 @@ KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic", "lanczos": "lanczos3"
 """What TensorFlow calls the filters."""
 
 CHUNK = 32  # rows of one call of Python
+GROUP = 8  # rows of one attempt to decode: enough for the attempt to cost little
 
 Tensors = Mapping[str, Any]
 
@@ -23,35 +24,37 @@ def make_rows(planner: RowPlanner, first: int, num_threads: int) -> Any:
     Args:
       planner: Python's part.
       first: the number of the first row.
-      num_threads: rows that are made at a time.
+      num_threads: groups of rows that are made at a time.
 
     Returns:
       A data set of `image`, `texts` [k], `count`, `label` and the extra fields, in their order.
     """
     tf = tensorflow_on_cpu.load()
     plan, make = _call_plan(planner), _call_make(planner)
-
-    def decode(planned: Tensors) -> Tensors:
-        fields = {name: planned[name] for name in planned if name not in own}
-        return {
-            "image": _decode_views(planned["data"], planned["window"], planned["placement"], shape),
-            **fields,
-        }
-
-    def attempt(planned: Tensors) -> Any:
-        # A broken image ends a graph: it is tried in a data set of its own, whose error is that it
-        # is empty. Then the row that Python makes is the first.
-        one = tf.data.Dataset.from_tensors(planned)
-        intact = one.filter(lambda row: row["planned"]).map(decode).ignore_errors()
-        return intact.concatenate(one.map(lambda row: make(row["number"]))).take(1)
-
     own, shape = ("planned", "data", "window", "placement", "number"), planner.row["image"][0]
+
+    def decode(row: Tensors) -> Tensors:
+        image = _decode_views(row["data"], row["window"], row["placement"], shape)
+        return {"image": image, **{name: row[name] for name in row if name not in own}}
+
+    def decode_or_make(row: Tensors) -> Tensors:
+        return tf.cond(row["planned"], lambda: decode(row), lambda: make(row["number"]))
+
+    def attempt(group: Tensors) -> Any:
+        # A broken image ends the graph that decodes it. So it is tried in a data set of its own,
+        # which the error leaves empty; then the rows that Python makes are the first.
+        rows = tf.data.Dataset.from_tensor_slices(group)
+        tried = rows.map(decode_or_make).batch(GROUP).ignore_errors()
+        made = rows.map(lambda row: make(row["number"])).batch(GROUP)
+        return tried.concatenate(made).take(1)
+
     numbers = tf.data.Dataset.range(first, np.iinfo(np.int64).max)
     chunks = numbers.batch(CHUNK, drop_remainder=True)
-    plans = chunks.map(plan, num_parallel_calls=num_threads, deterministic=True).unbatch()
-    return plans.interleave(
+    plans = chunks.map(plan, num_parallel_calls=num_threads, deterministic=True)
+    groups = plans.rebatch(GROUP).interleave(
         attempt, cycle_length=2 * num_threads, num_parallel_calls=num_threads, deterministic=True
     )
+    return groups.unbatch()
 
 
 def _field_types(planner: RowPlanner) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -122,16 +125,22 @@ def _decode(data: Any, window: Any, placement: Any, height: int, width: int) -> 
         )
 
     def resample(method: str) -> Any:
-        return lambda: tf.raw_ops.ScaleAndTranslate(
-            images=pixels[None],
-            size=(height, width),
-            scale=placement[:2],
-            translation=placement[2:],
-            kernel_type=KERNELS[method],
-            antialias=True,
-        )[0]
+        def run() -> Any:
+            (made,) = tf.unstack(
+                tf.raw_ops.ScaleAndTranslate(
+                    images=pixels[None],
+                    size=(height, width),
+                    scale=placement[:2],
+                    translation=placement[2:],
+                    kernel_type=KERNELS[method],
+                    antialias=True,
+                )
+            )
+            return tf.cast(tf.clip_by_value(tf.round(made), 0.0, 255.0), tf.uint8)
+
+        return run
 
     pixels = tf.switch_case(window[4], [crop(ratio) for ratio in RATIOS])
-    image = tf.switch_case(window[6], [resample(method) for method in METHODS])
-    image = tf.cast(tf.clip_by_value(tf.round(image), 0.0, 255.0), tf.uint8)
+    copy = lambda: tf.ensure_shape(pixels, (height, width, 3))  # noqa: E731
+    image = tf.switch_case(window[6], [*(resample(method) for method in METHODS), copy])
     return tf.cond(window[5] > 0, lambda: image[:, ::-1], lambda: image)

@@ -13,6 +13,7 @@ from big_align.data.images.image_workers import LocalImages
 from big_align.data.loading.mixture import interleave
 from big_align.data.loading.parallel import Row
 from big_align.data.loading.rows import RowStream, Visit
+from big_align.data.loading.stream import Location
 from big_align.data.randomness import PositionRandom
 from big_align.data.tf_data.frames import Frame, FrameTransform
 from big_align.data.tf_data.jpeg_header import read_plain_jpeg
@@ -82,7 +83,7 @@ class RowPlanner:
         self._lock = threading.Lock()
 
     def plan(self, numbers: Int[np.ndarray, " n"]) -> Arrays:
-        """Plans rows.
+        """Plans rows; those that are not planned are left to `make`.
 
         Args:
           numbers: of the rows, counted through all batches of this process.
@@ -99,17 +100,16 @@ class RowPlanner:
             "window": np.zeros((size, self._views, 7), np.int32),
             "placement": np.ones((size, self._views, 4), np.float32),
         }
-        for place, (stream, step, row) in enumerate(map(self._find, numbers.tolist())):
-            drawn = self._draw(stream, step, row)
-            if drawn is None:
-                continue
-            visit, frames = drawn
-            self._write_fields(plans, place, visit)
-            plans["data"][place] = visit.image
-            plans["window"][place] = [frame.window for frame in frames]
-            plans["placement"][place] = [frame.placement for frame in frames]
-            plans["planned"][place] = True
-            self._streams[stream].rows.examples.count_read(1)
+        for (stream, step), places in self._group(numbers).items():
+            for place, drawn in zip(places, self._draw(stream, step, numbers[places]), strict=True):
+                if drawn is None:
+                    continue
+                visit, frames = drawn
+                self._write_fields(plans, place, visit)
+                plans["data"][place] = visit.image
+                plans["window"][place] = [frame.window for frame in frames]
+                plans["placement"][place] = [frame.placement for frame in frames]
+                plans["planned"][place] = True
         return plans
 
     def make(self, number: int) -> Arrays:
@@ -121,7 +121,7 @@ class RowPlanner:
         Returns:
           `image`, `texts` [k], `count`, `label` and the extra fields.
         """
-        stream, step, row = self._find(number)
+        ((stream, step),) = self._group(np.array([number]))
         rows, images = self._streams[stream].rows, self._images[stream]
         image = np.empty(self.row["image"][0], np.uint8)
         memory = [memoryview(image.reshape(-1))]
@@ -129,7 +129,7 @@ class RowPlanner:
         def finish(_: list[int], visits: list[Visit]) -> list[BrokenExample | None]:
             return images.apply([(visit.image, visit.rng) for visit in visits], memory)
 
-        (visit,) = rows.examples.visit(step, np.array([row]), rows.draw, finish)
+        (visit,) = rows.examples.visit(step, self._rows_of(np.array([number])), rows.draw, finish)
         fields = self._make_fields(1)
         self._write_fields(fields, 0, visit)
         return {"image": image, **{name: array[0] for name, array in fields.items()}}
@@ -148,26 +148,42 @@ class RowPlanner:
 
         return keep
 
-    def _find(self, number: int) -> tuple[int, int, int]:
-        """Returns the stream of a row, the step, and its row in the batch of the stream."""
-        step, place = divmod(number, len(self._rows))
-        row = self._rows[place]
-        return int(self._parts[row]), step, int(self._stream_rows[row])
+    def _group(self, numbers: Int[np.ndarray, " n"]) -> dict[tuple[int, int], list[int]]:
+        """Groups rows by their stream and step; returns their places in `numbers`."""
+        steps, places = np.divmod(numbers, len(self._rows))
+        groups: dict[tuple[int, int], list[int]] = {}
+        streams = self._parts[self._rows[places]]
+        for place, key in enumerate(zip(streams.tolist(), steps.tolist(), strict=True)):
+            groups.setdefault(key, []).append(place)
+        return groups
 
-    def _draw(self, stream: int, step: int, row: int) -> tuple[Visit, list[Frame]] | None:
-        """Reads an example and draws its texts and frames; None where the graph cannot make it."""
-        rows = self._streams[stream].rows
-        ((location, rng),) = rows.examples.locate(step, np.array([row]))
+    def _rows_of(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Returns the rows in the batches of their streams."""
+        return self._stream_rows[self._rows[numbers % len(self._rows)]]
+
+    def _draw(
+        self, stream: int, step: int, numbers: Int[np.ndarray, " n"]
+    ) -> list[tuple[Visit, list[Frame]] | None]:
+        """Reads examples and draws their texts and frames; None where the graph cannot make one."""
+        examples = self._streams[stream].rows.examples
+        found = examples.locate(step, self._rows_of(numbers))
+        drawn = [self._draw_one(stream, location, rng) for location, rng in found]
+        examples.count_read(len(drawn) - drawn.count(None))
+        return drawn
+
+    def _draw_one(
+        self, stream: int, location: Location, rng: PositionRandom
+    ) -> tuple[Visit, list[Frame]] | None:
         try:
-            visit = rows.draw(location, rng)
+            visit = self._streams[stream].rows.draw(location, rng)
             for text in visit.texts:
                 text.encode()
         except (BrokenExample, UnicodeEncodeError):
             return None
-        found = read_plain_jpeg(visit.image) if isinstance(visit.image, bytes) else None
-        if found is None or found.width * found.height > LARGEST:
+        size = read_plain_jpeg(visit.image) if isinstance(visit.image, bytes) else None
+        if size is None or size.width * size.height > LARGEST:
             return None
-        frames = self._draw_frames(stream, found.width, found.height, visit.rng)
+        frames = self._draw_frames(stream, size.width, size.height, visit.rng)
         return frames and (visit, frames)
 
     def _draw_frames(
