@@ -2,7 +2,7 @@
 
 import dataclasses
 
-SHARED = ("num_threads", "num_processes", "prefetch")
+SHARED = ("num_threads", "num_processes", "prefetch", "pipeline")
 """Settings of the whole batch, which the parts of a mixture share."""
 
 
@@ -22,6 +22,8 @@ class LoaderSettings:
       templates: texts with one `{}` for the class; None takes those of the class list.
       describe_classes: fills templates with "NAME, DESCRIPTION".
       captions_used: how many of an example's captions exist for training; None for all.
+      pipeline: "module:function" that makes the batches as a `tf.data.Dataset`; None makes them
+        here.
     """
 
     transform: str
@@ -35,3 +37,4 @@ class LoaderSettings:
     templates: tuple[str, ...] | None = None
     describe_classes: bool = False
     captions_used: int | None = None
+    pipeline: str | None = None
