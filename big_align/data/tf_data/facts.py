@@ -1,7 +1,6 @@
 """What is known of the examples behind a `tf.data.Dataset`."""
 
 import dataclasses
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ class DatasetFacts:
     """
 
     num_examples: int | None = None
-    shards: Mapping[str, str] = types.MappingProxyType({})
+    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs: Callable[[int], dict[str, float]] = lambda step: {}
     broken: Callable[[], int] = lambda: 0
     error: Callable[[], Exception | None] = lambda: None

@@ -30,6 +30,7 @@ def make_rows(planner: RowPlanner, first: int, num_threads: int) -> Any:
       A data set of `image`, `texts` [k], `count`, `label` and the extra fields, in their order.
     """
     tf = tensorflow_on_cpu.load()
+    plain = tf.autograph.experimental.do_not_convert
     plan, make = _call_plan(planner), _call_make(planner)
     own, shape = ("planned", "data", "window", "placement", "number"), planner.row["image"][0]
 
@@ -37,15 +38,17 @@ def make_rows(planner: RowPlanner, first: int, num_threads: int) -> Any:
         image = _decode_views(row["data"], row["window"], row["placement"], shape)
         return {"image": image, **{name: row[name] for name in row if name not in own}}
 
+    @plain
     def decode_or_make(row: Tensors) -> Tensors:
         return tf.cond(row["planned"], lambda: decode(row), lambda: make(row["number"]))
 
+    @plain
     def attempt(group: Tensors) -> Any:
         # A broken image ends the graph that decodes it. So it is tried in a data set of its own,
         # which the error leaves empty; then the rows that Python makes are the first.
         rows = tf.data.Dataset.from_tensor_slices(group)
         tried = rows.map(decode_or_make).batch(GROUP).ignore_errors()
-        made = rows.map(lambda row: make(row["number"])).batch(GROUP)
+        made = rows.map(plain(lambda row: make(row["number"]))).batch(GROUP)
         return tried.concatenate(made).take(1)
 
     numbers = tf.data.Dataset.range(first, np.iinfo(np.int64).max)
@@ -83,17 +86,18 @@ def _call_make(planner: RowPlanner) -> Any:
     """Returns `planner.make` as a function of a graph, from a number to a row."""
     tf = tensorflow_on_cpu.load()
     types = {"image": (planner.row["image"][0], tf.uint8), **_field_types(planner)}
-    return _make_call(planner, planner.make, types, ())
+    return _make_call(planner, lambda number: planner.make(int(number)), types, ())
 
 
 def _make_call(planner: RowPlanner, function: Any, types: Mapping[str, Any], batch: tuple) -> Any:
     tf = tensorflow_on_cpu.load()
 
     @planner.keep_errors
-    def run(numbers: np.ndarray) -> list[np.ndarray]:
+    def run(numbers: Any) -> list[Any]:
         made = function(numbers)
         return [made[name] for name in types]
 
+    @tf.autograph.experimental.do_not_convert
     def call(numbers: Any) -> Tensors:
         found = tf.numpy_function(run, [numbers], [kind for _, kind in types.values()])
         made = {

@@ -50,6 +50,7 @@ def make_stream_dataset(
     num_threads = num_threads or parallel.count_cores()
     tokenize, shape = make_tokenize(tokenizer), planner.row["text"][0]
 
+    @tf.autograph.experimental.do_not_convert
     def finish(batch: Tensors) -> Tensors:
         made = {name: batch[name] for name in batch if name not in ("texts", "count")}
         text, text_mask = tokenize(tf.reshape(batch["texts"], [-1]))
