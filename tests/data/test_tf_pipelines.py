@@ -1,4 +1,4 @@
-"""The pipeline in TensorFlow's operations has the loader's batches, and the loader goes into any."""
+"""The pipeline in TensorFlow's operations has the loader's batches; the loader as a data set."""
 
 import io
 import json
@@ -19,7 +19,8 @@ from big_align.runs import build
 
 CROP = "random_resized_crop(40)|flip_horizontal"
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789"]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS, *("##" + x for x in LETTERS), "dog", "photo"]
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+PIECES = [*SPECIAL, *LETTERS, *("##" + letter for letter in LETTERS), "dog", "photo"]
 
 
 def make_picture(number: int) -> np.ndarray:
@@ -190,7 +191,9 @@ def test_beginning_at_a_step_equals_going_there(config):
     assert_equal(take(image_text(config, 7), 1)[0], take(image_text(config, 0), 8)[7])
 
 
-@pytest.mark.parametrize("step", ["color_jitter(0.4, 0.4, 0.4, 0.1)", "gaussian_blur(0.5)", "rand_augment(2, 9)"])
+@pytest.mark.parametrize(
+    "step", ["color_jitter(0.4, 0.4, 0.4, 0.1)", "gaussian_blur(0.5)", "rand_augment(2, 9)"]
+)
 def test_an_operation_that_the_graph_cannot_do_is_named(config, step):
     with pytest.raises(UserError, match=rf"operation '{step.split('(')[0]}' .* random_crop"):
         image_text(change(config, transform=f"resize(40)|{step}"))
