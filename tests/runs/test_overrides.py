@@ -114,6 +114,13 @@ def test_what_is_missing_is_a_flag_to_write():
         check.check_config(config)
 
 
+def test_what_a_source_complains_of_is_a_flag():
+    config = load_config(TINY, "--config.data.source.name=tar", "--config.data.source.path=no.tar")
+    part = dataset.read_parts(config)["data"]
+    with pytest.raises(ValueError, match=r"no file matches 'no.tar'.*; --config.data.source.path="):
+        dataset.open_source(part)
+
+
 def test_a_wrong_type_is_told_with_a_flag_that_is_right():
     config = load_config(TINY)
     with config.unlocked():
