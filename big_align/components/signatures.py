@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import inspect
 import operator
+import re
 import shlex
 import types
 import typing
@@ -271,7 +272,15 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
     except FieldError as error:
         raise ConfigError(f"{where}: {error.message}{advise(where, **error.fields)}") from error
     except (ValueError, FileNotFoundError) as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {error}{_point_at(where, str(error), settable)}") from error
+
+
+def _point_at(where: str, message: str, fields: Iterable[str]) -> str:
+    """Returns the flag of the field that a component complains of, if it names one as a field."""
+    for name in fields if where.startswith("config") else ():
+        if re.search(rf"(^|\W){name}( = |=| is |: )|`{name}`|the {name} '", message):
+            return f"; --{where}.{name}=... sets it"
+    return ""
 
 
 def make_named(table: Mapping[str, str], node: Node, where: str, **given: Any) -> Any:

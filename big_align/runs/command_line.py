@@ -86,8 +86,8 @@ def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) 
     from big_align.runs.overrides import ConfigParser
 
     try:
-        values["config"].parser = ConfigParser(argv)
-        rest = values(argv)
+        parser = values["config"].parser = ConfigParser(argv)
+        rest = values(parser.argv)
         # A file that cannot be loaded is an object that raises on any access.
         getattr(config.value, "is_locked", None)
         if isinstance(config.value, ConfigDict):

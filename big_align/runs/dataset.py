@@ -135,7 +135,7 @@ def open_source(part: Part) -> Source:
             f"{part.where}.hold_out = {hold_out:g} is not used beside {part.where}.precomputed"
             f".{min(part.precomputed)}, which is of all examples; write --{part.where}.hold_out=0"
         )
-    return make(SplitSource, {}, part.where, source=source, fraction=hold_out, held_out=False)
+    return make(SplitSource, {}, part.where, source=source, hold_out=hold_out, held_out=False)
 
 
 def open_evaluated(config: Node, node: Node, where: str) -> Source:

@@ -39,16 +39,31 @@ class ConfigParser(ConfigFileFlagParser):
 
     Args:
       argv: the command line.
+
+    Attributes:
+      argv: what is left for the flags: without --config.NODE={} where other flags fill the node.
     """
 
     def __init__(self, argv: Sequence[str]):
         super().__init__("config", lock_config=False)
-        self._given = read_overrides(argv)
+        given = read_overrides(argv)
+        self._emptied = [
+            path
+            for path, text in given.items()
+            if text == "{}" and any(other.startswith(f"{path}.") for other in given)
+        ]
+        done = {f"{dashes}config.{path}={{}}" for path in self._emptied for dashes in ("-", "--")}
+        self.argv = [word for word in argv if word not in done]
+        self._given = {path: text for path, text in given.items() if path not in self._emptied}
 
     def parse(self, path: str) -> Any:
         """Loads the config that `path` names; the errors are those of `choose_components`."""
         config = super().parse(path)
         if isinstance(config, ConfigDict):
+            for emptied in self._emptied:
+                above, _, field = emptied.rpartition(".")
+                node = _make_node(config, above) if above else config
+                node[field] = ConfigDict()
             choose_components(config, self._given)
             config.lock()
         return config

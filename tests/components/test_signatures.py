@@ -33,7 +33,7 @@ def test_none_means_the_default():
         ({"width": 2.5}, "config.t.width = 2.5 is not of type int"),
         ({"width": 3, "sizes": ["a"]}, "config.t.sizes = .* is not of type tuple"),
         ({"rate": 0.1}, "config.t.width is missing; Tower needs it"),
-        ({"width": 0}, "config.t: width = 0 must be positive"),
+        ({"width": 0}, "config.t: width = 0 must be positive; --config.t.width=... sets it"),
     ],
 )
 def test_a_mistake_is_named(node, message):

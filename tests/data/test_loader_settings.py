@@ -10,8 +10,9 @@ from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.settings import SHARED, LoaderSettings
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import CaptionSampler, TemplateSampler
+from big_align.data.sources.split_source import SplitSource
 
-PARTS = (ExampleStream, ImagePipeline, CaptionSampler, TemplateSampler, TrainLoader)
+PARTS = (ExampleStream, ImagePipeline, CaptionSampler, TemplateSampler, TrainLoader, SplitSource)
 PARAMETERS = [
     parameter for part in PARTS for parameter in inspect.signature(part).parameters.values()
 ]

@@ -128,7 +128,8 @@ def test_lost_examples_are_counted_in_one_part(tmp_path):
     [
         (1e-9, True, "hold_out = 1e-09 holds out none of 200 examples"),
         (1 - 1e-9, False, "hold_out = 1 leaves none of 200 examples"),
-        (0.0, True, "hold_out = 0.0 is not a fraction above 0 and below 1"),
+        (0.0, True, "hold_out = 0 holds out none of 200 examples"),
+        (1.0, False, "hold_out = 1.0 is not a fraction from 0 to below 1"),
     ],
 )
 def test_a_part_without_examples_is_an_error(shards, fraction, held_out, message):

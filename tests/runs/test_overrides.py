@@ -65,6 +65,15 @@ def test_evaluators_are_added_and_left_out():
     assert set(evaluators) == {"own", "pairs", "digits"} and evaluators.own.ks == (1, 5, 10)
 
 
+def test_a_node_is_emptied_before_it_is_filled():
+    fields = "name=knn", "transform=resize(8)", "source.name=npz", "source.path=a.npz"
+    flags = [f"--config.evaluators.own.{field}" for field in fields]
+    evaluators = load_config(TINY, "--config.evaluators={}", *flags).evaluators
+    assert list(evaluators) == ["own"] and evaluators.own.source.path == "a.npz"
+    fill = [flag.replace("evaluators.own", "data") for flag in flags[2:]]
+    assert load_config(TINY, "--config.data.source={}", *fill).data.source.to_dict() == {"name": "npz", "path": "a.npz"}
+
+
 def test_a_component_of_any_module_can_be_named():
     name = "big_align.objectives.clip:Clip"
     objective = load_config(TINY, f"--config.objective.name={name}").objective.to_dict()
@@ -112,6 +121,13 @@ def test_what_is_missing_is_a_flag_to_write():
     config = load_config(TINY, "--config.data.source.name=csv")
     with pytest.raises(ValueError, match=r"source.path is missing.*--config.data.source.path=PATH"):
         check.check_config(config)
+
+
+def test_what_a_source_complains_of_is_a_flag():
+    config = load_config(TINY, "--config.data.source.name=tar", "--config.data.source.path=no.tar")
+    part = dataset.read_parts(config)["data"]
+    with pytest.raises(ValueError, match=r"no file matches 'no.tar'.*; --config.data.source.path="):
+        dataset.open_source(part)
 
 
 def test_a_wrong_type_is_told_with_a_flag_that_is_right():

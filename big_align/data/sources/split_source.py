@@ -28,7 +28,7 @@ class SplitSource:
 
     Args:
       source: the examples.
-      fraction: of the examples that is held out, above 0 and below 1.
+      hold_out: the fraction of the examples that is held out, from 0 to below 1.
       held_out: whether these are the examples that are held out.
       max_examples: how many of them are used at most, those of the smallest hashes; the others
         are in neither part.
@@ -40,17 +40,17 @@ class SplitSource:
     def __init__(
         self,
         source: Source,
-        fraction: float,
-        held_out: bool,
+        hold_out: float = 0.0,
+        held_out: bool = False,
         max_examples: int | None = None,
     ):
-        if not 0 < fraction < 1:
-            raise UserError(f"hold_out = {fraction} is not a fraction above 0 and below 1")
+        if not 0 <= hold_out < 1:
+            raise UserError(f"hold_out = {hold_out} is not a fraction from 0 to below 1")
         if max_examples is not None and max_examples < 1:
             raise UserError(f"max_examples = {max_examples} must be at least 1")
         self._source, self._held_out = source, held_out
         self.class_names = source.class_names
-        self._chosen, self._ends = _choose(source, fraction, max_examples if held_out else None)
+        self._chosen, self._ends = _choose(source, hold_out, max_examples if held_out else None)
         counts = np.diff(self._ends)
         self.shard_sizes = counts if held_out else source.shard_sizes - counts
         lost = source.broken * counts // np.maximum(source.shard_sizes, 1)
@@ -58,7 +58,7 @@ class SplitSource:
         if not self.shard_sizes.sum():
             total = int(source.shard_sizes.sum())
             which = "holds out none" if held_out else "leaves none"
-            raise UserError(f"hold_out = {fraction:g} {which} of {total} examples")
+            raise UserError(f"hold_out = {hold_out:g} {which} of {total} examples")
 
     def read(self, shard: int, index: int) -> Example:
         """Reads an example; raises BrokenExample."""
