@@ -211,7 +211,7 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
         return target(**own, **groups, **given)
     except ConfigError:
         raise
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(f"{where}: {error}") from error
 
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import re
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 NO_LABEL = -1
+DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` takes "1_0" and other writing too
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 
 
@@ -97,7 +99,7 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
         return text
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
         raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
     for field in fields:
         if not isinstance(value, dict) or field not in value:
@@ -108,27 +110,42 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
 
 
 def clean_captions(value: Any) -> list[str]:
-    """Makes a list of non-empty captions of a text or a list of texts."""
-    try:
-        values = [value] if isinstance(value, str) else value
-        captions = [text for text in map(str.strip, values) if text]
-    except TypeError as error:
-        raise BrokenExample(
-            f"the caption is {str(value)[:40]!r}, not a text or a list of texts"
-        ) from error
+    """Makes a list of non-empty captions of a text or a list of texts; raises BrokenExample."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list | tuple) or not all(isinstance(text, str) for text in values):
+        raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
+    captions = [text for text in map(str.strip, values) if text]
     if not captions:
         raise BrokenExample("the caption is empty")
+    for caption in captions:
+        if not caption.isascii():
+            _check_unicode(caption)
     return captions
 
 
-def clean_label(value: Any) -> int:
-    """Makes a class number of an integer or its digits; raises WrongLabel."""
+def _check_unicode(text: str) -> None:
+    """Refuses halves of surrogate pairs, which JSON can write and no tokenizer takes."""
     try:
-        label = int(value)
-    except (TypeError, ValueError) as error:
-        raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer") from error
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BrokenExample(
+            f"the caption has half a character ({text[error.start]!a} at {error.start})"
+        ) from error
+
+
+def clean_label(value: Any) -> int:
+    """Makes a class number of an integer, its digits, or a float that is whole; or WrongLabel."""
+    whole = (
+        DIGITS.fullmatch(value)
+        if isinstance(value, str)
+        else isinstance(value, int | np.integer) and not isinstance(value, bool)
+        or isinstance(value, float | np.floating) and value.is_integer()
+    )  # fmt: skip
+    if not whole:
+        raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer")
+    label = int(value)
     if not 0 <= label < 2**31:
-        raise WrongLabel(f"the label is {label}, not a class number from 0 to 2^31 - 1")
+        raise WrongLabel(f"the label is {str(value)[:40]}, not a class number from 0 to 2^31 - 1")
     return label
 
 

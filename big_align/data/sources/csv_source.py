@@ -73,6 +73,8 @@ class CsvSource(ListedSource):
                 f"{path}, line {row.line}: there is no file {image}; images are relative to the "
                 "folder of the table"
             ) from error
+        except (OSError, ValueError):  # such as a path with a zero byte: that line alone is broken
+            pass
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Returns caption and labels; raises BrokenExample where the caption is empty."""

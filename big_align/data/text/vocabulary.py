@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from big_align.data import examples, files, tensorflow_on_cpu
+from big_align.data import boundary, examples, files, tensorflow_on_cpu
 from big_align.data.sources import record_source, tar_source
 from big_align.data.text import tokenizers
 
@@ -134,7 +134,7 @@ def _read_captions(source: Any) -> Iterator[str]:
     for shard, size in enumerate(source.shard_sizes.tolist()):
         for index in range(size):
             try:
-                yield from source.read_text(shard, index)[0]
+                yield from boundary.read_texts(source, shard, index)[0]
             except examples.BrokenExample as error:
                 broken += 1
                 if broken == 1:
