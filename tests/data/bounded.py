@@ -65,6 +65,9 @@ class BoundedCalls:
 def serve() -> None:
     from mutations import KINDS
 
+    from big_align.data import tensorflow_on_cpu
+
+    tensorflow_on_cpu.load()  # once, not in every child
     for line in sys.stdin:
         call = json.loads(line)
         print(json.dumps(_fork(KINDS[call["kind"]].read, pathlib.Path(call["path"]))), flush=True)

@@ -97,7 +97,7 @@ def read_examples(joins=None, **node: Any) -> tuple[list, int]:
     trained = sorted({_digest(*(batch[name] for name in sorted(batch))) for batch in batches})
     names = [source.name(*place) for place in _places(source)]
     found = zip(names, captions, labels, pixels, mask.tolist(), strict=True)
-    return [[n, c, list(l), _digest(p)] for n, c, l, p, m in found if m] + trained, broken
+    return [[n, c, list(x), _digest(p)] for n, c, x, p, m in found if m] + trained, broken
 
 
 def _places(source):
@@ -117,7 +117,9 @@ LABELS = (
     "2.9", "-0.5", "true", '"1_0"', "1e999", "9" * 5000, "-3", '"x"', '{"a": 1}', "[1, 2.5]", "NaN",
     '"\\u0663"', "4294967297", "[[1]]", '"2.0"',
 )  # fmt: skip
-CAPTIONS = ('""', "7", "null", '{"en": "a"}', "[1]", '"\\ud800"', "[]", '[["a"]]', '"a" "b"', '["a"')
+CAPTIONS = (
+    '""', "7", "null", '{"en": "a"}', "[1]", '"\\ud800"', "[]", '[["a"]]', '"a" "b"', '["a"',
+)  # fmt: skip
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
@@ -212,19 +214,23 @@ def frame_record(data: bytes) -> bytes:
     return length + masked_crc(length) + data + masked_crc(data)
 
 
+def field(number: int, data: bytes) -> bytes:
+    """A field of a protocol buffer that holds bytes or another message."""
+    size = len(data)
+    length = [size] if size < 128 else [size % 128 + 128, size // 128]
+    return bytes([number << 3 | 2, *length]) + data
+
+
 def make_record(number: int) -> bytes:
-    import tensorflow as tf
-
-    def feature(**value):
-        return tf.train.Feature(**{key: {"value": [x]} for key, x in value.items()})
-
+    """A tf.train.Example."""
     told = facts(number)
     features = {
-        "image": feature(bytes_list=encode_image(make_pixels(number))),
-        "caption": feature(bytes_list=told["caption"].encode()),
-        "label": feature(int64_list=told["label"]),
+        b"image": field(1, field(1, encode_image(make_pixels(number)))),
+        b"caption": field(1, field(1, told["caption"].encode())),
+        b"label": field(3, field(1, bytes([told["label"]]))),
     }
-    return tf.train.Example(features={"feature": features}).SerializeToString(deterministic=True)
+    entries = (field(1, key) + field(2, feature) for key, feature in features.items())
+    return field(1, b"".join(field(1, entry) for entry in entries))
 
 
 def write_records(folder: Path) -> None:
@@ -336,7 +342,8 @@ def png_of_size(width: int, height: int, rows: int) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     packer = zlib.compressobj(9)
     body = b"".join(packer.compress(bytes(width + 1)) for _ in range(rows)) + packer.flush()
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    chunks = chunk(b"IHDR", header), chunk(b"IDAT", body), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "deep", "float", "palette")
@@ -361,7 +368,8 @@ def write_images(folder: Path) -> None:
 
 def bomb(folder: Path, rng: Random) -> None:
     path = rng.choice(sorted((folder / "x" / "a").iterdir()))
-    path.write_bytes(png_of_size(*rng.choice(((13300, 13300, 13300), (2**31 - 1, 2, 1), (9, 0, 0)))))
+    sizes = (13300, 13300, 13300), (2**31 - 1, 2, 1), (9, 0, 0)
+    path.write_bytes(png_of_size(*rng.choice(sizes)))
 
 
 def write_classes(ending: str) -> Callable[..., None]:
@@ -373,7 +381,8 @@ def write_classes(ending: str) -> Callable[..., None]:
             rows = ("{" + ", ".join(f'"{k}": {x}' for k, x in e.items()) + "}" for e in entries)
             text = '{"classes": [' + ", ".join(rows) + '], "templates": ["a {}"]}'
         elif ending == "csv":
-            text = "name,description,label\n" + "".join(",".join(map(str, e.values())) + "\n" for e in told)
+            rows = (",".join(map(str, each.values())) for each in told)
+            text = "name,description,label\n" + "".join(f"{row}\n" for row in rows)
         else:
             text = "".join(each["name"] + "\n" for each in told)
         (folder / f"x.{ending}").write_text(text)
@@ -506,7 +515,7 @@ KINDS = {
         + vary(write_embedded, INDEXES),
     ),
 }  # fmt: skip
-"""By name; what is sealed needs no list of faults beyond those of bytes."""
+"""By name."""
 
 
 TOKENS = (

@@ -43,9 +43,14 @@ def judge(name: str, folder, outcome: Outcome, whole: Outcome, must_notice: bool
         return "" if lines or outcome.logged else "unlogged"
     if must_notice:
         return "silent"
-    if KINDS[name].sealed and outcome.rows != whole.rows:
+    if KINDS[name].sealed and not contents(outcome) <= contents(whole):
         return "silent"
     return ""
+
+
+def contents(outcome: Outcome) -> set[str]:
+    """What was read, without the names: bytes may be repeated whole, or end early."""
+    return {str(row[1:] if isinstance(row, list) else row) for row in outcome.rows}
 
 
 def try_mutations(call, intact, folder, seeds) -> dict[str, list]:

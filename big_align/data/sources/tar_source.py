@@ -149,7 +149,8 @@ def _index(file: files.ReadableFile, size: int, slots: dict[str, int]) -> shard_
         if slot is None or fault:
             continue
         if len(key) > KEY_MAX:
-            wrong[f"{key[:20]}...{hash(key)}"] = f"the key {key[:20]}... has more than {KEY_MAX} characters"
+            start = f"{key[:20]}..."
+            wrong[f"{start}{hash(key)}"] = f"{start} has a key of more than {KEY_MAX} characters"
             continue
         row = rows.setdefault(key, [0] * columns)
         if row[2 * slot]:
