@@ -27,6 +27,8 @@ def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
         twice = sorted({name for name in there if there.count(name) > 1})
         if twice:
             raise ValueError(f"{twice[0]!r} stands in it twice")
+        for name in there:  # a name stands in two places, which are compared here
+            archive.open(name).close()
         for name in names:
             if f"{name}.npy" not in there:
                 continue

@@ -4,6 +4,7 @@ A server imports what the calls need, once, and forks for each of them. It speak
 call, on its standard streams: `{"kind": ..., "path": ...}` in, an `Outcome` out.
 """
 
+import importlib
 import json
 import os
 import pathlib
@@ -15,6 +16,11 @@ import sys
 import time
 import traceback
 from typing import Any, NamedTuple
+
+from absl import logging
+from mutations import KINDS
+
+from big_align.errors import UserError
 
 SECONDS, MEGABYTES = 10, 700
 ROOM = 2**31  # bytes of addresses that a call may add: threads take much that they never touch
@@ -39,13 +45,26 @@ class Outcome(NamedTuple):
 
 
 class BoundedCalls:
-    """The server, as whoever calls it sees it."""
+    """Servers for what TensorFlow reads and for the rest: it makes a process large, and slow to
+    fork."""
 
     def __init__(self):
+        self._servers = [_Server(), _Server("tensorflow")]
+
+    def __call__(self, kind: str, path: os.PathLike) -> Outcome:
+        return self._servers[KINDS[kind].tensorflow](kind, path)
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+class _Server:
+    def __init__(self, *imports: str):
         root = pathlib.Path(__file__).resolve().parents[2]
         path = os.pathsep.join([str(root), str(root / "tests" / "data"), *filter(None, sys.path)])
         self._server = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -63,11 +82,8 @@ class BoundedCalls:
 
 
 def serve() -> None:
-    from mutations import KINDS
-
-    from big_align.data import tensorflow_on_cpu
-
-    tensorflow_on_cpu.load()  # once, not in every child
+    for module in sys.argv[1:]:  # once, not in every child
+        importlib.import_module(module)
     for line in sys.stdin:
         call = json.loads(line)
         print(json.dumps(_fork(KINDS[call["kind"]].read, pathlib.Path(call["path"]))), flush=True)
@@ -100,10 +116,6 @@ def _fork(read: Any, path: pathlib.Path) -> Outcome:
 
 
 def _call(read: Any, path: pathlib.Path) -> Outcome:
-    from absl import logging
-
-    from big_align.errors import UserError
-
     logged: list[str] = []
     logger = logging.get_absl_logger()
     logger.handlers = []

@@ -1,6 +1,7 @@
 """Files of images, opened with a limit on their pixels and converted to RGB."""
 
 import io
+import warnings
 
 import numpy as np
 from jaxtyping import Num, UInt8
@@ -41,7 +42,11 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def raise_pillow_limit(max_pixels: int) -> None:
-    """Lets Pillow open images of so many pixels, which warns of 89 and refuses 179 million."""
+    """Lets Pillow open images of so many pixels, which warns of 89 and refuses 179 million.
+
+    It need not warn of those that `open_picture` refuses.
+    """
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     if Image.MAX_IMAGE_PIXELS is not None and Image.MAX_IMAGE_PIXELS < max_pixels:
         Image.MAX_IMAGE_PIXELS = max_pixels
 
@@ -65,7 +70,8 @@ def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
 
     Files do not tell how deep they are, so it is seen from their values: integers are of the first
     of 8, 12 and 16 bits that holds them, and floats go up to the first of 1, 255 and 65535. What
-    lies outside of all, such as negative values, is stretched from its least to its largest value.
+    lies outside of all, such as negative values, is stretched from its least value, or 0, to its
+    largest.
 
     Raises:
       BrokenExample: a value is NaN or infinite.
@@ -80,6 +86,6 @@ def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     else:
         top = next((top for top in (1, 255, 65535) if 0 <= least and largest <= top), None)
         if top:
-            return np.rint(gray * (255 / top)).astype(np.uint8)
+            return np.rint(gray * 255 / top).astype(np.uint8)
     gray = gray.astype(np.float64) - least
-    return np.rint(gray * (255 / (largest - least))).astype(np.uint8)
+    return np.rint(gray * 255 / (largest - least)).astype(np.uint8)
