@@ -13,6 +13,7 @@ from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.parallel import count_cores
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
+from big_align.errors import BrokenDataError
 
 
 def numbers(batch) -> list[int]:
