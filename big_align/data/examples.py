@@ -112,7 +112,7 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
 def clean_captions(value: Any) -> list[str]:
     """Makes a list of non-empty captions of a text or a list of texts; raises BrokenExample."""
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list | tuple) or not all(isinstance(text, str) for text in values):
+    if not isinstance(values, (list, tuple)) or any(type(text) is not str for text in values):
         raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
     captions = [text for text in map(str.strip, values) if text]
     if not captions:
@@ -135,18 +135,21 @@ def _check_unicode(text: str) -> None:
 
 def clean_label(value: Any) -> int:
     """Makes a class number of an integer, its digits, or a float that is whole; or WrongLabel."""
-    whole = (
-        DIGITS.fullmatch(value)
-        if isinstance(value, str)
-        else isinstance(value, int | np.integer) and not isinstance(value, bool)
-        or isinstance(value, float | np.floating) and value.is_integer()
-    )  # fmt: skip
-    if not whole:
+    if type(value) is not int and not _is_whole(value):
         raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer")
     label = int(value)
     if not 0 <= label < 2**31:
         raise WrongLabel(f"the label is {str(value)[:40]}, not a class number from 0 to 2^31 - 1")
     return label
+
+
+def _is_whole(value: Any) -> bool:
+    """Tells whether a value is a whole number; `int` takes more than that."""
+    if isinstance(value, str):
+        return bool(DIGITS.fullmatch(value))
+    if isinstance(value, (float, np.floating)):
+        return value.is_integer()
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def clean_labels(value: Any) -> tuple[int, ...]:
