@@ -18,6 +18,7 @@ setup(
         "etils[epath]>=1.7",
         "flax>=0.12,<0.13",
         "fsspec>=2024.2",
+        "google-crc32c>=1.5",
         "jax>=0.10,<0.13",
         "jaxtyping>=0.2.30",
         "matplotlib>=3.8",

@@ -60,6 +60,22 @@ class Stopped(Exception):
     """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""
 
 
+LINE_MAX = 300  # characters of what a library, or a file, says
+
+
+def put_in_a_line(text: str) -> str:
+    """Returns a text in one line of bounded length that can be printed."""
+    line = " ".join(text[: 4 * LINE_MAX].split())
+    line = line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def tell_in_a_line(error: BaseException) -> str:
+    """Returns what an exception says, in one line of bounded length, and its kind if it tells."""
+    text, kind = put_in_a_line(str(error)), type(error).__name__
+    return text if text and kind in ("ValueError", "OSError") else f"{kind}: {text}".rstrip(": ")
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)

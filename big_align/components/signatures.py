@@ -271,7 +271,7 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
         raise
     except FieldError as error:
         raise ConfigError(f"{where}: {error.message}{advise(where, **error.fields)}") from error
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(f"{where}: {error}{_point_at(where, str(error), settable)}") from error
 
 

@@ -3,11 +3,13 @@
 import ast
 import dataclasses
 import json
+import re
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 NO_LABEL = -1
+DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` takes "1_0" and other writing too
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 
 
@@ -101,7 +103,7 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
         return text
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
         raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
     for field in fields:
         value = _unwrap(value)
@@ -130,15 +132,15 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
             "list of texts; name the one that is meant in the source's field `caption`, as in "
             f"json.captions.{keys[0]} or, of a table's column, captions.{keys[0]}"
         )
-    try:
-        values = [values] if isinstance(values, str) else values
-        captions = [text for text in map(str.strip, values) if text]
-    except TypeError as error:
-        raise BrokenExample(
-            f"the caption is {str(value)[:40]!r}, not a text or a list of texts"
-        ) from error
+    values = [values] if isinstance(values, str) else values
+    if not isinstance(values, (list, tuple)) or any(type(text) is not str for text in values):
+        raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
+    captions = [text for text in map(str.strip, values) if text]
     if not captions:
         raise BrokenExample("the caption is empty")
+    for caption in captions:
+        if not caption.isascii():
+            _check_unicode(caption)
     return captions
 
 
@@ -162,15 +164,33 @@ def _unwrap(value: Any) -> Any:
     return value
 
 
-def clean_label(value: Any) -> int:
-    """Makes a class number of an integer or its digits; raises WrongLabel."""
+def _check_unicode(text: str) -> None:
+    """Refuses halves of surrogate pairs, which JSON can write and no tokenizer takes."""
     try:
-        label = int(value)
-    except (TypeError, ValueError) as error:
-        raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer") from error
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BrokenExample(
+            f"the caption has half a character ({text[error.start]!a} at {error.start})"
+        ) from error
+
+
+def clean_label(value: Any) -> int:
+    """Makes a class number of an integer, its digits, or a float that is whole; or WrongLabel."""
+    if type(value) is not int and not _is_whole(value):
+        raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer")
+    label = int(value)
     if not 0 <= label < 2**31:
-        raise WrongLabel(f"the label is {label}, not a class number from 0 to 2^31 - 1")
+        raise WrongLabel(f"the label is {str(value)[:40]}, not a class number from 0 to 2^31 - 1")
     return label
+
+
+def _is_whole(value: Any) -> bool:
+    """Tells whether a value is a whole number; `int` takes more than that."""
+    if isinstance(value, str):
+        return bool(DIGITS.fullmatch(value))
+    if isinstance(value, (float, np.floating)):
+        return value.is_integer()
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def clean_labels(value: Any) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ import glob
 import itertools
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +14,7 @@ from big_align.data import tensorflow_on_cpu
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
 
+MEMBER_MAX = 2**30  # bytes of an image or a text; what claims more would fill the memory
 OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 of a process
 
 
@@ -43,12 +45,48 @@ class Files(Protocol):
     def read(self, path: str, start: int, size: int) -> bytes:
         """Reads `size` bytes from `start`, or fewer at the end of the file."""
 
+    def read_all(self, path: str) -> bytes:
+        """Reads a file; one of this machine must be no larger than `MEMBER_MAX`."""
+
+
+def open_regular(path: str | os.PathLike) -> int:
+    """Opens a file of this machine for reading; returns its descriptor.
+
+    What is no regular file is refused: a pipe waits for a writer, and a device never ends.
+
+    Raises:
+      OSError: it cannot be opened, or is a folder, a pipe or a device; the message names it.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except ValueError as error:  # a zero byte in the path
+        raise OSError(f"{os.fspath(path)!a}: {error}") from error
+    mode = os.fstat(number).st_mode
+    if stat.S_ISREG(mode):
+        return number
+    os.close(number)
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
+    kind = next((kind for test, kind in kinds if test(mode)), "a device")
+    raise OSError(f"{os.fspath(path)} is {kind}, not a file")
+
+
+def read_regular(path: str | os.PathLike) -> bytes:
+    """Reads all of a file of this machine; raises OSError like `open_regular`, or as it is large.
+
+    Its size is bounded by `MEMBER_MAX`.
+    """
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MEMBER_MAX:
+            raise OSError(f"{os.fspath(path)} has {size} bytes; at most {MEMBER_MAX} are read")
+        return file.read()
+
 
 class _Descriptor:
     """An open file that closes itself when the last thread that reads it lets go."""
 
     def __init__(self, path: str):
-        self.number = os.open(path, os.O_RDONLY)
+        self.number = open_regular(path)
 
     def __del__(self, close: Callable[[int], None] = os.close):  # `os` may be gone at the exit
         if hasattr(self, "number"):
@@ -69,11 +107,21 @@ class LocalFiles:
         return status.st_size, str(status.st_mtime_ns)
 
     def open(self, path: str) -> Any:
-        return open(path, "rb", buffering=0)  # a scan of headers jumps further than any buffer
+        # without a buffer: a scan of headers jumps further than any
+        return os.fdopen(open_regular(path), "rb", buffering=0)
 
     def read(self, path: str, start: int, size: int) -> bytes:
         descriptor = self._descriptor(path)  # held while it is read: another thread may evict it
-        return os.pread(descriptor.number, size, start)
+        data = os.pread(descriptor.number, size, start)
+        while 0 < len(data) < size:  # one call reads at most 2 GiB, and network disks less
+            more = os.pread(descriptor.number, size - len(data), start + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_all(self, path: str) -> bytes:
+        return read_regular(path)
 
 
 class FsspecFiles:
@@ -95,6 +143,9 @@ class FsspecFiles:
 
     def read(self, path: str, start: int, size: int) -> bytes:
         return self._filesystem.cat_file(path, start=start, end=start + size)
+
+    def read_all(self, path: str) -> bytes:
+        return self._filesystem.cat_file(path)
 
 
 class TensorFlowFiles:
@@ -121,6 +172,10 @@ class TensorFlowFiles:
         with self._gfile.GFile(path, "rb") as file:
             file.seek(start)
             return file.read(size)
+
+    def read_all(self, path: str) -> bytes:
+        with self._gfile.GFile(path, "rb") as file:
+            return file.read()
 
 
 def files_of(path: str) -> Files:
@@ -169,6 +224,8 @@ def _exists(files: Files, path: str) -> bool:
         files.stamp(path)
     except FileNotFoundError:
         return False
+    except ValueError as error:
+        raise ValueError(f"no file has the path {path!a}: {error}") from error
     return True
 
 

@@ -122,7 +122,10 @@ def _build_rows(
     images = None
     if "image_embedding" not in part.precomputed:
         images = ImagePipeline(
-            settings.transform, settings.views_per_image, settings.num_processes
+            settings.transform,
+            settings.views_per_image,
+            settings.num_processes,
+            settings.max_pixels,
         )
     extra = ExtraFields(open_joins(part.precomputed, source), tagger)
     texts = _build_texts(part, settings, tokenizer, keep_label)

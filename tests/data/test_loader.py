@@ -13,6 +13,7 @@ from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.parallel import count_cores
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
+from big_align.errors import BrokenDataError
 
 
 def numbers(batch) -> list[int]:
@@ -103,9 +104,10 @@ def test_what_a_thread_raises_reaches_the_consumer_and_no_thread_is_left():
     before = threading.active_count()
     array = make_array(20)
     source = Failing(array._image, array._captions)
-    with make_loader(source, batch_size=5) as loader, pytest.raises(OSError, match="disk is gone"):
-        for _ in itertools.islice(loader.iterate(0), 5):
-            pass
+    with make_loader(source, batch_size=5) as loader:
+        with pytest.raises(BrokenDataError, match="disk is gone"):
+            for _ in itertools.islice(loader.iterate(0), 5):
+                pass
     assert threading.active_count() == before
 
 

@@ -191,5 +191,10 @@ def test_scan_ends_at_a_length_that_cannot_be(tmp_path):
     path.write_bytes(b"\xff" * 40)
     with open(path, "rb") as file:
         (found,) = record_source.scan_records(file, 40)
-    assert found[2] == "the record at byte 0 goes on beyond the end of the file"
+    assert found[2] == "the length at byte 0 does not have its checksum"
     assert np.array(found[:2]).sum() == 0
+    length = (2**40).to_bytes(8, "little")
+    path.write_bytes(length + record_source.mask_checksum(length) + bytes(20))
+    with open(path, "rb") as file:
+        (found,) = record_source.scan_records(file, 32)
+    assert found[2] == "the record at byte 0 goes on beyond the end of the file"

@@ -9,27 +9,25 @@ decoded and resampled before it; what follows it sees its result as a picture of
 import ast
 import functools
 import inspect
-import io
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image
 
-from big_align.data import examples
-from big_align.data.images import pixel_ops, rand_augment
+from big_align.data import boundary, examples
+from big_align.data.images import decoding, pixel_ops, rand_augment
+from big_align.data.images.decoding import MAX_PIXELS
 from big_align.data.images.pixel_ops import Rng
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 METHODS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-ORIENTATION = 0x0112  # the EXIF tag
 LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
 
 
@@ -79,24 +77,15 @@ class View(NamedTuple):
         return image
 
 
-def open_view(image: bytes | UInt8[np.ndarray, "h w 3"]) -> View:
-    """Shows all of an encoded image, or of pixels; EXIF orientation is applied.
-
-    Only the header of a file is read, so a file that is cut off fails when it is rendered.
+def open_view(image: bytes | UInt8[np.ndarray, "h w 3"], max_pixels: int = MAX_PIXELS) -> View:
+    """Shows all of an encoded image, see `decoding.open_picture`, or of pixels.
 
     Raises:
-      BrokenExample: the bytes are not an image of a known format.
+      BrokenExample: the bytes are not an image of a known format, or it has too many pixels.
     """
     if isinstance(image, np.ndarray):
-        picture = Image.fromarray(image)
-    else:
-        try:
-            picture = Image.open(io.BytesIO(image), formats=FORMATS)
-            if "exif" in picture.info and picture.getexif().get(ORIENTATION, 1) != 1:
-                picture = ImageOps.exif_transpose(picture)  # as whoever wrote the caption saw it
-        except Exception as error:  # Pillow's decoders raise whatever their formats make them
-            raise examples.BrokenExample(f"the image cannot be opened ({error})") from error
-    return _show_all(picture)
+        return _show_all(Image.fromarray(image))
+    return _show_all(decoding.open_picture(image, max_pixels))
 
 
 def _show_all(picture: Image.Image) -> View:
@@ -116,7 +105,7 @@ def _load(
     try:
         if ratio >= 4:
             image.draft(None, (int(full[0] / ratio * 2), int(full[1] / ratio * 2)))
-        image = to_rgb(image)
+        image = decoding.to_rgb(image)
         image.load()
     except Exception as error:
         raise examples.BrokenExample(f"the image cannot be decoded ({error})") from error
@@ -124,22 +113,6 @@ def _load(
         x_scale, y_scale = image.width / full[0], image.height / full[1]
         box = (box[0] * x_scale, box[1] * y_scale, box[2] * x_scale, box[3] * y_scale)
     return image, box
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Converts any mode to RGB: alpha goes on white, 16-bit gray keeps its upper 8 bits."""
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode.startswith("I"):
-        gray = np.asarray(image)
-        bright = gray.max(initial=0) > 255
-        image = Image.fromarray((gray >> 8 if bright else gray).clip(0, 255).astype(np.uint8))
-    elif image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGB", image.size, "white")
-        white.paste(image, mask=image.getchannel("A"))
-        return white
-    return image.convert("RGB")
 
 
 OPERATIONS: dict[str, Callable[..., View]] = {}
@@ -246,7 +219,7 @@ def _draw(rng: Rng, largest: int) -> int:
 
 def _margins(view: View, height: int, width: int, name: str) -> tuple[int, int]:
     if height > view.height or width > view.width:
-        raise ValueError(
+        raise examples.BrokenExample(
             f"{name}({height}, {width}) is larger than the image, which is {view.height} high and "
             f"{view.width} wide there; put a resize before it"
         )
@@ -258,12 +231,15 @@ class Transform:
 
     Args:
       transform: operations parted by `|`, with literal arguments; empty only decodes.
+      max_pixels: an encoded image with more is broken.
 
     Raises:
       ValueError: an unknown operation or a wrong argument, with what would be legal.
     """
 
-    def __init__(self, transform: str):
+    def __init__(self, transform: str, max_pixels: int = MAX_PIXELS):
+        decoding.raise_pillow_limit(max_pixels)
+        self._max_pixels = max_pixels
         self.steps = [_bind(node, transform) for node in _split_chain(transform)]
 
     @property
@@ -274,11 +250,20 @@ class Transform:
     def __call__(
         self, image: bytes | UInt8[np.ndarray, "_ _ 3"], rng: Rng
     ) -> UInt8[np.ndarray, "h w 3"]:
-        """Applies the chain; raises BrokenExample where the image cannot be decoded."""
-        view = open_view(image)
-        for operation, arguments in self.steps:
-            view = operation(view, rng, **arguments)
-        return view.render()
+        """Applies the chain; raises BrokenExample where it fails on the image, whatever it says."""
+        with boundary.ONE_EXAMPLE:
+            view = open_view(image, self._max_pixels)
+            for operation, arguments in self.steps:
+                view = operation(view, rng, **arguments)
+            return view.render()
+
+
+def explain_sizes(first: tuple[int, ...], other: tuple[int, ...]) -> str:
+    """Says what to do where the results of two images differ in size."""
+    return (
+        f"the transform makes images of {first} and {other}; end it with a resize or a crop so "
+        "that all have one size"
+    )
 
 
 def _split_chain(text: str) -> list[ast.expr]:

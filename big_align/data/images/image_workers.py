@@ -21,6 +21,7 @@ import numpy as np
 
 from big_align.data import examples
 from big_align.data.images import image_ops
+from big_align.errors import UserError
 
 KEEP_MEMORY = {  # glibc gives freed images back to the system and fetches new pages for the next
     "MALLOC_TRIM_THRESHOLD_": str(2**28),
@@ -46,12 +47,17 @@ class Images(Protocol):
 
 
 def make_images(
-    transform: str, shape: tuple[int, ...], count: int, capacity: int, views: int = 1
+    transform: str,
+    shape: tuple[int, ...],
+    count: int,
+    capacity: int,
+    views: int = 1,
+    max_pixels: int = image_ops.MAX_PIXELS,
 ) -> Images:
     """Makes `count` processes; with 0, what transforms in the calling thread."""
     if count:
-        return ImageProcesses(transform, shape, count, capacity, views)
-    return LocalImages(transform, shape, views)
+        return ImageProcesses(transform, shape, count, capacity, views, max_pixels)
+    return LocalImages(transform, shape, views, max_pixels)
 
 
 class LocalImages:
@@ -61,10 +67,17 @@ class LocalImages:
       transform: image operations.
       shape: h w 3 of every result.
       views: results of each image, one after the other in its row, each with its own draws.
+      max_pixels: an encoded image with more is broken.
     """
 
-    def __init__(self, transform: str, shape: tuple[int, ...], views: int = 1):
-        self._transform = image_ops.Transform(transform)
+    def __init__(
+        self,
+        transform: str,
+        shape: tuple[int, ...],
+        views: int = 1,
+        max_pixels: int = image_ops.MAX_PIXELS,
+    ):
+        self._transform = image_ops.Transform(transform, max_pixels)
         self._shape = shape
         self._size = int(np.prod(shape))
         self._views = views
@@ -73,7 +86,7 @@ class LocalImages:
         """Writes the results of each image into a row, a flat memoryview of bytes.
 
         Raises:
-          ValueError: an operation does not fit an image, or the sizes of the results differ.
+          UserError: the sizes of the results differ.
         """
         return [self._apply(image, rng, row) for (image, rng), row in zip(work, rows, strict=True)]
 
@@ -87,10 +100,7 @@ class LocalImages:
             except examples.BrokenExample as error:
                 return error
             if pixels.shape != self._shape:
-                raise ValueError(
-                    f"the transform makes images of {self._shape} and {pixels.shape}; end it with "
-                    "a resize or a crop so that all have one size"
-                )
+                raise UserError(image_ops.explain_sizes(self._shape, pixels.shape))
             # NumPy's copy would let go of Python's lock and wait for it
             row[start : start + self._size] = pixels.reshape(-1)
         return None
@@ -105,12 +115,20 @@ class ImageProcesses:
       count: how many processes.
       capacity: images sent at a time, at most.
       views: results of each image.
+      max_pixels: an encoded image with more is broken.
     """
 
     def __init__(
-        self, transform: str, shape: tuple[int, ...], count: int, capacity: int, views: int = 1
+        self,
+        transform: str,
+        shape: tuple[int, ...],
+        count: int,
+        capacity: int,
+        views: int = 1,
+        max_pixels: int = image_ops.MAX_PIXELS,
     ):
-        self._processes = [_Process(transform, shape, capacity, views) for _ in range(count)]
+        settings = transform, shape, capacity, views, max_pixels
+        self._processes = [_Process(*settings) for _ in range(count)]
         self._idle: queue.SimpleQueue = queue.SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -119,7 +137,7 @@ class ImageProcesses:
         """Like `LocalImages.apply`; waits for a process that is idle.
 
         Raises:
-          ValueError: an operation does not fit an image, or the sizes of the results differ.
+          UserError: the sizes of the results differ.
           RuntimeError: a process has ended.
         """
         process = self._idle.get()
@@ -137,7 +155,9 @@ class ImageProcesses:
 class _Process:
     """One process and the memory it shares with this one."""
 
-    def __init__(self, transform: str, shape: tuple[int, ...], capacity: int, views: int):
+    def __init__(
+        self, transform: str, shape: tuple[int, ...], capacity: int, views: int, max_pixels: int
+    ):
         self._size = views * int(np.prod(shape))
         file = _open_memory(capacity * self._size)
         path = os.pathsep.join(filter(None, sys.path))
@@ -151,7 +171,7 @@ class _Process:
             env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": path},
         )
         modules = image_ops.Transform(transform).modules
-        self._send((transform, shape, views, file.fileno(), capacity, modules))
+        self._send((transform, shape, views, max_pixels, file.fileno(), capacity, modules))
         file.close()
 
     def apply(self, work: Work, rows: Sequence[Any]) -> list[Outcome]:
@@ -195,13 +215,13 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that nothing else is printed there
-    transform, shape, views, descriptor, capacity, modules = pickle.load(requests)
+    transform, shape, views, max_pixels, descriptor, capacity, modules = pickle.load(requests)
     for module in modules:  # operations register themselves there
         importlib.import_module(module)
     size = views * int(np.prod(shape))
     memory = memoryview(mmap.mmap(descriptor, capacity * size))
     rows = [memory[number * size : (number + 1) * size] for number in range(capacity)]
-    images = LocalImages(transform, tuple(shape), views)
+    images = LocalImages(transform, tuple(shape), views, max_pixels)
     while True:
         try:
             work = pickle.load(requests)
@@ -210,7 +230,7 @@ def serve() -> None:
         try:
             answer: Any = images.apply(work, rows[: len(work)])
         except ValueError as error:
-            answer = ValueError(str(error))
+            answer = UserError(str(error))
         pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
         answers.flush()
 

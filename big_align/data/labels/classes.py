@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from big_align.errors import UserError, suggest
+from big_align.data import files
+from big_align.errors import UserError, put_in_a_line, suggest
 
 BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
 
@@ -103,8 +104,7 @@ def read_classes(name_or_path: str) -> ClassList:
     """
     path = _find(name_or_path)
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
+        text = files.read_regular(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"class list {path}: cannot be read as text: {error}") from error
     if path.endswith(".json"):
@@ -162,7 +162,7 @@ def _find(name_or_path: str) -> str:
 def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
         raise UserError(f"class list {path}: is no JSON: {error}") from error
     entries, templates = content, []
     if isinstance(content, dict):
@@ -183,6 +183,13 @@ def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple
 
 def _entries_of_csv(text: str, path: str) -> list[tuple[str, Any]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+    try:
+        return _read_table(reader, path)
+    except csv.Error as error:
+        raise UserError(f"class list {path}, line {reader.line_num}: {error}") from error
+
+
+def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
     header = reader.fieldnames or []
     if not {"name", "names"} & set(header):
         raise UserError(
@@ -208,19 +215,30 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
     if isinstance(entry, str):
         entry = {"name": entry}
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where}: {entry!r} must be a text or an object with a `name`")
+        shown = put_in_a_line(repr(entry))
+        raise UserError(f"{where}: {shown} must be a text or an object with a `name`")
     label = entry.get("label")
-    if label not in (None, "", position):
-        raise UserError(f"{where}: `label` is {label!r}; it must be the position, {position}")
+    if label not in (None, "", position) or isinstance(label, bool):
+        shown = put_in_a_line(repr(label))
+        raise UserError(f"{where}: `label` is {shown}; it must be the position, {position}")
     name = _first_name(entry)
     description = entry.get("description") or ""
     if not isinstance(name, str) or not name.strip(" _\t"):
         raise UserError(f"{where}: has no name; a class is a text or an object with a `name`")
     if not isinstance(description, str):
         raise UserError(f"{where}: the description of {name!r} must be a text")
+    _check_unicode(name + description, where)
     ids = (entry.get("id"), entry.get("wnid"))
     id = next((str(value) for value in ids if value not in (None, "", position)), "")
     return " ".join(name.replace("_", " ").split()), " ".join(description.split()), id
+
+
+def _check_unicode(text: str, where: str) -> None:
+    """Refuses halves of surrogate pairs, which JSON can write and no tokenizer takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: has half a character, {text[error.start]!a}") from error
 
 
 def _first_name(entry: Mapping) -> Any:

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from big_align.data import examples
+from big_align.data import boundary, examples
 from big_align.data.labels.classes import ClassList
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
@@ -64,7 +64,7 @@ def _check_places(
 ) -> None:
     for place in places:
         try:
-            label = examples.single_label(source.read_text(*place)[1])
+            label = examples.single_label(boundary.read_texts(source, *place)[1])
         except examples.WrongLabel as error:
             raise UserError(f"{source.name(*place)}: {error}") from error
         except examples.BrokenExample:

@@ -6,7 +6,7 @@ import numpy as np
 from absl import logging
 
 from big_align.data import examples
-from big_align.errors import BrokenDataError
+from big_align.errors import BrokenDataError, put_in_a_line
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
@@ -34,6 +34,7 @@ class BrokenTally:
         self._left_out = int(source.broken.sum())
         self._read = 0
         self._found: set[tuple[int, int]] = set()
+        self._last = ""
         self._lock = threading.Lock()
         self._check(self._num_examples)
 
@@ -49,6 +50,7 @@ class BrokenTally:
 
     def add(self, shard: int, index: int, error: Exception) -> None:
         """Counts a broken example, once; raises BrokenDataError when there are too many."""
+        name, reason = map(put_in_a_line, (self._source.name(shard, index), str(error)))
         with self._lock:
             if (shard, index) in self._found:
                 return
@@ -57,22 +59,27 @@ class BrokenTally:
             read = min(self._num_examples, max(self._read, READ_BEFORE_STOP))
         if found <= LOGGED_FIRST or found % LOGGED_EVERY == 0:
             logging.warning(
-                "skipped %s: %s (%d skipped so far)", self._source.name(shard, index), error, found
+                "skipped %s: %s (%d skipped so far)", name, reason, found
             )
-        self._check(read, f"; the last one is {self._source.name(shard, index)}: {error}")
+        self._last = f"; the last one is {name}: {reason}"
+        self._check(read)
 
-    def _check(self, read: int, last: str = "") -> None:
-        count = self.count
-        if count <= self._max_fraction * (read + self._left_out):
-            return
+    def tell_worst(self) -> str:
+        """Names the shard with the most broken examples, and the last of them with its reason."""
         per_shard = self._source.broken.copy()
         with self._lock:
             shards = np.array([shard for shard, _ in self._found], np.int64)
         np.add.at(per_shard, shards, 1)
         worst = int(per_shard.argmax())
+        shard = put_in_a_line(self._source.shard_name(worst))
+        return f"most are in {shard} ({per_shard[worst]} broken there){self._last}"
+
+    def _check(self, read: int) -> None:
+        count = self.count
+        if count <= self._max_fraction * (read + self._left_out):
+            return
         raise BrokenDataError(
             f"{count} of {read + self._left_out} examples are broken, which is more than "
-            f"max_broken_fraction={self._max_fraction:g}; most are in "
-            f"{self._source.shard_name(worst)} "
-            f"({per_shard[worst]} broken there){last}. Mend the shard or raise max_broken_fraction"
+            f"max_broken_fraction={self._max_fraction:g}; {self.tell_worst()}. Mend the shard or "
+            "raise max_broken_fraction"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int, Int32
 
-from big_align.data import examples, randomness
+from big_align.data import boundary, examples, randomness
 from big_align.data.images import image_ops
 from big_align.data.loading import broken, parallel
 from big_align.data.loading.parallel import HostBatch
@@ -125,23 +125,29 @@ class EvalLoader:
             pixels = self._pixels(number)
             if pixels is not None:
                 return pixels.shape
-        raise BrokenDataError("no image can be decoded")
+        raise BrokenDataError(f"no image can be decoded; {self._tally.tell_worst()}")
 
     def _pixels(self, number: int) -> np.ndarray | None:
         shard, index = self._offsets.locate_one(number)
         self._tally.count_read(1)
         try:
-            image = self._source.read(shard, index).image
-            return self._transform(image, randomness.PositionRandom(0, number))
+            image = boundary.read_example(self._source, shard, index).image
+            pixels = self._transform(image, randomness.PositionRandom(0, number))
         except examples.BrokenExample as error:
             self._tally.add(shard, index, error)
             return None
+        if self._image_shape not in (None, pixels.shape):
+            raise UserError(
+                f"{self._source.name(shard, index)}: "
+                f"{image_ops.explain_sizes(self._image_shape, pixels.shape)}"
+            )
+        return pixels
 
     def _texts(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
         for number in range(self.num_examples):
             shard, index = self._offsets.locate_one(number)
             try:
-                yield self._source.read_text(shard, index)
+                yield boundary.read_texts(self._source, shard, index)
             except examples.BrokenExample as error:
                 self._tally.add(shard, index, error)
                 yield [], ()
@@ -160,7 +166,7 @@ def read_first_texts(
     for number in range(min(tries, offsets.count)):
         place = offsets.locate_one(number)
         try:
-            return source.name(*place), *source.read_text(*place)
+            return source.name(*place), *boundary.read_texts(source, *place)
         except examples.BrokenExample:
             continue
     return None

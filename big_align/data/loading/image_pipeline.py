@@ -19,18 +19,26 @@ class ImagePipeline:
       views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
       num_processes: processes that decode and transform images; 0 does it in the calling thread.
         They are worth their start on many cores, and where images are small (`image_workers`).
+      max_pixels: an encoded image with more is broken; it is not decoded.
 
     Raises:
       ValueError: a value is out of range or the transform is wrong.
     """
 
-    def __init__(self, transform: str, views_per_image: int = 1, num_processes: int = 0):
-        parallel.check_at_least(1, views_per_image=views_per_image)
+    def __init__(
+        self,
+        transform: str,
+        views_per_image: int = 1,
+        num_processes: int = 0,
+        max_pixels: int = image_ops.MAX_PIXELS,
+    ):
+        parallel.check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
         parallel.check_at_least(0, num_processes=num_processes)
         self.num_processes = num_processes
         self._views = views_per_image
         self._operations = transform
-        self._transform = image_ops.Transform(transform)
+        self._max_pixels = max_pixels
+        self._transform = image_ops.Transform(transform, max_pixels)
         self._images: image_workers.Images | None = None
 
     def start(self, image: Any, rng: image_ops.Rng) -> Row:
@@ -48,8 +56,9 @@ class ImagePipeline:
         """
         shape = self._transform(image, rng).shape
         self._images = image_workers.make_images(
-            self._operations, shape, self.num_processes, parallel.CHUNK_MAX, self._views
-        )
+            self._operations, shape, self.num_processes, parallel.CHUNK_MAX, self._views,
+            self._max_pixels,
+        )  # fmt: skip
         views = (self._views,) if self._views > 1 else ()
         return {"image": ((*views, *shape), np.uint8)}
 
@@ -63,7 +72,7 @@ class ImagePipeline:
           rows: flat memory of as many images.
 
         Raises:
-          ValueError: an operation does not fit an image, or the sizes of the results differ.
+          UserError: the sizes of the results differ.
           RuntimeError: a process has ended.
         """
         return self._images.apply(work, rows)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from tqdm import tqdm
 
-from big_align.data import examples
+from big_align.data import boundary, examples
 from big_align.data.images.image_ops import Transform, open_view
 from big_align.data.loading.parallel import count_cores
 from big_align.data.randomness import PositionRandom
@@ -177,7 +177,9 @@ def inspect_source(
                 some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
                 kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
     name_of = lambda number: source.name(*offsets.locate_one(number))  # noqa: E731
-    text_of = lambda number: source.read_text(*offsets.locate_one(number))[0]  # noqa: E731
+    def text_of(number: int) -> list[str]:
+        return boundary.read_texts(source, *offsets.locate_one(number))[0]
+
     return Report(
         examples=offsets.count,
         shards=len(source.shard_sizes),
@@ -248,7 +250,7 @@ def _read_chunks(
 
     def read(number: int) -> _Seen | examples.BrokenExample:
         try:
-            example = source.read(*offsets.locate_one(number))
+            example = boundary.read_example(source, *offsets.locate_one(number))
             image = example.image
             view = open_view(image)
             pixels = transform(image, PositionRandom(seed, number))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from big_align.data.boundary import ONE_EXAMPLE, read_example
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -80,17 +81,32 @@ class RowStream:
         memory = _image_memory(batch, into) if self._images else []
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
+            texts = [visit.texts for visit in visits]
+            outcomes = self._tokenize(batch, into[numbers], texts)
             if self._images is None:
-                return [None] * len(visits)
+                return outcomes
             work = [(visit.image, visit.rng) for visit in visits]
-            return self._images.apply(work, [memory[n] for n in numbers])
+            images = self._images.apply(work, [memory[n] for n in numbers])
+            return [one or other for one, other in zip(outcomes, images, strict=True)]
 
         visits = self.examples.visit(step, rows, self.draw, finish)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._extra.row:
             batch[name][into] = [visit.extra[name] for visit in visits]
-        texts = [visit.texts for visit in visits]
-        batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
+
+    def _tokenize(
+        self, batch: HostBatch, into: Int[np.ndarray, " n"], texts: list[list[str]]
+    ) -> Sequence[BrokenExample | None]:
+        """Writes the ids of texts in one call, or one by one where that fails on some of them."""
+        try:
+            with ONE_EXAMPLE:
+                batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
+        except BrokenExample as error:
+            if len(texts) == 1:
+                return [error]
+            each = (self._tokenize(batch, into[n : n + 1], [row]) for n, row in enumerate(texts))
+            return [outcome for outcomes in each for outcome in outcomes]
+        return [None] * len(texts)
 
     def close(self) -> None:
         """Ends the processes of the images."""
@@ -110,7 +126,7 @@ class RowStream:
         """
         source = self.examples.source
         try:
-            example = source.read(*location)
+            example = read_example(source, *location)
             texts, label = self._texts.draw(example, source.name(*location), rng)
         except WrongLabel as error:
             if self._texts.needs_labels:

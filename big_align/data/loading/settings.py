@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from big_align.data.images.decoding import MAX_PIXELS
+
 SHARED = ("num_threads", "num_processes", "prefetch", "pipeline")
 """Settings of the whole batch, which the parts of a mixture share."""
 
@@ -14,6 +16,8 @@ class LoaderSettings:
       transform: image operations, see `ImagePipeline`.
       window: examples that are shuffled among each other, see `Shuffle`.
       max_broken_fraction: the fraction of broken examples above which the run stops.
+      max_pixels: an image with more is broken, and is not decoded: a small file can hold so many
+        that memory ends.
       num_threads: threads that fill batches; None is one a core, or two a process.
       num_processes: processes that decode and transform images; 0 does it in the threads.
       prefetch: batches that are filled ahead; each is held in memory.
@@ -31,6 +35,7 @@ class LoaderSettings:
     transform: str
     window: int = 2**17
     max_broken_fraction: float = 0.01
+    max_pixels: int = MAX_PIXELS
     num_threads: int | None = None
     num_processes: int = 0
     prefetch: int = 4

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Int
 
-from big_align.data import examples
+from big_align.data import boundary, examples
 from big_align.data.loading.broken import BrokenTally
 from big_align.data.loading.shuffle import Shuffle, substitutes
 from big_align.data.randomness import PositionRandom
@@ -154,11 +154,13 @@ class ExampleStream:
         """Draws from the first candidate that is not broken."""
         for location in candidates:
             try:
-                return location, draw(location, PositionRandom(self._seed, position))
+                with boundary.ONE_EXAMPLE:
+                    return location, draw(location, PositionRandom(self._seed, position))
             except examples.BrokenExample as error:
                 self._tally.add(*location, error)
         raise BrokenDataError(
-            f"position {position} of the stream and all its substitutes are broken"
+            f"position {position} of the stream and all its substitutes are broken; "
+            f"{self._tally.tell_worst()}. Mend the shard"
         )
 
     def _candidates(self, position: int, location: Location) -> Iterator[Location]:

@@ -17,6 +17,7 @@ from big_align.data.precomputed.shard_files import (
     Shard,
     has_shard,
     read_index,
+    read_shards,
 )
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
@@ -42,13 +43,21 @@ class ShardFolder:
         self.index = read_index(self.path, ("shards", *fields))
         self._ending = ending
         self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
-        self._select([Shard(**entry) for entry in self.index["shards"]])
+        self._check_fields(fields)
+        self._select(read_shards(self.path, self.index["shards"]))
         missing = [shard for shard in self.shards if not has_shard(self.path, shard, ending)]
         if missing:
             raise UserError(
                 f"{self.path} lacks {len(missing)} of {len(self.shards)} shards, "
                 f"{missing[0].file}{ending} the first: the command that made it continues"
             )
+
+    def _check_fields(self, fields: Sequence[str]) -> None:
+        """Checks that the index has numbers where it must."""
+        for field in fields:
+            value = self.index[field]
+            if field != "dtype" and (type(value) is not int or not 0 < value < 2**31):
+                raise UserError(f"{self.path / INDEX}: `{field}` is {str(value)[:40]!r}: no size")
 
     def _select(self, shards: Sequence[Shard]) -> None:
         self.shards = list(shards)
@@ -63,7 +72,7 @@ class ShardFolder:
         path = self.path / (shard.file + self._ending)
         try:
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # NumPy raises whatever a broken header makes it
             raise UserError(f"{path} is cut short or no array ({error})") from error
         return rows
 
@@ -136,6 +145,7 @@ class EmbeddingFolder(ShardFolder):
         while first < end:
             shard, index = self.locate(first)
             piece = self.array(shard)[index : index + end - first]
+            self._check_finite(shard, np.arange(index, index + len(piece)), piece)
             pieces.append(piece)
             first += len(piece)
         return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), self.dtype)
@@ -147,7 +157,18 @@ class EmbeddingFolder(ShardFolder):
         for shard in np.unique(shards).tolist():
             chosen = shards == shard
             rows[chosen] = self.array(self.shards[shard])[indexes[chosen]]
+            self._check_finite(self.shards[shard], indexes[chosen], rows[chosen])
         return rows
+
+    def _check_finite(
+        self, shard: Shard, indexes: Int[np.ndarray, " n"], rows: Float[np.ndarray, "n d"]
+    ) -> None:
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            raise UserError(
+                f"{self.path / shard.file}{EMBEDDINGS}: row {indexes[int(np.argmin(finite))]} is "
+                "not finite: embed the data again, with a model whose weights are"
+            )
 
     def part(self, shards: Sequence[Shard]) -> "EmbeddingFolder":
         """Returns a view of some of the shards."""

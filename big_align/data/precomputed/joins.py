@@ -75,7 +75,8 @@ class Join:
           A row of `shape`; clusters are -1 for an example that could not be read at that time.
 
         Raises:
-          BrokenExample: the example could not be read when it was embedded.
+          BrokenExample: the example could not be read when it was embedded, or what was written
+            for it is no embedding, or clusters that are not there.
           UserError: another example had this index then.
         """
         then = self._keys(shard)[index]
@@ -87,7 +88,13 @@ class Join:
             )
         if not then and not self._has_clusters:
             raise BrokenExample("it could not be read when it was embedded")
-        return self._folder.array(self._shards[shard])[index]
+        row = self._folder.array(self._shards[shard])[index]
+        if self._has_clusters:
+            if row.max() >= self._folder.k or row.min() < -1:
+                raise BrokenExample(f"its clusters in {self._folder.path} are {row.tolist()}")
+        elif not np.isfinite(row).all():
+            raise BrokenExample(f"its embedding in {self._folder.path} is not finite")
+        return row
 
 
 def open_joins(paths: dict[str, str], source: Source) -> dict[str, Join]:

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Shaped
 
+from big_align.data import files
 from big_align.data.examples import Source
-from big_align.errors import UserError
+from big_align.errors import UserError, put_in_a_line
 
 FORMAT = 1
 INDEX, KEYS, PARTIAL = "index.json", ".keys", ".partial"
+FILE_MAX = 100  # characters; `list_shards` makes names of at most 67
 EMBEDDINGS, CLUSTERS = ".npy", ".clusters.npy"
 
 
@@ -113,15 +115,39 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        index = json.loads(files.read_regular(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error})") from error
     if not isinstance(index, dict) or index.get("format") != FORMAT:
-        found = index.get("format") if isinstance(index, dict) else None
-        raise UserError(f"{path} has format {found!r}; this version reads {FORMAT}")
+        found = put_in_a_line(repr(index.get("format") if isinstance(index, dict) else None))
+        raise UserError(f"{path} has format {found}; this version reads {FORMAT}")
     if missing := [field for field in fields if field not in index]:
         raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
     return index
+
+
+def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
+    """Returns the shards that an index lists.
+
+    Raises:
+      UserError: an entry is no shard.
+    """
+    shards = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        values = [entry.get(field) for field in Shard._fields] if isinstance(entry, dict) else []
+        names = [isinstance(value, str) and value.isprintable() for value in values[:2]]
+        if len(entry if values else ()) != len(Shard._fields) or not all(names):
+            fault = "needs a name, a file and a count"
+        elif type(values[2]) is not int or not 0 <= values[2] < 2**40:
+            fault = "has a count that is no number of examples"
+        elif pathlib.PurePath(values[1]).name != values[1] or len(values[1]) > FILE_MAX:
+            fault = "has a file that is no name of one in the folder"
+        else:
+            shards.append(Shard(*values))
+            continue
+        shown = put_in_a_line(repr(entry))
+        raise UserError(f"{folder / INDEX}: entry {number} of `shards` {fault}: {shown}")
+    return shards
 
 
 def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:

@@ -3,9 +3,39 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 
-from big_align.data import examples
+from big_align.data import array_files, examples, files
+from big_align.errors import UserError, put_in_a_line, tell_in_a_line
+
+KINDS = {
+    "image": ("u", (4,), "uint8 [n h w 3]"),
+    "caption": ("U", (1, 2), "text [n] or [n k]"),
+    "label": ("iuf", (1, 2), "integers [n] or [n k]"),
+    "class_names": ("U", (1,), "text [c]"),
+}
+"""Of each array the kinds of types in NumPy's letters, how many dimensions, and both in words."""
+
+
+def check_labels(label: Shaped[np.ndarray, "n ..."], title: str) -> None:
+    """Checks that labels are class numbers, or -1.
+
+    Args:
+      label: of each example; floats must be whole.
+      title: stands for the array in messages.
+
+    Raises:
+      UserError: names the first that is not.
+    """
+    if label.dtype.kind not in "iuf":
+        raise UserError(f"{title}: labels are {label.dtype}; they must be integers")
+    whole = (label >= examples.NO_LABEL) & (label < 2**31) & (label == np.floor(label))
+    if not whole.all():
+        place = tuple(np.argwhere(~whole)[0].tolist())
+        raise UserError(
+            f"{title}: {place[0]}: the label is {label[place].item()}, not a class number from 0 "
+            "to 2^31 - 1, or -1 for none"
+        )
 
 
 class ArraySource:
@@ -20,6 +50,7 @@ class ArraySource:
       class_names: the name of each label, if known.
 
     Raises:
+      UserError: a label is no class number.
       ValueError: the lengths differ.
     """
 
@@ -32,6 +63,7 @@ class ArraySource:
         class_names: tuple[str, ...] | None = None,
     ):
         label = np.full(len(image), examples.NO_LABEL) if label is None else np.asarray(label)
+        check_labels(label, title)
         if not len(image) == len(captions) == len(label):
             raise ValueError(
                 f"{title}: {len(image)} images, {len(captions)} lists of captions and "
@@ -39,6 +71,7 @@ class ArraySource:
             )
         self._image = image
         self._captions = captions
+        label = label.astype(np.int64)
         rows = map(dict.fromkeys, (label[:, None] if label.ndim == 1 else label).tolist())
         self._labels = [tuple(c for c in row if c != examples.NO_LABEL) for row in rows]
         self._title = title
@@ -77,18 +110,41 @@ def read_npz(path: str) -> ArraySource:
         `class_names` text [c], if any, are the names of the labels.
 
     Raises:
-      ValueError: an array is missing, or the lengths differ.
+      UserError: names the file: it is damaged, or an array is missing or not as described.
     """
-    with np.load(path, allow_pickle=False) as file:
-        wanted = ["image"] + ["caption"] * ("label" not in file)
-        missing = [name for name in wanted if name not in file]
-        if missing:
-            raise ValueError(f"{path} has no array {missing[0]!r}; it has {', '.join(file)}")
-        image = file["image"]
-        label = file["label"] if "label" in file else None
-        names = tuple(file["class_names"].tolist()) if "class_names" in file else None
-        captions: list[list[str]] = [[] for _ in image]
-        if "caption" in file:
-            rows = file["caption"].reshape(len(file["caption"]), -1).tolist()
-            captions = [[text for text in row if text.strip()] for row in rows]
-        return ArraySource(image, captions, label, title=path, class_names=names)
+    try:
+        with files.files_of(path).open(path) as file:
+            there = array_files.list_arrays(file)
+            file.seek(0)
+            found = array_files.read_arrays(file, KINDS)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile raises whatever the bytes make it
+        raise UserError(f"{path} is no whole .npz file: {tell_in_a_line(error)}") from error
+    wanted = ["image"] + ["caption"] * ("label" not in found)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        have = put_in_a_line(", ".join(there))
+        raise UserError(f"{path} has no array {missing[0]!r}; it has {have}")
+    for name, array in found.items():
+        kinds, dims, meaning = KINDS[name]
+        if array.dtype.kind not in kinds or array.ndim not in dims:
+            raise UserError(
+                f"{path}: {name!r} is {array.dtype} {list(array.shape)}; it must be {meaning}"
+            )
+    image = found["image"]
+    if image.dtype != np.uint8 or image.shape[3] != 3 or not all(image.shape[1:]):
+        raise UserError(
+            f"{path}: 'image' is {image.dtype} {list(image.shape)}; it must be {KINDS['image'][2]}"
+        )
+    captions: list[list[str]] = [[] for _ in image]
+    if "caption" in found:
+        rows = found["caption"].reshape(len(found["caption"]), -1).tolist()
+        captions = [[text for text in row if text.strip()] for row in rows]
+    for number, texts in enumerate(captions):
+        try:
+            examples.clean_captions(texts or [" . "])
+        except examples.BrokenExample as error:
+            raise UserError(f"{path}: {number}: {error}") from error
+    names = tuple(found["class_names"].tolist()) if "class_names" in found else None
+    return ArraySource(image, captions, found.get("label"), title=path, class_names=names)

@@ -88,8 +88,7 @@ class FilePairsSource:
     def _read(self, shard: int, name: str) -> bytes:
         path = f"{self._folders[shard]}/{name}"
         try:
-            with self._files.open(path) as file:
-                return file.read()
+            return self._files.read_all(path)
         except (OSError, ValueError) as error:
             raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
 

@@ -35,7 +35,9 @@ class ListedSource:
     ):
         self._title = title
         self._files = files.files_of(paths[0])
-        self._paths = np.array([path.encode("utf-8", "surrogateescape") for path in paths])
+        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
+        self._paths = b"".join(encoded)  # an array would make all as wide as the longest
+        self._path_ends = np.cumsum([len(path) for path in encoded])
         self._labels = np.array([label for row in labels for label in row], np.int32)
         self._label_ends = np.cumsum([len(row) for row in labels])
         self._captions = None
@@ -53,12 +55,11 @@ class ListedSource:
         captions, labels = self.read_text(shard, index)
         path = self._path(shard * SHARD_SIZE + index)
         try:
-            with self._files.open(path) as file:
-                image = file.read()
+            image = self._files.read_all(path)
         except FileNotFoundError as error:
             raise examples.BrokenExample(f"there is no file {path}") from error
-        except (OSError, ValueError) as error:  # a folder, a name with a zero byte, no permission
-            raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
+        except (OSError, ValueError) as error:  # also a folder, a pipe, a path with a zero byte
+            raise examples.BrokenExample(f"{path} cannot be read: {error}") from error
         return examples.Example(path, image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
@@ -90,7 +91,9 @@ class ListedSource:
         return f"{self._title} ({size} examples from {self._path(first)} on)"
 
     def _path(self, number: int) -> str:
-        return self._paths[number].decode("utf-8", "surrogateescape")
+        first = self._path_ends[number - 1] if number else 0
+        path = self._paths[first : self._path_ends[number]]
+        return path.decode("utf-8", "surrogateescape")
 
 
 def _stretch(ends: np.ndarray, number: int) -> slice:

@@ -168,8 +168,7 @@ def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:
 
 def _read_file(path: str) -> bytes:
     try:
-        with files.files_of(path).open(path) as file:
-            return file.read()
+        return files.files_of(path).read_all(path)
     except (OSError, ValueError) as error:
         raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
 

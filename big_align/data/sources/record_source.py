@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from absl import logging
 
@@ -11,6 +12,7 @@ from big_align.data import columns, examples, files, tensorflow_on_cpu
 from big_align.data.sources import shard_index
 
 LENGTH, CHECKSUM = 8, 4  # bytes before the data of a record: its length and that one's checksum
+MASK = 0xA282EAD8
 
 
 class RecordSource:
@@ -69,6 +71,8 @@ class RecordSource:
     def _features(self, shard: int, index: int) -> Any:
         try:
             return self._parse(self._shards[shard][index]).features.feature
+        except examples.BrokenExample:
+            raise
         except Exception as error:  # protobuf's error is not importable without its package
             raise examples.BrokenExample(f"the record is no tf.train.Example ({error})") from error
 
@@ -180,7 +184,20 @@ class _Records:
         return len(self._table)
 
     def __getitem__(self, index: int) -> bytes:
-        return self._files.read(self._path, *self._table[index].tolist())
+        start, length = self._table[index].tolist()
+        if length > files.MEMBER_MAX:
+            raise examples.BrokenExample(
+                f"the record has {length} bytes; at most {files.MEMBER_MAX} are read"
+            )
+        data = self._files.read(self._path, start, length + CHECKSUM)
+        if len(data) != length + CHECKSUM:
+            raise examples.BrokenExample("the file has become shorter than its index says")
+        record = data[:length]
+        if mask_checksum(record) != data[length:]:
+            raise examples.BrokenExample(
+                f"the record at byte {start} does not have its checksum: it has changed on disk"
+            )
+        return record
 
 
 class _ArrayRecords:
@@ -260,13 +277,29 @@ def _index(file: files.ReadableFile, size: int) -> shard_index.ShardIndex:
     return shard_index.ShardIndex(table, np.array([], "S1"), 0, fault)
 
 
+def mask_checksum(data: bytes) -> bytes:
+    """Returns the checksum that TFRecord files have of some bytes: CRC-32C, turned and shifted."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + MASK & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
+
+
 def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int, str]]:
     """Yields the offset and size in bytes of each record, and in the end why it stops too early."""
     position = 0
     while position < size:
         file.seek(position)
         start = position + LENGTH + CHECKSUM
-        length = int.from_bytes(file.read(LENGTH), "little")
+        header = file.read(LENGTH + CHECKSUM)
+        field = header[:LENGTH]
+        length = int.from_bytes(field, "little")
+        if len(header) == LENGTH + CHECKSUM and mask_checksum(field) != header[LENGTH:]:
+            packed = position == 0 and header[:2] in (b"\x1f\x8b", b"\x78\x9c")
+            yield 0, 0, (
+                "it is compressed, which cannot be read at random; unpack it"
+                if packed
+                else f"the length at byte {position} does not have its checksum"
+            )
+            return
         if start + length + CHECKSUM > size:
             yield 0, 0, f"the record at byte {position} goes on beyond the end of the file"
             return

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from big_align.data import files
+from big_align.data import array_files, files
+from big_align.errors import UserError, put_in_a_line
 
 INDEX_THREADS = 16  # scans wait for storage, not for the processor
 
@@ -26,12 +27,14 @@ class ShardIndex:
       keys: bytes [examples], the names of the examples, or empty.
       broken: how many examples lack a part.
       fault: why the scan stopped before the proper end, or empty.
+      reason: why the first of the broken examples is, or empty.
     """
 
     table: np.ndarray
     keys: np.ndarray
     broken: int = 0
     fault: str = ""
+    reason: str = ""
 
 
 def index_shards(
@@ -61,9 +64,13 @@ def index_shards(
                 logging.info("indexed %d of %d shards", len(indexes), len(paths))
     for path, index in zip(paths, indexes, strict=True):
         if index.fault:
-            logging.warning("%s: %s; what stands before is used", path, index.fault)
+            fault = put_in_a_line(index.fault)
+            logging.warning("%s: %s; what stands before is used", path, fault)
         if index.broken:
-            logging.warning("%s: %d examples lack a member", path, index.broken)
+            logging.warning(
+                "%s: %d examples are left out; of the first %s",
+                path, index.broken, put_in_a_line(index.reason),
+            )  # fmt: skip
     logging.info(
         "%d examples in %d shards, indexed in %.1f s",
         sum(len(index.table) for index in indexes), len(paths), time.monotonic() - started,
@@ -75,11 +82,14 @@ def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None
     system = files.files_of(path)
     size, changed = system.stamp(path)
     cache = _cache_path(index_dir, path) if index_dir else None
-    stamp = f"1 {size} {changed} {settings}"
+    stamp = f"2 {size} {changed} {settings}"
     index = _load(cache, stamp) if cache else None
     if index is None:
-        with system.open(path) as file:
-            index = scan(file, size)
+        try:
+            with system.open(path) as file:
+                index = scan(file, size)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
         if cache:
             _save(cache, stamp, index)
     return index
@@ -92,22 +102,26 @@ def _cache_path(index_dir: str, path: str) -> str:
 
 def _load(cache: str, stamp: str) -> ShardIndex | None:
     try:
-        with np.load(cache, allow_pickle=False) as saved:
-            if str(saved["stamp"]) != stamp:
-                return None
-            return ShardIndex(
-                saved["table"], saved["keys"], int(saved["broken"]), str(saved["fault"])
-            )
-    except (OSError, ValueError, KeyError, EOFError):  # absent, or not written by us: scan again
-        return None
+        with os.fdopen(files.open_regular(cache), "rb") as file:
+            saved = array_files.read_arrays(file, ("stamp", *ShardIndex.__dataclass_fields__))
+        if str(saved["stamp"]) != stamp:
+            return None
+        texts = str(saved["fault"]), str(saved["reason"])
+        return ShardIndex(saved["table"], saved["keys"], int(saved["broken"]), *texts)
+    except Exception:  # absent, half of it, or not written by us: every one of these says it
+        return None  # in its own way; scan again
 
 
 def _save(cache: str, stamp: str, index: ShardIndex) -> None:
     """Writes beside and renames, so that another process never reads half an index."""
-    os.makedirs(os.path.dirname(cache), exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=os.path.dirname(cache), delete=False) as file:
-        np.savez(file, stamp=stamp, **dataclasses.asdict(index))
-    os.replace(file.name, cache)
+    folder = os.path.dirname(cache)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            np.savez(file, stamp=stamp, **dataclasses.asdict(index))
+        os.replace(file.name, cache)
+    except OSError as error:
+        raise UserError(f"index_dir {folder} cannot be written: {error}") from error
 
 
 def count_broken(indexes: list[ShardIndex]) -> np.ndarray:

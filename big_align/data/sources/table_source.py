@@ -77,8 +77,7 @@ def read_table(path: str) -> str:
       UserError: it cannot be read or is not UTF-8; the message names the line.
     """
     try:
-        with files.files_of(path).open(path) as file:
-            data = file.read()
+        data = files.files_of(path).read_all(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     try:

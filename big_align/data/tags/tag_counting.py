@@ -9,7 +9,7 @@ from typing import NamedTuple
 from absl import logging
 from tqdm import tqdm
 
-from big_align.data import examples
+from big_align.data import boundary, examples
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor, split_words
@@ -166,7 +166,7 @@ def read_captions(source: examples.Source, used: int | None = None) -> Iterator[
     for shard, size in enumerate(source.shard_sizes.tolist()):
         for index in range(size):
             try:
-                yield from source.read_text(shard, index)[0][:used]
+                yield from boundary.read_texts(source, shard, index)[0][:used]
             except examples.BrokenExample as error:
                 broken += 1
                 if broken == 1:

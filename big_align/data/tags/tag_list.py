@@ -1,5 +1,6 @@
 """Tag lists: the tags that a recognizer knows, how frequent they are, and their tokens."""
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
+from big_align.data import files
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
+from big_align.errors import UserError, put_in_a_line
 
 FORMAT = 1
+WEIGHT_MAX = 1e30  # far from where float32 ends; their mean is 1
 MAKE = "python -m big_align.tools.build_tags makes one"
 
 
@@ -56,6 +59,13 @@ class TagList:
         Raises:
           UserError: the list was made for another vocabulary.
         """
+        outside = int(self.tokens.max(initial=0))
+        if 0 < tokenizer.vocab_size <= outside:
+            name = self.names[int(np.argmax(self.tokens.max(axis=1)))]
+            raise UserError(
+                f"tag list {self.path}: {name!r} has the token {outside}, and the vocabulary of "
+                f"the tokenizer has {tokenizer.vocab_size}; {MAKE}"
+            )
         if tokenizer.fingerprint in ("", self.tokenizer):
             return
         made_again = f"make it again with this tokenizer: {MAKE}"
@@ -217,40 +227,71 @@ def read_tag_list(path: str) -> TagList:
 
     Raises:
       UserError: the file is missing, no JSON, of another format, without tags, or a tag lacks a
-        field or stands twice.
+        field, stands twice, or has a count, a weight or a token that is none.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        content = json.loads(files.read_regular(path).decode("utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"tag list {path}: cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict) or "tags" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("tags"), list):
         raise UserError(f"tag list {path}: is no tag list; {MAKE}")
-    if content.get("format") != FORMAT:
-        raise UserError(
-            f"tag list {path}: its format is {content.get('format')!r}, not {FORMAT}; {MAKE}"
-        )
-    entries = content["tags"]
+    if content.get("format") is True or content.get("format") != FORMAT:
+        found = put_in_a_line(repr(content.get("format")))
+        raise UserError(f"tag list {path}: its format is {found}, not {FORMAT}; {MAKE}")
+    entries, removed = content["tags"], content.get("removed", [])
     if not entries:
         raise UserError(f"tag list {path}: has no tag; {MAKE}")
-    try:
-        names = tuple(str(entry["name"]) for entry in entries)
-        counts = np.array([int(entry["count"]) for entry in entries], np.int64)
-        weights = np.array([float(entry["weight"]) for entry in entries], np.float32)
-        tokens, token_mask = pad_tokens([[int(id) for id in entry["tokens"]] for entry in entries])
-    except (KeyError, TypeError, ValueError) as error:
+    tokenizer = content.get("tokenizer", "")
+    if not _are_texts(removed) or not isinstance(tokenizer, str):
         raise UserError(
-            f"tag list {path}: a tag needs a name, a count, a weight and tokens: {error!r}; {MAKE}"
-        ) from error
+            f"tag list {path}: `removed` must be a list of names, and `tokenizer` a text; {MAKE}"
+        )
+    for number, entry in enumerate(entries):
+        if fault := _find_fault(entry):
+            raise UserError(f"tag list {path}: tag {number} {put_in_a_line(fault)}; {MAKE}")
+    names = tuple(entry["name"] for entry in entries)
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in collections.Counter(names).items() if count > 1)
         raise UserError(f"tag list {path}: {twice!r} stands in it twice; {MAKE}")
-    if not token_mask.any(axis=1).all():
-        bare = names[int(np.argmin(token_mask.any(axis=1)))]
-        raise UserError(f"tag list {path}: {bare!r} has no tokens; {MAKE}")
-    return TagList(
-        path, names, counts, weights, tokens, token_mask,
-        str(content.get("tokenizer", "")), tuple(content.get("removed", ())),
-    )  # fmt: skip
+    counts = np.array([entry["count"] for entry in entries], np.int64)
+    weights = np.array([entry["weight"] for entry in entries], np.float32)
+    padded = pad_tokens([entry["tokens"] for entry in entries])
+    return TagList(path, names, counts, weights, *padded, tokenizer, tuple(removed))
+
+
+def _find_fault(entry: Any) -> str:
+    """Returns what is wrong with a tag of a file, or nothing."""
+    if not isinstance(entry, dict):
+        return f"is {str(entry)[:40]!r}: it needs a name, a count, a weight and tokens"
+    lacks = [field for field in ("name", "count", "weight", "tokens") if field not in entry]
+    if lacks:
+        return f"({entry.get('name')!r}) has no {lacks[0]}"
+    name, count, weight, tokens = (entry[key] for key in ("name", "count", "weight", "tokens"))
+    if not _are_texts([name]) or not name.strip():
+        return f"has the name {name!r}; it must be a text"
+    if not _is_number(count, int) or not 0 <= count < 2**63:
+        return f"({name!r}) has the count {count!r}; it must be an integer of at least 0"
+    if not _is_number(weight, int | float) or not 0 <= weight < WEIGHT_MAX:
+        return f"({name!r}) has the weight {weight!r}; it must be a number of at least 0"
+    if not isinstance(tokens, list) or not all(
+        _is_number(token, int) and 0 <= token < 2**31 for token in tokens
+    ):
+        return f"({name!r}) has the tokens {tokens!r}; they must be ids of a vocabulary"
+    return "" if tokens else f"({name!r}) has no tokens"
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _are_texts(values: Any) -> bool:
+    """Tells whether values are a list of texts that UTF-8 can hold."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        return False
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

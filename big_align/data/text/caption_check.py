@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from big_align.data import examples
+from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
 
 LOOKED_AT = 16
@@ -20,7 +20,7 @@ def find_caption_fault(source: examples.Source) -> str:
     for number in (np.arange(count) * offsets.count // max(count, 1)).tolist():
         place = offsets.locate_one(number)
         try:
-            captions, _ = source.read_text(*place)
+            captions, _ = boundary.read_texts(source, *place)
         except examples.BrokenExample as error:
             first = first or f"{source.name(*place)}: {error}"
             continue

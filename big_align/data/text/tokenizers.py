@@ -189,7 +189,7 @@ class WordPieceTokenizer:
       lowercase: whether case and accents are dropped; as when the vocabulary was made.
 
     Attributes:
-      pieces: the vocabulary, in the order of the ids.
+      vocabulary: the pieces, in the order of the ids.
       lowercase: as given.
 
     Raises:
@@ -198,7 +198,7 @@ class WordPieceTokenizer:
 
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
         _check_length(length, 3)
-        self.pieces = pieces = list_wordpieces(vocabulary)
+        self.vocabulary = pieces = list_wordpieces(vocabulary)
         self.lowercase = lowercase
         self.length = length
         self.vocab_size = len(pieces)
@@ -207,11 +207,10 @@ class WordPieceTokenizer:
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
         self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
-        self._pieces = pieces
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id."""
-        return [self._pieces[id] for id in ids]
+        return [self.vocabulary[id] for id in ids]
 
     def __call__(
         self, texts: Sequence[str]

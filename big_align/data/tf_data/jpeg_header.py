@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from big_align.data.images.image_ops import ORIENTATION
+from big_align.data.images.decoding import ORIENTATION
 
 END = b"\xff\xd9"
 BASELINE, EXTENDED, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # frames with Huffman codes, of 8 bits a sample

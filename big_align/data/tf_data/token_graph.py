@@ -27,10 +27,10 @@ def _make_wordpiece(tokenizer: WordPieceTokenizer) -> Tokenize:
     tf = tensorflow_on_cpu.load()
     import tensorflow_text
 
-    pad, start, end = (tokenizer.pieces.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
+    pad, start, end = (tokenizer.vocabulary.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
     with tf.device("CPU"):
         pieces = tensorflow_text.FastBertTokenizer(
-            vocab=tokenizer.pieces,
+            vocab=tokenizer.vocabulary,
             token_out_type=tf.int32,
             lower_case_nfd_strip_accents=tokenizer.lowercase,
         )

@@ -1,0 +1,91 @@
+"""Files of images, opened with a limit on their pixels and converted to RGB."""
+
+import io
+import warnings
+
+import numpy as np
+from jaxtyping import Num, UInt8
+from PIL import Image, ImageOps
+
+from big_align.data import examples
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+ORIENTATION = 0x0112  # the EXIF tag
+MAX_PIXELS = 100_000_000
+
+
+def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Opens an encoded image; EXIF orientation is applied.
+
+    Only the header is read, so a file that is cut off fails when its pixels are asked for.
+
+    Args:
+      data: the file.
+      max_pixels: an image with more is refused before any are decoded: 20 kilobytes can hold
+        hundreds of millions.
+
+    Raises:
+      BrokenExample: the bytes are no image of a known format, or it has too many pixels.
+    """
+    try:
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        width, height = picture.size
+        if width * height <= max_pixels:
+            if "exif" in picture.info and picture.getexif().get(ORIENTATION, 1) != 1:
+                picture = ImageOps.exif_transpose(picture)  # as whoever wrote the caption saw it
+            return picture
+    except Exception as error:  # Pillow's decoders raise whatever their formats make them
+        raise examples.BrokenExample(f"the image cannot be opened ({error})") from error
+    raise examples.BrokenExample(
+        f"the image has {width} x {height} pixels, which is more than max_pixels={max_pixels}"
+    )
+
+
+def raise_pillow_limit(max_pixels: int) -> None:
+    """Lets Pillow open images of so many pixels, which warns of 89 and refuses 179 million.
+
+    It need not warn of those that `open_picture` refuses.
+    """
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    if Image.MAX_IMAGE_PIXELS is not None and Image.MAX_IMAGE_PIXELS < max_pixels:
+        Image.MAX_IMAGE_PIXELS = max_pixels
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Converts any mode to RGB: alpha goes on white, and gray of any depth is scaled to 8 bits."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode[0] in "IF":
+        image = Image.fromarray(scale_gray(np.asarray(image)))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=image.getchannel("A"))
+        return white
+    return image.convert("RGB")
+
+
+def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+    """Scales gray values to 8 bits.
+
+    Files do not tell how deep they are, so it is seen from their values: integers are of the first
+    of 8, 12 and 16 bits that holds them, and floats go up to the first of 1, 255 and 65535. What
+    lies outside of all, such as negative values, is stretched from its least value, or 0, to its
+    largest.
+
+    Raises:
+      BrokenExample: a value is NaN or infinite.
+    """
+    least, largest = float(gray.min(initial=0)), float(gray.max(initial=0))
+    if not np.isfinite(least) or not np.isfinite(largest):
+        raise examples.BrokenExample("the image has values that are NaN or infinite")
+    if gray.dtype.kind != "f":
+        bits = next((bits for bits in (8, 12, 16) if 0 <= least and largest < 2**bits), None)
+        if bits:
+            return (gray >> (bits - 8)).astype(np.uint8)
+    else:
+        top = next((top for top in (1, 255, 65535) if 0 <= least and largest <= top), None)
+        if top:
+            return np.rint(gray * 255 / top).astype(np.uint8)
+    gray = gray.astype(np.float64) - least
+    return np.rint(gray * 255 / (largest - least)).astype(np.uint8)
