@@ -71,7 +71,8 @@ def test_a_node_is_emptied_before_it_is_filled():
     evaluators = load_config(TINY, "--config.evaluators={}", *flags).evaluators
     assert list(evaluators) == ["own"] and evaluators.own.source.path == "a.npz"
     fill = [flag.replace("evaluators.own", "data") for flag in flags[2:]]
-    assert load_config(TINY, "--config.data.source={}", *fill).data.source.to_dict() == {"name": "npz", "path": "a.npz"}
+    source = load_config(TINY, "--config.data.source={}", *fill).data.source
+    assert source.to_dict() == {"name": "npz", "path": "a.npz"}
 
 
 def test_a_component_of_any_module_can_be_named():
