@@ -28,6 +28,7 @@ setup(
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
         "pillow>=10.3",
+        "pyarrow>=15",
         "scann==1.4.2",
         "scikit-learn>=1.4",
         "scipy>=1.11",

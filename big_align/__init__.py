@@ -13,6 +13,8 @@ from typing import Any
 FACE = {
     "load": "big_align.runs.workdir",
     "save": "big_align.interop.api",
+    "make_loader": "big_align.runs.build",
+    "as_dataset": "big_align.data.tf_pipelines",
     "Pretrained": "big_align.interop.formats.pretrained",
     "Embedder": "big_align.evaluators.embedder",
     "contrastive_loss": "big_align.losses.contrastive",

@@ -102,7 +102,7 @@ def place_centers(
 
 def draw_rows(
     values: Float[Array, "k_pad d"],
-    labels: Int[Array, "b l"],
+    labels: Int[Array, "b p"],
     rng: PRNGKeyArray,
     *,
     num_rows: int,

@@ -4,9 +4,10 @@ Dimension letters used in every signature:
   b  examples of the global batch     h w  image height and width
   l  tokens of a text                 d    width of an embedding
   c  classes or channels              n    examples of a data set
+  p  clusters of an image             k    clusters in all, or texts of an image
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,7 +24,7 @@ Batch = Mapping[str, Array | np.ndarray]
   mask       bool [b]; False on padding
   tags       int32 [b t], the tags that stand in the texts of an example, ascending; -1 for none
   true_tags  int32 [b t2], where they are known all tags of the image, those of `tags` among them
-  clusters   int32 [b l], the clusters of an image, nearest first; -1 for none
+  clusters   int32 [b p], the clusters of an image, nearest first; -1 for none
   image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
              image may then be left out
 """
@@ -149,3 +150,50 @@ class Evaluator(Protocol):
     """
 
     def __call__(self, embedder: Any) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class SavedPart(Protocol):
+    """What is saved in a checkpoint beside the training state, by every process for itself."""
+
+    def write(self, folder: str) -> None:
+        """Writes what it needs into an empty folder; returns when it is written."""
+
+    def read(self, folder: str) -> None:
+        """Takes up what was written into a folder."""
+
+
+@runtime_checkable
+class TrainingData(Protocol):
+    """What makes this process's rows of every training batch.
+
+    Attributes:
+      batch_size: rows of the global batch.
+      num_examples: of all processes; None where it is not known.
+      broken: examples that this process knows to be broken.
+      shards: what each shard is called and holds, which all processes must agree on.
+      saved: what a checkpoint must hold for `iterate` to begin at its step, by name; nothing where
+        the step says it all.
+    """
+
+    batch_size: int
+    num_examples: int | None
+    broken: int
+    shards: Mapping[str, str]
+    saved: Mapping[str, SavedPart]
+
+    def epochs(self, step: int) -> dict[str, float]:
+        """Returns how often the examples have been gone through before a step, by logged name."""
+
+    def batch(self, step: int) -> dict[str, np.ndarray]:
+        """Makes the batch of a step."""
+
+    def iterate(self, start_step: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the batches from a step on."""
+
+    def close(self) -> None:
+        """Ends what works ahead; it cannot be used again."""
+
+    def __enter__(self) -> "TrainingData": ...
+
+    def __exit__(self, *exception: object) -> None: ...

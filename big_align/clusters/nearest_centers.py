@@ -79,7 +79,7 @@ def nearest_of_all(
     layout: CenterLayout,
     count: int,
     precision: str,
-) -> tuple[Float[Array, "c l"], Int[Array, "c l"]]:
+) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
     """Finds the nearest centers of rows that every device has, inside `sharding.map_rows`.
 
     Args:
@@ -119,7 +119,7 @@ def nearest_of_all(
 
 def _merge(
     cosines: list[Float[Array, "c _"]], labels: list[Int[Array, "c _"]], count: int
-) -> tuple[Float[Array, "c l"], Int[Array, "c l"]]:
+) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
     """Keeps the largest of several lists; among equal ones the first, which has lower numbers."""
     top, at = jax.lax.top_k(jnp.concatenate(cosines, axis=1), count)
     return top, jnp.take_along_axis(jnp.concatenate(labels, axis=1), at, axis=1)
@@ -215,8 +215,8 @@ class NearestCenters:
 
     def __call__(
         self, rows: Any
-    ) -> Iterator[tuple[Float[np.ndarray, "n l"], Int[np.ndarray, "n l"]]]:
-        """Yields, chunk by chunk on every process, cosines [n l] and numbers [n l] of centers.
+    ) -> Iterator[tuple[Float[np.ndarray, "n p"], Int[np.ndarray, "n p"]]]:
+        """Yields, chunk by chunk on every process, cosines [n p] and numbers [n p] of centers.
 
         Args:
           rows: has `count`, `dim` and `read(first, end)`.

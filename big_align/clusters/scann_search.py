@@ -57,8 +57,8 @@ class ScannSearch:
 
     def __call__(
         self, rows: Any
-    ) -> Iterator[tuple[Float[np.ndarray, "n l"], Int[np.ndarray, "n l"]]]:
-        """Yields, chunk by chunk, cosines [n l] and numbers [n l] of centers, nearest first.
+    ) -> Iterator[tuple[Float[np.ndarray, "n p"], Int[np.ndarray, "n p"]]]:
+        """Yields, chunk by chunk, cosines [n p] and numbers [n p] of centers, nearest first.
 
         Args:
           rows: has `count` and `read(first, end)`.

@@ -1,5 +1,6 @@
 """What a source of examples is, and how captions and labels are read from bytes."""
 
+import ast
 import dataclasses
 import json
 from typing import Any, Protocol, runtime_checkable
@@ -103,6 +104,7 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
     except json.JSONDecodeError as error:
         raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
     for field in fields:
+        value = _unwrap(value)
         if not isinstance(value, dict) or field not in value:
             found = ", ".join(sorted(value)) if isinstance(value, dict) else type(value).__name__
             raise BrokenExample(f"no field {field!r} in member {member!r} (it has {found})")
@@ -110,10 +112,26 @@ def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
     return value
 
 
-def clean_captions(value: Any) -> list[str]:
-    """Makes a list of non-empty captions of a text or a list of texts."""
+def clean_captions(value: Any, lines: bool = False) -> list[str]:
+    """Makes a list of non-empty captions of a text or a list of texts.
+
+    Args:
+      value: where it is a text that a list is written in, `["a", "b"]`, the list is meant.
+      lines: whether each line of a text is a caption of its own.
+
+    Raises:
+      BrokenExample: there is none, or the value is something else, such as a dictionary.
+    """
+    values = value.splitlines() if isinstance(value, str) and lines else _unwrap(value)
+    if isinstance(values, dict):
+        keys = list(map(str, values)) or [""]
+        raise BrokenExample(
+            f"the caption is a dictionary with the keys {', '.join(keys)[:80]}, not a text or a "
+            "list of texts; name the one that is meant in the source's field `caption`, as in "
+            f"json.captions.{keys[0]} or, of a table's column, captions.{keys[0]}"
+        )
     try:
-        values = [value] if isinstance(value, str) else value
+        values = [values] if isinstance(values, str) else values
         captions = [text for text in map(str.strip, values) if text]
     except TypeError as error:
         raise BrokenExample(
@@ -122,6 +140,26 @@ def clean_captions(value: Any) -> list[str]:
     if not captions:
         raise BrokenExample("the caption is empty")
     return captions
+
+
+def _unwrap(value: Any) -> Any:
+    """Returns the list of texts or the dictionary that a text is written of, else the value.
+
+    A cell of a table holds one text, so tools write lists into it: as JSON, or as Python prints
+    them.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if not (text[:1] + text[-1:] in ("[]", "{}") and len(text) > 1):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and (not found or any(isinstance(x, str) for x in found)):
+            return found
+        return found if isinstance(found, dict) and found else value
+    return value
 
 
 def clean_label(value: Any) -> int:

@@ -2,12 +2,17 @@
 
 from typing import NamedTuple
 
+import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import Float, Int
 
 from big_align.data.examples import Source
+from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
 from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.text.caption_check import find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
+from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.nodes import Node
 
@@ -44,7 +49,7 @@ class Pairs(NamedTuple):
     """The embedded images and captions of a set.
 
     Attributes:
-      zimg: unit-length embeddings of the images that could be read.
+      zimg: unit-length embeddings of the images that could be read, each once.
       ztxt: unit-length embeddings of all their captions.
       captions: the texts of `ztxt`.
       owner: which row of `zimg` each caption belongs to.
@@ -62,7 +67,8 @@ class Retrieval:
     """Recall at 1, 5 and 10, image to text and text to image, in [0, 1].
 
     Image to text counts an image as found when any of its captions is among the first k; text to
-    image has every caption as a query.
+    image has every caption as a query. Examples whose images are the same after the transform
+    count as one with the captions of all: the result is that of a source which groups them.
 
     Args:
       source: examples with an image and one or more captions.
@@ -70,6 +76,9 @@ class Retrieval:
       tokenizer: the one that the model was trained with.
       ks: cut-offs.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
+
+    Raises:
+      UserError: the source has no captions.
     """
 
     reads = ("caption",)
@@ -87,6 +96,11 @@ class Retrieval:
         ks: tuple[int, ...] = (1, 5, 10),
         max_broken_fraction: float = 0.01,
     ):
+        if fault := find_caption_fault(source):
+            raise UserError(
+                f"{fault}; retrieval needs captions: let the source read them (its field "
+                "`caption`), or evaluate classes with zero_shot"
+            )
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
@@ -102,12 +116,22 @@ class Retrieval:
             embedder.rows,
             max_broken_fraction=self.max_broken_fraction,
         )
-        zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
-        captions = [c for c, real in zip(loader.captions(), readable, strict=True) if real]
-        owner = np.repeat(np.arange(len(captions)), [len(c) for c in captions])
-        texts = [text for group in captions for text in group]
+        same = SameImages(loader.num_examples, embedder.batch_size, embedder.rows)
+        zimg, readable = embedder.embed_images(same.watch(loader.images()), loader.num_examples)
+        hashes = same.hashes
+        if jax.process_count() > 1:  # each knows the images of its own rows, and has 0 elsewhere
+            hashes = multihost_utils.process_allgather(hashes).max(axis=0)
+        firsts = find_firsts(hashes)
+        tell_copies(firsts, self.source, self.transform)
+        number = np.flatnonzero(readable & (firsts == np.arange(len(firsts))))
+        captions: dict[int, list[str]] = {first: [] for first in number.tolist()}
+        for first, texts, real in zip(firsts.tolist(), loader.captions(), readable, strict=True):
+            if real:
+                captions[first] += texts
+        owner = np.repeat(np.arange(len(captions)), [len(c) for c in captions.values()])
+        texts = [text for group in captions.values() for text in group]
         ztxt = embedder.embed_texts(*self.tokenizer(texts))
-        return Pairs(zimg[readable], ztxt, texts, owner, np.flatnonzero(readable))
+        return Pairs(zimg[number], ztxt, texts, owner, number)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and captions and returns the recalls."""

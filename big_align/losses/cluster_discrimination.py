@@ -31,7 +31,7 @@ _SMALLEST_SINE_SQUARED = 1e-6
 def mlcd_loss(
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],
-    labels: Int[Array, "b l"],
+    labels: Int[Array, "b p"],
     mask: Bool[Array, " b"] | None = None,
     *,
     sampled: Int[Array, " n"] | None = None,
@@ -61,7 +61,7 @@ def mlcd_loss(
 def mlc_loss(
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],
-    labels: Int[Array, "b l"],
+    labels: Int[Array, "b p"],
     mask: Bool[Array, " b"] | None = None,
     *,
     sampled: Int[Array, " n"] | None = None,
@@ -79,7 +79,7 @@ def mlc_loss(
 def unicom_loss(
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],
-    labels: Int[Array, "b l"],
+    labels: Int[Array, "b p"],
     mask: Bool[Array, " b"] | None = None,
     *,
     sampled: Int[Array, " n"] | None = None,
@@ -142,7 +142,7 @@ def _discriminate(
     loss: str,
     zimg: Float[Array, "b d"],
     centers: Float[Array, "k d"],
-    labels: Int[Array, "b l"],
+    labels: Int[Array, "b p"],
     mask: Bool[Array, " b"] | None,
     sampled: Int[Array, " n"] | None,
     scale: float,
@@ -163,7 +163,7 @@ def _discriminate(
     return average(combine(loss, negatives, positives), takes_part)
 
 
-def _mark(labels: Int[Array, "b l"], k: int) -> Bool[Array, "b k"]:
+def _mark(labels: Int[Array, "b p"], k: int) -> Bool[Array, "b k"]:
     """Tells which of k classes are among the labels of each row."""
     inside = jnp.where((labels >= 0) & (labels < k), labels, k)
     marks = jnp.zeros((len(labels), k), bool)

@@ -4,7 +4,7 @@ Same numbers and gradients as `cluster_discrimination`, without a matrix of all 
 holds its drawn rows w and gathers all embeddings z. It goes through its rows a block at a time and
 accumulates, for every example, the logsumexp over its negatives and the cosines of its positives,
 which are taken out of the negatives wherever they stand. The sums are then joined over the devices;
-what is left, the margin and the loss itself, are formulas on [b] and [b l]. With n and p their
+what is left, the margin and the loss itself, are formulas on [b] and [b p]. With n and p their
 gradients with respect to the logsumexp N and the cosines of positives, a block's logits S, computed
 again, give
 
@@ -45,7 +45,7 @@ def sampled_cluster_loss(
     zimg: Float[Array, "b d"],
     rows: Float[Array, "n d"],
     row_mask: Bool[Array, " n"],
-    columns: Int[Array, "b l"],
+    columns: Int[Array, "b p"],
     *,
     scale: float = 64.0,
     margin: float = 0.3,
@@ -113,7 +113,7 @@ def _divide(total: Float[Array, ""], count: Array) -> Float[Array, ""]:
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
-def _mark_first(columns: Int[Array, "b l"]) -> Bool[Array, "b l"]:
+def _mark_first(columns: Int[Array, "b p"]) -> Bool[Array, "b p"]:
     """Tells which positives are there and were not named before in the same row."""
     same = columns[:, :, None] == columns[:, None, :]
     before = jnp.tril(jnp.ones(same.shape[1:], bool), -1)
@@ -143,7 +143,7 @@ class _Plan:
         return rows.reshape(-1, size, rows.shape[1]), row_mask.reshape(-1, size), first
 
 
-Sums = tuple[Float[Array, " b"], Float[Array, "b l"], Float[Array, " d"]]
+Sums = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -152,7 +152,7 @@ def _contrast(
     zimg: Float[Array, "b d"],
     rows: Float[Array, "n d"],
     row_mask: Bool[Array, " n"],
-    columns: Int[Array, "b l"],
+    columns: Int[Array, "b p"],
 ) -> Sums:
     """Compares examples with rows, as differentiable functions of both.
 
@@ -182,7 +182,7 @@ def _backward_rule(plan: _Plan, residuals: Any, cotangents: Sums) -> tuple:
 _contrast.defvjp(_forward_rule, _backward_rule)
 
 
-def _place(columns: Int[Array, "b l"], first: Int[Array, ""], size: int) -> tuple[Array, Array]:
+def _place(columns: Int[Array, "b p"], first: Int[Array, ""], size: int) -> tuple[Array, Array]:
     """Returns where in a block [size b] the positives are; beyond its end if not in this block."""
     return locate_rows(columns, first, size), jnp.arange(len(columns))[:, None]
 

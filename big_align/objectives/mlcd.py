@@ -32,7 +32,7 @@ NO_TEXTS = (
 class Mlcd(ComposedObjective):
     """Trains the image tower by the clusters of its images.
 
-    The batch's `clusters` is int32 [b l], nearest first and -1 for none. Images that are masked or
+    The batch's `clusters` is int32 [b p], nearest first and -1 for none. Images that are masked or
     have no cluster take no part. The parameters are `model`, without those of a text tower; the
     table "centers" holds the class centers. What a step has drawn of it reaches `loss` as
     `params["drawn"]`.
@@ -144,7 +144,7 @@ class Mlcd(ComposedObjective):
         )
         return {TABLE: drawn}
 
-    def _labels(self, batch: Batch) -> Int[Array, "b l"]:
+    def _labels(self, batch: Batch) -> Int[Array, "b p"]:
         """Returns the clusters that count, -1 in the rows of padding.
 
         Raises:

@@ -22,7 +22,7 @@ BINS = 200
 
 
 def find_examples(
-    shards: Iterable[Int[np.ndarray, "_ l"]], wanted: Collection[int], count: int
+    shards: Iterable[Int[np.ndarray, "_ p"]], wanted: Collection[int], count: int
 ) -> dict[int, list[Place]]:
     """Finds images of clusters: first those that have a cluster as first label, in their order.
 
@@ -105,7 +105,7 @@ def measure_cosines(
     """Measures cosines of images with their labels and with other centers (Fig. 3).
 
     Args:
-      batches: embeddings [n d] of any length, and their labels int [n l], -1 for none; an image
+      batches: embeddings [n d] of any length, and their labels int [n p], -1 for none; an image
         without any label is left out.
       centers: the center of each label, of any length.
       negatives: how many centers are drawn, once for all images.

@@ -1,9 +1,8 @@
 """The one place where names in a config become objects."""
 
-import dataclasses
-import os
 import random
-import shlex
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,35 +13,24 @@ from jaxtyping import Int
 from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.signatures import advise, lookup, make, without
-from big_align.components.source_flags import write_source_flags
-from big_align.components.tables import EVALUATORS, OBJECTIVES, TOKENIZERS
+from big_align.components.tables import EVALUATORS, OBJECTIVES
 from big_align.data.images.image_ops import Transform
-from big_align.data.loading.extra_fields import ExtraFields
-from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.mixture import part_processes, part_rows, part_seed
-from big_align.data.loading.rows import RowStream
-from big_align.data.loading.settings import LoaderSettings
-from big_align.data.loading.stream import ExampleStream
-from big_align.data.loading.text_samplers import (
-    CaptionSampler,
-    NoTextSampler,
-    TemplateSampler,
-    TextSampler,
-    text_shape_of,
-)
-from big_align.data.precomputed.joins import open_joins
-from big_align.data.tags.tag_extraction import NO_TAG, Tagger
+from big_align.data.loading.text_samplers import text_shape_of
+from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.errors import ConfigError
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
 from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
+from big_align.runs.command_line import load_config
 from big_align.runs.defaults import source_fields
+from big_align.runs.pipelines import build_pipeline
 from big_align.runs.providers import Context, provide
+from big_align.runs.streams import build_streams, make_tokenizer
 from big_align.training import optimizers
 from big_align.training.checkpoint import Checkpointer
-from big_align.types import Evaluator, Objective
+from big_align.types import Evaluator, Objective, SavedPart, TrainingData
 
 
 def build_mesh(config: Node) -> Mesh:
@@ -103,15 +91,7 @@ def build_tokenizer(config: Node) -> Any:
       ConfigError: the text tower has fewer rows than the vocabulary, or fewer positions than
         the tokenizer's length.
     """
-    node = config["tokenizer"]
-    target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
-    vocabulary = node.get("vocabulary") if node["name"] == "wordpiece" else None
-    if isinstance(vocabulary, str) and not os.path.isfile(vocabulary):
-        raise ConfigError(
-            f"config.tokenizer.vocabulary: there is no file {vocabulary}; this makes it of "
-            f"your captions: {_write_build_vocab(config)}"
-        )
-    tokenizer = make(target, node, "config.tokenizer")
+    tokenizer = make_tokenizer(config)
     text = build_model(config).text
     if text is None:
         return tokenizer
@@ -124,88 +104,50 @@ def build_tokenizer(config: Node) -> Any:
     return tokenizer
 
 
-def _write_build_vocab(config: Node) -> str:
-    """Writes the command that learns the vocabulary of a config from its training data."""
-    nodes = [node for _, node in dataset.part_nodes(config).values()]
-    flags = "--config=..., with the flags of this run for config.data,"
-    if len(nodes) == 1 and not nodes[0].get("classes"):
-        flags = write_source_flags(nodes[0]["source"])
-    size = (config["model"].get("text") or {}).get("vocab_size") or 30_000
-    output = shlex.quote(config["tokenizer"]["vocabulary"])
-    return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
-
-
 def build_train_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
-) -> TrainLoader:
-    """Builds the loader of this process's rows of every training batch."""
-    parts, mixed = dataset.read_parts(config), bool(config["data"].get("mixture"))
-    settings = {name: make(LoaderSettings, p.loader, p.where) for name, p in parts.items()}
-    shared = next(iter(settings.values()))  # of `settings.SHARED` all parts have the same
-    weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
-    counts = part_rows(weights, config["batch_size"])
-    processes = part_processes(weights, shared.num_processes)
-    tagger = dataset.build_tagger(config)
-    streams = {
-        name: make(
-            _build_rows,
-            {},
-            part.where,
-            part=part,
-            settings=dataclasses.replace(settings[name], num_processes=processes[name]),
-            batch_size=counts[name],
-            seed=part_seed(config["seed"], name) if mixed else config["seed"],
-            tokenizer=tokenizer,
-            tagger=tagger,
-            keep_label=not mixed,
-        )
-        for name, part in parts.items()
-    }
+) -> TrainingData:
+    """Builds what makes this process's rows of every training batch.
+
+    Raises:
+      ConfigError: a field does not fit; the message names it.
+    """
+    if config["data"].get("pipeline"):
+        example = example_batch(config, tokenizer)
+        row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
+        return build_pipeline(config, row, rows)
+    parts = build_streams(config, tokenizer)
+    shared = next(iter(parts.values())).settings  # of `settings.SHARED` all parts have the same
     return make(
         TrainLoader,
         {},
         "config.data",
-        streams=streams if mixed else streams["data"],
+        streams={name: part.rows for name, part in parts.items()},
         rows=rows,
         num_threads=shared.num_threads,
         prefetch=shared.prefetch,
     )
 
 
-def _build_rows(
-    part: dataset.Part,
-    settings: LoaderSettings,
-    batch_size: int,
-    seed: int,
-    tokenizer: Any,
-    tagger: Tagger | None,
-    keep_label: bool,
-) -> RowStream:
-    """Builds the stream of a part and hands each of its own parts its settings."""
-    dataset.check_texts(part, tokenizer)
-    source = dataset.open_source(part)
-    stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
-    images = None
-    if "image_embedding" not in part.precomputed:
-        images = ImagePipeline(
-            settings.transform, settings.views_per_image, settings.num_processes
-        )
-    extra = ExtraFields(open_joins(part.precomputed, source), tagger)
-    texts = _build_texts(part, settings, tokenizer, keep_label)
-    return RowStream(stream, texts, images, extra)
+def make_loader(
+    config: Node | str, *overrides: str, rows: Int[np.ndarray, " r"] | None = None
+) -> TrainingData:
+    """Makes the training batches of a config, for a trainer of one's own.
 
+        with big_align.make_loader("configs/quickstart.py", "--config.batch_size=64") as loader:
+            for batch in loader.iterate(start_step=0):
 
-def _build_texts(
-    part: dataset.Part, settings: LoaderSettings, tokenizer: Any, keep_label: bool
-) -> TextSampler:
-    """Builds what draws the texts of a part: of its classes, of its captions, or none."""
-    count = settings.captions_per_image
-    if part.classes is not None:
-        fill = settings.templates, settings.describe_classes, part.label_offset
-        return TemplateSampler(tokenizer, part.classes, count, *fill)
-    if not count:
-        return NoTextSampler(tokenizer, keep_label)
-    return CaptionSampler(tokenizer, count, settings.captions_used, keep_label)
+    Args:
+      config: a config, or its file as `--config` takes it.
+      overrides: as in `--config.batch_size=64`, where a file is given.
+      rows: the rows of the global batch that this process makes, ascending; None is all.
+
+    Raises:
+      UserError: a field of the config, or the data, cannot be used.
+    """
+    if isinstance(config, str):
+        config = load_config(config, *overrides)
+    return build_train_loader(config, build_tokenizer(config), rows)
 
 
 def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
@@ -231,11 +173,14 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
 
 
 def build_checkpointer(
-    config: Node, workdir: str, read_only: bool = False
+    config: Node,
+    workdir: str,
+    read_only: bool = False,
+    parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
 ) -> Checkpointer:
-    """Builds what saves and restores the training state."""
-    node = without(config["checkpoint"], "every")
-    return make(Checkpointer, node, "config.checkpoint", workdir=workdir, read_only=read_only)
+    """Builds what saves and restores the training state, and `parts` beside it."""
+    node, given = without(config["checkpoint"], "every"), {"workdir": workdir, "parts": parts}
+    return make(Checkpointer, node, "config.checkpoint", read_only=read_only, **given)
 
 
 def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
@@ -244,6 +189,7 @@ def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
         "tokenizer": tokenizer.fingerprint,
         "seed": config["seed"],
         "batch_size": config["batch_size"],
+        "pipeline": config["data"].get("pipeline") or "",
         "tags": dataset.fingerprint_tags(config),
         **dataset.fingerprint_parts(dataset.read_parts(config)),
     }

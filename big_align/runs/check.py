@@ -19,7 +19,7 @@ from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
 from big_align.nodes import Node
-from big_align.runs import build, dataset
+from big_align.runs import build, dataset, pipelines
 from big_align.runs.defaults import source_fields
 from big_align.training.checkpoint import Checkpointer
 from big_align.types import ModelState, Objective, Params
@@ -118,7 +118,8 @@ def _check_data(config: Node) -> None:
     """Checks the nodes whose objects read data, without making them."""
     _lookup_and_check(config["tokenizer"], tables.TOKENIZERS, "config.tokenizer")
     for where, node in dataset.part_nodes(config).values():
-        _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
+        if node.get("source"):
+            _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "precomputed", "tags")
         settings = check_arguments(LoaderSettings, loader, where)
         build.shape_of_image(settings["transform"], f"{where}.transform")
@@ -138,6 +139,7 @@ def _check_data(config: Node) -> None:
             if not isinstance(path, str | None):
                 raise ConfigError(f"{where}.precomputed.{field} = {path!r} is no path of a folder")
     dataset.read_tag_settings(config)
+    pipelines.check_pipeline(config)
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
         try:

@@ -69,7 +69,7 @@ def read_parts(config: Node) -> dict[str, Part]:
     """
     parts, offsets, end = {}, {}, 0
     for name, (where, node) in part_nodes(config).items():
-        listed, source = node.pop("classes", None), node.pop("source")
+        listed, source = node.pop("classes", None), node.pop("source", None) or {}
         weight = node.pop("weight", 1.0)
         node.pop("tags", None)  # one list for all parts: `read_tags`
         precomputed = {k: path for k, path in (node.pop("precomputed", None) or {}).items() if path}
@@ -113,7 +113,7 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
                 raise ConfigError(f"{where}.{own[0]}: all parts share config.data.{own[0]}")
             nodes[name] = where, data | part
     for where, node in nodes.values():
-        if not node.get("source"):
+        if not (node.get("source") or node.get("pipeline")):
             raise ConfigError(f"{where}.source is missing; it names where the examples are")
         if mixture and not isinstance(node.get("weight"), int | float):
             raise ConfigError(f"{where}.weight is missing; its fraction of every batch")
@@ -147,11 +147,8 @@ def open_evaluated(config: Node, node: Node, where: str) -> Source:
     if node.get("name") != HELD_OUT:
         return make_named(SOURCES, node, where)
     place, part = find_held_out(config, node, where)
-    given = {
-        "source": make_named(SOURCES, part["source"], f"{place}.source"),
-        "hold_out": part["hold_out"],
-    }
-    return make_named(SOURCES, node, where, **given)
+    source = make_named(SOURCES, part["source"], f"{place}.source")
+    return make_named(SOURCES, node, where, source=source, hold_out=part["hold_out"])
 
 
 def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, Any]]:
@@ -326,6 +323,8 @@ def check_class_texts(
 
 
 def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
+    if listed == OWN_NAMES and not source:
+        raise ConfigError(f"{where}.classes = 'source', but no source is named: name a class list")
     if listed != OWN_NAMES:
         try:
             return read_classes(listed)

@@ -104,7 +104,7 @@ def run(
         time = RunTime(workdir, clock)
         stack.callback(time.report)
         checkpointer = stack.enter_context(
-            contextlib.closing(build.build_checkpointer(config, workdir))
+            contextlib.closing(build.build_checkpointer(config, workdir, parts=loader.saved))
         )
         stack.callback(clock.begin, "saving")  # Closing waits for what is being written.
         example = build.example_batch(config, tokenizer)

@@ -1,10 +1,14 @@
 """Checkpoints: written in the background, atomic, restored on any number of devices.
 
-A checkpoint holds the training state and a small record of what it was made with. The position in
-the data and the random keys need nothing of their own: both are functions of the step.
+A checkpoint holds the training state and a small record of what it was made with. The random keys
+need nothing of their own, nor does the position in the data where it is a function of the step;
+where it is not, `parts` hold it.
 """
 
+import dataclasses
 import os
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +19,7 @@ from big_align.errors import CheckpointMismatch, MissingCheckpoint
 from big_align.nodes import Given
 from big_align.row_tables import adopt_earlier, describe_earlier
 from big_align.training.state import TrainState
+from big_align.types import SavedPart
 
 FOLDER = "checkpoints"
 """Where a workdir has its checkpoints, each in a folder that is named by its step."""
@@ -59,6 +64,31 @@ def _replace(state: Any, tables: dict[str, Any]) -> Any:
     return state.replace(tables=tables)
 
 
+class _PartHandler(ocp.CheckpointHandler):
+    """Has a part write itself into a folder of its process."""
+
+    def save(self, directory: epath.Path, args: "_PartSave") -> None:
+        folder = _part_folder(directory)
+        folder.mkdir(parents=True)
+        args.part.write(os.fspath(folder))
+
+    def restore(self, directory: epath.Path, args: Any = None) -> None:
+        """Nothing is restored here: parts read their folders themselves."""
+
+
+@ocp.args.register_with_handler(_PartHandler, for_save=True)
+@dataclasses.dataclass
+class _PartSave(ocp.args.CheckpointArgs):
+    """What is written by `_PartHandler`."""
+
+    part: SavedPart
+
+
+def _part_folder(directory: epath.Path) -> epath.Path:
+    """Returns where a part of this process lies."""
+    return directory / f"process_{jax.process_index()}_of_{jax.process_count()}"
+
+
 class Checkpointer:
     """Saves and restores the training state of a workdir.
 
@@ -68,6 +98,7 @@ class Checkpointer:
       keep_every: checkpoints at multiples of this step stay for good; None keeps no others.
       folder: where checkpoints lie instead, as in `gs://bucket/run`.
       read_only: nothing is ever written (evaluation).
+      parts: what is saved beside the training state, by name, each with its own words.
     """
 
     def __init__(
@@ -77,6 +108,7 @@ class Checkpointer:
         keep_every: int | None = None,
         folder: str | None = None,
         read_only: Given[bool] = False,
+        parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
     ):
         # Every process writes its part, so on several hosts this is storage that they share.
         self.folder = epath.Path(folder or os.path.join(os.path.abspath(workdir), FOLDER))
@@ -97,8 +129,10 @@ class Checkpointer:
             item_handlers={
                 "state": ocp.PyTreeCheckpointHandler(),
                 "record": ocp.JsonCheckpointHandler(),
+                **{name: _PartHandler() for name in parts},
             },
         )
+        self._parts = parts
 
     @property
     def latest_step(self) -> int | None:
@@ -111,7 +145,9 @@ class Checkpointer:
         if step == self.latest_step:
             return
         arguments = ocp.args.Composite(
-            state=ocp.args.PyTreeSave(state), record=ocp.args.JsonSave(record)
+            state=ocp.args.PyTreeSave(state),
+            record=ocp.args.JsonSave(record),
+            **{name: _PartSave(part) for name, part in self._parts.items()},
         )
         self._manager.save(step, args=arguments)
 
@@ -164,10 +200,22 @@ class Checkpointer:
             partial_restore=isinstance(described, dict),
         )
         state = self._manager.restore(step, args=ocp.args.Composite(state=item))["state"]
+        for name, part in self._parts.items():
+            part.read(self._find_part(folder / name))
         if not earlier:
             return state
         restored = state["tables"] if isinstance(state, dict) else state.tables
         return _replace(state, {k: adopt_earlier(v, tables[k]) for k, v in restored.items()})
+
+    def _find_part(self, directory: epath.Path) -> str:
+        folder = _part_folder(directory)
+        if not folder.is_dir():
+            there = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+            raise CheckpointMismatch(
+                f"{directory} has {', '.join(there) or 'nothing'} and not {folder.name}: continue "
+                "with as many processes as it was saved by, or use another --workdir"
+            )
+        return os.fspath(folder)
 
     def _check_record(self, step: int, record: dict[str, Any]) -> None:
         arguments = ocp.args.Composite(record=ocp.args.JsonRestore())

@@ -126,9 +126,17 @@ class Loop:
     profiler: Profiler
 
     def run(
-        self, state: TrainState, batches: Iterator[Batch], train_step: jax.stages.Compiled
+        self,
+        state: TrainState,
+        batches: Iterator[Batch],
+        train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]],
     ) -> dict[str, float]:
         """Trains to the last step.
+
+        Args:
+          state: of the step that is done; its memory may be reused.
+          batches: those of the next steps, in order.
+          train_step: compiled.
 
         Returns:
           The numbers of the last evaluation.

@@ -115,7 +115,7 @@ time.sleep(0 if "SLURM_RESTART_COUNT" in os.environ else 200)
 """
 
 
-def test_before_the_time_is_over_the_tasks_and_not_the_script_are_told(slurm, tmp_path):
+def test_the_time_limit_signals_the_tasks_and_not_the_script(slurm, tmp_path):
     """And a task that needs a second longer than the other to leave has it."""
     job = slurm.submit(tmp_path / "log", sys.executable, "-c", STANDS_IN, str(tmp_path))
     slurm.wait(job, JobState="RUNNING")

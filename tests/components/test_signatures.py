@@ -41,7 +41,7 @@ def test_a_mistake_is_named(node, message):
         make(Tower, node, "config.t")
 
 
-def test_what_the_program_gives_is_not_a_config_field():
+def test_a_given_argument_is_no_config_field():
     with pytest.raises(ConfigError, match="config.t.width is unknown"):
         check_arguments(Tower, {"width": 3}, "config.t", given=("width",))
 

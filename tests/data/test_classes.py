@@ -54,7 +54,7 @@ def test_all_forms_of_one_list_are_equal(tmp_path):
     assert read_classes(write(tmp_path, "rocking_chair\n crane \n\n", "a.txt")) == names
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_a_written_file_reads_back_equal(tmp_path):
     for classes in (CRANES, ClassList.from_names(('"quoted"', "naïve {}"))):
         path = str(tmp_path / "written.json")
         write_classes(classes, path, "a test")
@@ -150,7 +150,7 @@ def test_lists_of_real_data_sets(data_dir):
         ({"classes": ["a"], "templates": ["x"]}, "a.json", "one {} where the class name goes"),
     ],
 )
-def test_a_wrong_list_is_told_by_its_place(tmp_path, content, name, message):
+def test_a_wrong_list_is_named_by_its_line(tmp_path, content, name, message):
     with pytest.raises(ValueError, match=message):
         read_classes(write(tmp_path, content, name))
 

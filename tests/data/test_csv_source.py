@@ -5,6 +5,7 @@ from samples import encode_image, make_pixels
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.csv_source import CsvSource
+from big_align.errors import UserError
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_rows_keep_their_order_and_what_they_say(folder):
         np.testing.assert_array_equal(loader.labels(), np.arange(20) % 7)
         assert loader.captions() == [[f"the number, {n}"] for n in range(20)]
     assert source.name(1, 2) == "train.csv, line 20"
-    assert CsvSource(path).read_text(1, 2) == ([], ())
+    assert CsvSource(path, caption="").read_text(1, 2) == ([], ())
 
 
 def test_names_are_numbered_in_sorted_order(folder):
@@ -65,10 +66,10 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "train.csv has no line after the names of the columns"),
+        ("", "train.csv is empty; its first line must name the columns"),
         ("image,label\n", "train.csv has no line after the names of the columns"),
-        ("file,label\nimages/0.png,1\n", "no column 'image'; its first line names file, label"),
-        ("image,class\nimages/0.png,1\n", "no column 'label'; its first line names image, class"),
+        ("what,label\nimages/0.png,1\n", "of images; it has .what., .label.; set image=COLUMN"),
+        ("image,class\nimages/0.png,1\n", "no column .label.; it has .image., .class.; set label="),
         ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),
         ("image,label\nimages/0.png,1\n ,2\n", "train.csv, line 3 names no image in the column"),
         ("image,label\n0.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
@@ -100,3 +101,70 @@ def test_an_empty_caption_or_a_missing_image_is_a_broken_example(folder):
         source.read(0, 0)
     with pytest.raises(BrokenExample, match="there is no file .*99.png"):
         source.read(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "choice", "message"),
+    [
+        ("what,title", {}, "usual name of images; it has 'what', 'title'; set image=COLUMN"),
+        ("image,path,title", {}, "'image' and 'path', and either may hold the image.*image=image"),
+        ("image,what", {}, "captions or labels; it has 'image', 'what'.*set caption=COLUMN"),
+        ("image,title,Caption", {}, "'title' and 'Caption', and either.*set caption=title"),
+        ("image,title", {"caption": "text"}, "no column 'text'; it has 'image', 'title'; set capt"),
+        ("image|title", {}, "usual name of images; it has 'image|title'; set image=COLUMN"),
+    ],
+)
+def test_an_ambiguous_or_unknown_header_names_its_columns(folder, header, choice, message):
+    cells = ",".join(["images/0.png"] * (header.count(",") + 1))
+    with pytest.raises(UserError, match=message):
+        CsvSource(write(folder, f"{header}\n{cells}\n"), **choice)
+
+
+def test_labels_beside_captions_are_read_where_they_are_asked_for(folder):
+    path = write(folder, "Class;Path;Text\n3;images/0.png;a dog\n")
+    assert CsvSource(path).read_text(0, 0) == (["a dog"], ())
+    assert CsvSource(path, label="Class").read_text(0, 0) == (["a dog"], (3,))
+    assert CsvSource(path, caption="", label="Class").read_text(0, 0) == ([], (3,))
+    assert CsvSource(path, caption="").read_text(0, 0) == ([], ())
+    path = write(folder, "Class;Path\n3;images/0.png\n")
+    assert CsvSource(path).read_text(0, 0) == ([], (3,))
+
+
+def test_rows_of_one_image_share_their_labels_and_captions(folder):
+    rows = ["images/0.png,a,1", "images/1.png,b,2", "images/0.png, ,3", "./images/0.png,a c,1"]
+    path = write(folder, "image,text,label\n" + "\n".join(rows) + "\n")
+    source = CsvSource(path, label="label")
+    assert source.shard_sizes.tolist() == [2]
+    assert source.read_text(0, 0) == (["a", "a c"], (1, 3))
+    assert source.read_text(0, 1) == (["b"], (2,)) and source.name(0, 1) == "train.csv, line 3"
+
+
+def test_addresses_are_downloaded_first(folder):
+    for header in ("url,caption", "caption,URL", "image,caption"):
+        cells = ["https://x.org/a.jpg" if c != "caption" else "a" for c in header.split(",")]
+        path = write(folder, f"{header}\n{','.join(cells)}\n")
+        with pytest.raises(UserError, match="line 2: the image is an address.*img2dataset --url_l"):
+            CsvSource(path)
+    path = write(folder, "url,filepath,caption\nhttps://x.org/a.jpg,images/0.png,a\n")
+    assert CsvSource(path).read_text(0, 0) == (["a"], ())
+
+
+def test_a_folder_or_an_impossible_name_in_place_of_an_image_is_a_broken_example(folder):
+    path = write(folder, f"image,text\nimages/0.png,a\nimages,b\n{'x' * 5000},c\na\0b,d\n")
+    source = CsvSource(path)
+    for number in (1, 2, 3):
+        with pytest.raises(BrokenExample, match="cannot be read"):
+            source.read(0, number)
+
+
+def test_the_columns_found_are_told_in_one_line(folder, caplog):
+    path = write(folder, "title\tfilepath\na\timages/0.png\n")
+    with caplog.at_level("INFO", logger="absl"):
+        CsvSource(path)
+    assert "columns parted by a tab: image='filepath', caption='title'" in caplog.text
+
+
+def test_a_delimiter_can_be_spelled(folder):
+    path = write(folder, "image\ttext\nimages/0.png\ta\n")
+    for delimiter in ("tab", "\\t", "\t"):
+        assert CsvSource(path, delimiter=delimiter).read_text(0, 0) == (["a"], ())

@@ -86,7 +86,7 @@ def test_a_key_of_any_bytes_is_kept_and_an_end_of_line_is_refused():
         shard_files.join_keys(["a", "b\nc"])
 
 
-def test_what_was_cut_off_while_writing_is_no_shard(tmp_path, monkeypatch):
+def test_a_half_written_shard_does_not_count(tmp_path, monkeypatch):
     shard = Shard("s", "f", 3)
     monkeypatch.setattr(np, "save", lambda file, rows: file.write(b"half") and 1 / 0)
     with pytest.raises(ZeroDivisionError):

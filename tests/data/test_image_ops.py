@@ -177,7 +177,7 @@ def test_a_large_jpeg_is_decoded_small_without_visible_change():
     assert np.abs(small - exact).max() <= 3
 
 
-def test_what_follows_pixels_sees_them_as_a_picture_of_its_own():
+def test_operations_after_pixel_operations_get_a_picture():
     whole = Transform("resize(40)|grayscale(1)")(NOISE, RNG)
     for after in ("central_crop(24)", "flip_horizontal(1)", "resize(20)", "random_crop(9, 17)"):
         at_once = Transform(f"resize(40)|grayscale(1)|{after}")(NOISE, random.Random(3))

@@ -88,7 +88,7 @@ def test_wrong_weights_are_named(weights, message):
 
 
 @pytest.mark.parametrize("counts", [(64, 128), (7, 5), (1, 30), (3, 3, 3), (10, 20, 2), (9,)])
-def test_any_stretch_of_rows_has_the_shares_of_the_whole(counts):
+def test_any_stretch_of_rows_has_the_proportions_of_the_whole(counts):
     parts, places = interleave({str(n): count for n, count in enumerate(counts)})
     period = sum(counts) // np.gcd.reduce(counts)
     np.testing.assert_array_equal(parts, np.tile(parts[:period], np.gcd.reduce(counts)))

@@ -35,7 +35,7 @@ def row(*values) -> np.ndarray:
     ["color_jitter(0, 0, 0, 0)", "color_jitter(1, 1, 1, 0.5, probability=0)", "grayscale(0)",
      "gaussian_blur(0)", "gaussian_blur(1, 0, 0)", "random_erasing(0)"],
 )  # fmt: skip
-def test_nothing_asked_for_is_nothing_done(text):
+def test_no_arguments_do_nothing(text):
     np.testing.assert_array_equal(apply(text), NOISE)
 
 

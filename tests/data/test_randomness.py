@@ -40,7 +40,7 @@ def test_the_numbers_are_pinned():
     assert draw(0, 0, 1) == [(0xE220A8397B1DCDAF >> 11) / 2**53]
 
 
-def test_a_copy_goes_on_where_it_was():
+def test_a_copied_workdir_continues():
     rng = PositionRandom(1, 2)
     rng.random()
     copy = pickle.loads(pickle.dumps(rng))

@@ -124,7 +124,7 @@ def prepared(tmp_path, request):
 CHOICE = {"caption": "captions/text", "label": "label"}
 
 
-def test_tfds_reads_what_tfds_reads(prepared, tmp_path):
+def test_examples_equal_those_of_tfds(prepared, tmp_path):
     source = TFDSSource("numbers", "train", str(tmp_path), **CHOICE)
     assert source.shard_sizes.tolist() == [5, 5]
     decoders = {"image": tfds.decode.SkipDecoding()}

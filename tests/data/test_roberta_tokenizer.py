@@ -144,7 +144,7 @@ def test_fingerprints_change_with_whatever_changes_ids(tmp_path):
     assert RobertaTokenizer(vocabulary, merges, 9).fingerprint == prints[1]
 
 
-def test_threads_get_what_one_gets(tmp_path):
+def test_threads_draw_the_same_as_one(tmp_path):
     tokenizer = RobertaTokenizer(*write_byte_pairs(tmp_path), length=12)
     texts = [f"the cat {n} isn't é" for n in range(200)]
     whole = tokenizer(texts)
@@ -194,7 +194,7 @@ def test_merges_are_checked(tmp_path, lines, message):
             RobertaTokenizer(vocabulary, merges, 9)
 
 
-def test_missing_files_and_short_lengths_are_told(tmp_path):
+def test_missing_files_and_short_lengths_are_errors(tmp_path):
     vocabulary, merges = write_files(tmp_path)
     with pytest.raises(ValueError, match="vocabulary: no file '.*none.json'; RoBERTa is published"):
         RobertaTokenizer(str(tmp_path / "none.json"), merges, 9)

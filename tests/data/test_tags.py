@@ -194,7 +194,7 @@ def test_a_broken_list_is_named_with_its_fault(tmp_path, changed, message):
         read_tag_list(path)
 
 
-def test_what_is_no_list_is_refused(tmp_path):
+def test_a_value_that_is_no_list_is_refused(tmp_path):
     path = tmp_path / "tags.json"
     for text, message in (("{", "cannot be read as JSON"), ("[1]", "is no tag list")):
         path.write_text(text)

@@ -114,7 +114,7 @@ def test_a_missing_member_is_counted_and_left_out(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("cut", [1, 511, 700, 1024, 5000])
-def test_a_truncated_shard_gives_what_stands_before(tmp_path, shards, cut):
+def test_a_truncated_shard_gives_the_examples_before_the_cut(tmp_path, shards, cut):
     """The loss is estimated from the size of the whole shards, whose median is 7."""
     path = tmp_path / "train-00002.tar"
     whole = path.read_bytes().rstrip(b"\0")
@@ -193,7 +193,7 @@ def test_remote_shards_read_alike(shards, tmp_path):
     assert read_all(TarSource("memory://tars/train-*.tar")) == read_all(TarSource(shards))
 
 
-def test_threads_read_what_one_reads(shards):
+def test_threads_read_the_same_as_one(shards):
     source = TarSource(shards, caption="json.captions")
     places = [(s, i) for s, n in enumerate(source.shard_sizes) for i in range(n)] * 20
     with ThreadPoolExecutor(8) as pool:

@@ -198,7 +198,7 @@ def test_fingerprints_change_with_whatever_changes_ids(tmp_path, clip):
     assert all(len(value) == 64 for value in prints)
 
 
-def test_threads_get_what_one_gets(tmp_path, clip):
+def test_threads_draw_the_same_as_one(tmp_path, clip):
     texts = [f"the cat {n} unaffable" for n in range(200)]
     for tokenizer in (clip, WordPieceTokenizer(write_pieces(tmp_path), 8)):
         whole = tokenizer(texts)

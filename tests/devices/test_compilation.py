@@ -104,7 +104,7 @@ def test_an_option_that_the_compiler_does_not_know_is_named(options, message):
         compile_lowered(lower(), options)
 
 
-def test_values_that_no_compiler_takes_are_told_before():
+def test_unknown_compiler_options_are_an_error_before_compiling():
     check_options({"a": True, "b": 1, "c": 0.5, "d": "ENABLED", "e": None})
     with pytest.raises(ConfigError, match=r"config.compiler_options.a = \[1\] is not True"):
         check_options({"a": [1]})

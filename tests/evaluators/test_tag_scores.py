@@ -61,7 +61,7 @@ def test_precision_recall_and_f1_by_hand():
     assert set(nothing.values()) == {0.0}
 
 
-def test_what_is_unknown_is_as_if_it_were_removed():
+def test_an_unknown_tag_equals_a_removed_one():
     logits, present, known = draw()
     chosen = choose_tags(logits, known, 0.6)
     assert not (chosen & ~known).any()

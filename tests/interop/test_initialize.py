@@ -59,7 +59,7 @@ def test_towers_come_from_towers_and_from_dual_encoders(tmp_path):
     assert "images: resize_small(40)|central_crop(32), mean (0.1, 0.2, 0.3)" in report
 
 
-def test_what_stays_fresh_is_told_and_the_narrower_source_wins(tmp_path):
+def test_modules_without_weights_are_reported_and_the_narrower_source_wins(tmp_path):
     narrow = save(tmp_path / "vit", VIT | dict(depth=2))
     wide = save(tmp_path / "dual", make_dual(image_projection=False, embedding_dim=16))
     node = make_dual(embedding_dim=16)

@@ -74,7 +74,7 @@ def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
     assert interop.load("elsewhere").tokenizer["vocabulary"] == "elsewhere/pieces.txt"
 
 
-def test_a_missing_vocabulary_is_told_when_reading_and_when_writing(tmp_path):
+def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     first = make_pretrained("resnet and bert", tokenizer=tokenizer)
     interop.save(tmp_path / "out", first, format="big_align")

@@ -128,7 +128,7 @@ def test_the_end_of_texts_is_found(node):
     assert text_files.find_end(node) == 2
 
 
-def test_a_missing_file_is_told_when_writing(tmp_path, node):
+def test_writing_names_a_missing_file(tmp_path, node):
     for argument in ("vocabulary", "merges"):
         lost = node | {argument: str(tmp_path / "lost")}
         with pytest.raises(UserError, match=f"the model's tokenizer: {argument}: no file '.*lost'"):

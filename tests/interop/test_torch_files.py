@@ -102,7 +102,7 @@ def test_files_of_big_endian_machines(path, dtype):
         lambda weights: weights | {"dtype": Named("torch", "float32")},
     ],
 )
-def test_a_state_dict_is_found_in_what_scripts_save(path, wrap):
+def test_a_state_dict_is_found_in_a_training_checkpoint(path, wrap):
     write_archive(path, wrap(PLAIN), {"0": SIX})
     assert_same(read_all(path), {"a": SIX.reshape(2, 3)})
 

@@ -12,7 +12,8 @@ import big_align
 from big_align import interop
 from big_align.data.images.image_ops import Transform
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer
-from big_align.interop.arrays.weight_files import write_safetensors
+from big_align.interop.arrays.weight_files import open_weights, write_safetensors
+from big_align.interop.formats import preprocessing, text_files
 from big_align.models.dual_encoder import normalize_image
 from tests.run_main import Run
 
@@ -149,7 +150,7 @@ def test_old_files_are_read_and_written_as_new_ones(train, tmp_path):
     """Of BERT's norms in TensorFlow's names, and of tables that are computed now."""
     trained = train("align")
     interop.save(tmp_path / "new", trained)
-    weights = dict(interop.weight_files.open_weights(tmp_path / "new"))
+    weights = dict(open_weights(tmp_path / "new"))
     for name in list(weights):
         for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
             if "LayerNorm" in name and name.endswith(new):
@@ -236,7 +237,7 @@ def test_the_tokenizer_of_clip_gives_the_same_ids(train, tmp_path, data_dir):
     assert read == node | {"merges": str(tmp_path / "out" / "merges.txt")}
 
     transformers.AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "v5")
-    read = interop.text_files.read(tmp_path / "v5", LENGTH)
+    read = text_files.read(tmp_path / "v5", LENGTH)
     np.testing.assert_array_equal(ClipTokenizer(read["merges"], read["length"])(captions)[0], ids)
 
 
@@ -264,7 +265,7 @@ def test_what_processors_of_transformers_save_is_read(train, tmp_path, name):
         old.unlink()
     processor.save_pretrained(tmp_path / "processor")
     config = json.loads((tmp_path / "processor" / "preprocessor_config.json").read_text())
-    seen = interop.preprocessing.read_processor(config, "a folder")
+    seen = preprocessing.read_processor(config, "a folder")
     check_pixels(processor(picture, return_tensors="np"), seen, picture)
 
 

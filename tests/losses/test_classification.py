@@ -44,7 +44,7 @@ def test_by_hand():
 
 
 @pytest.mark.slow
-def test_what_is_not_finite_in_other_rows_reaches_nothing():
+def test_rows_that_are_not_drawn_may_be_not_finite():
     logits = draw_logits()
     spoiled = logits.at[np.array([1, 3, 5, 6])].set(jnp.nan)
     loss = jax.value_and_grad(lambda x: softmax_cross_entropy(x, LABEL, MASK))

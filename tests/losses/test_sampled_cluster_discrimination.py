@@ -148,7 +148,7 @@ def test_mean_cosines(case):
 
 
 @pytest.mark.slow
-def test_what_takes_no_part_may_be_nan():
+def test_masked_rows_may_be_nan():
     zimg, centers, _, drawn, numbers, mesh = draw("masked", (8, 1))
     left_out = ~np.asarray(drawn.columns >= 0).any(1)
     assert left_out.any()

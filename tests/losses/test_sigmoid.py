@@ -170,7 +170,7 @@ def test_a_pair_that_is_nearly_solved_still_has_its_gradient(loss):
     np.testing.assert_allclose(bias_grad, -np.exp(-30), rtol=1e-5)
 
 
-@pytest.mark.parametrize("called", ["eager", "jit"])
+@pytest.mark.parametrize("called", [pytest.param("eager", marks=pytest.mark.slow), "jit"])
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 @pytest.mark.parametrize("shape, axes", [((4,), ("data",)), ((2, 2), ("x", "y"))], ids=str)
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "blockwise"])

@@ -132,7 +132,7 @@ CASES = {
 
 @pytest.mark.parametrize("shape", [None, (1, 1), (8, 1), (4, 2)], ids=str)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("block", [2, 1000])
+@pytest.mark.parametrize("block", [2, pytest.param(1000, marks=pytest.mark.slow)])
 def test_blocks_and_devices_change_nothing(case, shape, block):
     arguments = draw(**CASES[case])
     mesh = make_mesh(*shape) if shape else None

@@ -36,7 +36,7 @@ def test_golden_numbers(reference_dir):
     np.testing.assert_allclose(tokens, io["last_hidden_state"], atol=1e-4)
 
 
-@pytest.mark.parametrize("variant", ["tiny", "base"])
+@pytest.mark.parametrize("variant", ["tiny", pytest.param("base", marks=pytest.mark.slow)])
 def test_parameters_are_the_published_ones(variant, reference_dir):
     name = f"swin_{variant}_patch4_window7_224"
     check_published_shapes(reference_dir, name, TIMM_SWIN, Swin(variant))
@@ -80,7 +80,9 @@ def attend_by_hand(params, x, grid, window, shift, heads):
     return out[: grid[0], : grid[1]].reshape(x.shape)
 
 
-@pytest.mark.parametrize("grid", [(6, 6), (7, 5), (4, 8)])
+@pytest.mark.parametrize(
+    "grid", [(7, 5), *(pytest.param(g, marks=pytest.mark.slow) for g in ((6, 6), (4, 8)))]
+)
 @pytest.mark.parametrize("shift", [0, 1])
 def test_attention_equals_every_pair_by_itself(grid, shift):
     block = SwinBlock(grid, 2, 3, shift, "gelu", 0.0, 0.0, 1e-5, "float32")

@@ -54,6 +54,7 @@ def test_permuting_the_rows_changes_nothing():
     np.testing.assert_allclose(loss(PARAMS, moved[0], None, moved[1])[0], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_starts_at_log_10_and_minus_10():
     objective = make_objective()
     batch = jax.tree.map(jnp.asarray, tiny.make_batch(2))

@@ -66,7 +66,7 @@ def test_a_report_adds_up():
     assert "bound by FLOPs" in text and "8 cores at" in text and "$16 at $2 a chip-hour" in text
 
 
-def test_what_does_not_fit_is_said():
+def test_arguments_that_do_not_fit_are_an_error():
     assert report()["fits"]
     too_large = report(peak=17 * 2**30)
     assert not too_large["fits"]
@@ -138,7 +138,7 @@ def test_choices_leave_out_what_does_not_divide():
         search.list_choices(search_config(), 24, fsdp=[1], microbatches=[1])
 
 
-def test_a_search_skips_what_costs_more_than_what_fits():
+def test_a_search_skips_settings_that_cost_more_than_one_that_fits():
     choices = search.list_choices(search_config(), 16, fsdp=[1, 4], microbatches=[1, 2])
     tried = []
 

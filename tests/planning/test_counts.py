@@ -52,7 +52,7 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert count_unknown_loops(made) == 0
 
 
-def test_a_loop_of_unknown_length_is_told():
+def test_a_loop_of_unknown_length_is_reported():
     def until(x, w):
         return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ w, x)
 
@@ -90,7 +90,7 @@ def test_a_grouped_convolution_counts_the_features_of_a_group():
     assert count_executed_flops(made) == {"f32": 2 * 2 * 8 * 6 * 3}
 
 
-def test_a_sum_sends_twice_what_a_ring_of_eight_has_to():
+def test_an_all_reduce_on_a_ring_of_eight_sends_its_published_volume():
     made = map_on("d", (8,), lambda x: jax.lax.psum(x, "d"), given=PartitionSpec("d"))
     size = 8 * 16 * 4  # what one device gives
     assert list_collectives(made, ONE_PLACE) == [

@@ -24,7 +24,7 @@ def test_tags_that_are_not_there_have_tokens(tmp_path):
     assert len(tags) == 2500 and tags.token_mask.any(axis=1).all()
 
 
-def test_what_is_there_is_left_alone(tmp_path):
+def test_given_values_are_kept(tmp_path):
     config = load_config("configs/unicl_imagenet.py")
     assert fill_in(config, tmp_path) == []
     assert config.data.classes == "imagenet"

@@ -41,7 +41,7 @@ def test_chips_have_coordinates_of_their_own():
     assert places == {(x, y, 0) for x in range(4) for y in range(4)}
 
 
-def test_an_unknown_topology_is_told_with_those_that_are():
+def test_an_unknown_topology_lists_the_known_ones():
     with pytest.raises(UserError, match="'v9:4x4' is not known; generations.*v5e:16x16"):
         topology_devices("v9:4x4")
     with pytest.raises(UserError, match="'v5e:3x3' is not known; v5e has 1x1, 2x2"):

@@ -44,7 +44,7 @@ def test_images_with_found_tags_come_first_and_depend_on_the_seed_alone():
     assert first != tag_pictures.choose_images(found, 5, seed=2)
 
 
-def test_what_a_caption_confirms_is_green():
+def test_tags_that_a_caption_confirms_are_green():
     tags = [tag_pictures.FoundTag("dog", 0.9, True), tag_pictures.FoundTag("$ky", 0.7, False)]
     images = [
         tag_pictures.TaggedImage(gray(1), "a " * 80, tags),

@@ -121,7 +121,9 @@ def test_centers_start_from_those_of_the_clusters(files, tmp_path):
         ({"data.captions_per_image": 1}, UserError, "it has no caption|'none' makes no ids"),
     ],
 )
-def test_what_does_not_fit_is_told_before_the_first_step(files, tmp_path, fields, error, message):
+def test_data_that_do_not_fit_are_an_error_before_the_first_step(
+    files, tmp_path, fields, error, message
+):
     with pytest.raises(error, match=message):
         train.run(config_of(files, **fields), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -102,7 +102,7 @@ def test_its_mistakes_are_named(config, change, message):
         check.check_config(config)
 
 
-def test_what_nothing_provides_is_named():
+def test_an_argument_without_a_provider_is_named():
     def component(mesh, oracle, strength: float = 1.0):
         return strength
 

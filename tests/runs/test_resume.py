@@ -66,7 +66,7 @@ def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
         assert f"{PHASES[phase]:<32}  {seconds[phase]:>10,.1f} s" in stopped.out
 
 
-def test_what_comes_after_the_last_checkpoint_is_done_again_with_the_same_losses(tmp_path):
+def test_steps_after_the_last_checkpoint_are_repeated_with_the_same_losses(tmp_path):
     flags = *FLAGS, "--config.total_steps=5", "--config.checkpoint.every=2"
     train.run(load_config(TINY, *flags), str(tmp_path))
     losses = read_losses(tmp_path)

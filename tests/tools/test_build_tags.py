@@ -111,7 +111,7 @@ def test_first_captions_of_real_photographs(data_dir, arguments, tmp_path):
         ({"source": "none.txt"}, "no file matches 'none.txt'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(arguments, changed, message, capsys):
+def test_mistakes_are_one_line(arguments, changed, message, capsys):
     assert build_tags.main(arguments(**changed)) == 1
     told = capsys.readouterr().err.splitlines()
     assert told[-1].startswith("error: ") and message in told[-1]

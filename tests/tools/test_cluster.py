@@ -71,7 +71,7 @@ def test_every_image_has_its_nearest_centers_under_its_key(
     assert (objective > -1e-7).all() and len(objective) > 0
 
 
-def test_a_threshold_keeps_what_is_near_enough(embeddings, values, tmp_path):
+def test_a_threshold_keeps_centers_that_are_near_enough(embeddings, values, tmp_path):
     assert run(embeddings, tmp_path / "out", min_similarity=0.5, labels_per_image=10) == 0
     order, cosine = nearest(values, np.array(ClusterFolder(tmp_path / "out").centers), 10)
     order[cosine < 0.5] = -1

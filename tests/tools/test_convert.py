@@ -116,7 +116,9 @@ def remove(name):
         (change_config(vocab_size=[3]), "vocab_size = .* is not of type int"),
     ],
 )
-def test_what_is_damaged_is_told_and_nothing_written(source, tmp_path, capsys, damage, message):
+def test_a_damaged_file_is_reported_and_nothing_is_written(
+    source, tmp_path, capsys, damage, message
+):
     folder = source("hf-bert")
     damage(folder)
     check_error(capsys, folder, tmp_path / "out", message)
@@ -132,7 +134,7 @@ def check_error(capsys, path, output, message, *more):
     assert not output.exists() and not list(output.parent.glob(".*partial*"))
 
 
-def test_what_a_format_does_not_have_is_told(source, tmp_path, capsys):
+def test_arrays_that_a_format_lacks_are_reported(source, tmp_path, capsys):
     clip, bert = source("hf-clip"), source("hf-bert")
     out = tmp_path / "out"
     check_error(capsys, clip, out, "timm has image towers only", "--format=timm")
@@ -141,7 +143,7 @@ def test_what_a_format_does_not_have_is_told(source, tmp_path, capsys):
     check_error(capsys, tmp_path / "nowhere", out, "nowhere: there is no such file or folder")
 
 
-def test_a_tokenizer_without_its_file_is_told(source, tmp_path, capsys):
+def test_a_tokenizer_without_its_file_is_an_error(source, tmp_path, capsys):
     clip = source("hf-clip")
     pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] a".split()
     (clip / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -153,7 +155,7 @@ def test_a_tokenizer_without_its_file_is_told(source, tmp_path, capsys):
     check_error(capsys, clip, tmp_path / "out", "the model's tokenizer: .*lacks .PAD.")
 
 
-def test_a_workdir_without_a_checkpoint_is_told(tmp_path, capsys):
+def test_a_workdir_without_a_checkpoint_is_an_error(tmp_path, capsys):
     workdir = tmp_path / "run"
     workdir.mkdir()
     config = command_line.load_config(str(ROOT / TINY))
@@ -163,7 +165,7 @@ def test_a_workdir_without_a_checkpoint_is_told(tmp_path, capsys):
     check_error(capsys, workdir, tmp_path / "out", "config.json lacks average_decay, ")
 
 
-def test_what_is_there_is_not_overwritten(source, tmp_path, capsys):
+def test_existing_files_are_not_overwritten(source, tmp_path, capsys):
     bert, output = source("hf-bert"), tmp_path / "out"
     output.mkdir()
     (output / "notes.txt").write_text("mine")

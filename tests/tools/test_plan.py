@@ -119,7 +119,7 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
     monkeypatch.setattr(compilation, "compile_step", compile_step)
 
 
-def test_a_search_shows_what_it_tried_and_the_cheapest(memory_of_choices, capsys, tmp_path):
+def test_a_search_lists_its_trials_and_the_cheapest(memory_of_choices, capsys, tmp_path):
     path = tmp_path / "plans.json"
     flags = ["--topology=v5e:2x2", "--images_per_core=1", "--search", "--fsdp=1,2"]
     config = "--config=configs/quickstart.py"
@@ -150,6 +150,6 @@ def test_machines_are_compared_by_cost(memory_of_choices, capsys):
     assert cells["a100:1x8"][-1].startswith("$") and cells["b200:1x8"][-1] == "-"
 
 
-def test_what_fits_nowhere_has_a_status_of_its_own(memory_of_choices, capsys):
+def test_a_plan_that_fits_nowhere_has_its_own_exit_status(memory_of_choices, capsys):
     assert plan.main([CONFIG, "--topology=v5e:2x2", "--images_per_core=1"]) == 3
     assert "no: 40.00 of 16.0 GiB a device" in capsys.readouterr().out

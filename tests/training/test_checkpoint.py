@@ -1,5 +1,7 @@
 """Checkpoints restore bit for bit, on any mesh, and refuse another model by name."""
 
+import shutil
+
 import jax
 import numpy as np
 import optax
@@ -25,13 +27,20 @@ def equal(left, right):
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y), left, right)
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
     _, create = describe(8, fsdp=4)
-    state = create()
-    checkpointer = Checkpointer(str(tmp_path))
+    state, folder = create(), tmp_path_factory.mktemp("saved")
+    checkpointer = Checkpointer(str(folder))
     checkpointer.save(state, RECORD)
     checkpointer.close()
+    return folder, state
+
+
+@pytest.fixture
+def saved(saved_once, tmp_path):
+    folder, state = saved_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return tmp_path, state
 
 

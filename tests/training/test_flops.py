@@ -88,7 +88,7 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert flops.count(gradient(nest), x, kernel) == 3 * 21 * once
 
 
-def test_a_loop_without_an_end_costs_what_nobody_knows():
+def test_a_loop_of_unknown_length_has_no_cost():
     def double(body):
         return lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, body, x)
 

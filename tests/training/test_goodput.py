@@ -43,7 +43,7 @@ def test_an_error_ends_its_phase():
     assert clock.current.name == "steps"
 
 
-def test_the_clock_tells_what_runs_and_since_when():
+def test_the_clock_names_the_phase_and_its_start():
     clock = FakeClock()
     clock.pass_time(3)
     with clock.phase("evaluating"):

@@ -35,7 +35,7 @@ def test_a_trace_names_its_steps(tmp_path):
     assert traced_steps(tmp_path / "profile") == [4, 5, 6]
 
 
-def test_a_run_that_stops_in_between_leaves_what_it_has(tmp_path):
+def test_an_interrupted_run_keeps_its_finished_parts(tmp_path):
     profiler = Profiler(str(tmp_path), (1, 6), done=0, total=10)
     run(profiler, (1, 2))
     profiler.close()
@@ -50,12 +50,12 @@ def test_nothing_is_traced_unasked(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "5", "6:5", "0:3", "a:b", "1:2:3", "-1:4"])
-def test_steps_that_are_none_are_told(text):
+def test_values_that_are_no_steps_are_named(text):
     with pytest.raises(UserError, match=f"--profile={text} is not FIRST:LAST"):
         parse_steps(text)
 
 
 @pytest.mark.parametrize("steps", [(5, 7), (1, 3), (18, 21)])
-def test_steps_that_the_run_does_not_take_are_told(steps):
+def test_profiled_steps_beyond_the_run_are_named(steps):
     with pytest.raises(UserError, match="this run takes the steps 6 to 20"):
         Profiler("workdir", steps, done=5, total=20)

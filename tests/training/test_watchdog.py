@@ -24,7 +24,7 @@ def take_steps(seconds, least_seconds=0.2):
     return reports
 
 
-def test_a_step_that_hangs_is_reported_once_with_what_it_does():
+def test_a_hanging_step_is_reported_once_with_its_activity():
     (report,) = take_steps([0.01] * 5 + [1.0] + [0.01])
     first, _, row = report.splitlines()
     assert first.startswith("step 6 takes 0 s so far, the median is 0.01")

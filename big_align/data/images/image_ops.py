@@ -264,19 +264,19 @@ class Transform:
     """
 
     def __init__(self, transform: str):
-        self._steps = [_bind(node, transform) for node in _split_chain(transform)]
+        self.steps = [_bind(node, transform) for node in _split_chain(transform)]
 
     @property
     def modules(self) -> list[str]:
         """The modules that define the operations, for another process to import."""
-        return sorted({operation.__module__ for operation, _ in self._steps})
+        return sorted({operation.__module__ for operation, _ in self.steps})
 
     def __call__(
         self, image: bytes | UInt8[np.ndarray, "_ _ 3"], rng: Rng
     ) -> UInt8[np.ndarray, "h w 3"]:
         """Applies the chain; raises BrokenExample where the image cannot be decoded."""
         view = open_view(image)
-        for operation, arguments in self._steps:
+        for operation, arguments in self.steps:
             view = operation(view, rng, **arguments)
         return view.render()
 

@@ -1,6 +1,8 @@
 """The loader of the training data: batches filled from one stream of rows or from several."""
 
+import types
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -39,11 +41,14 @@ class TrainLoader:
     Attributes:
       batch_size: rows of the global batch.
       num_examples: examples of all streams.
+      saved: what a checkpoint holds of it beside the step: nothing.
 
     Raises:
       UserError: streams differ in the shape of a field.
       ValueError: a value is out of range.
     """
+
+    saved: Mapping[str, Any] = types.MappingProxyType({})
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class RowStream:
         self._texts, self._images, self._extra = texts, images, extra or ExtraFields()
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
-            examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
+            examples.visit(0, np.zeros(1, np.int64), self.draw, self._start_images)
 
     def fill(
         self,
@@ -85,7 +85,7 @@ class RowStream:
             work = [(visit.image, visit.rng) for visit in visits]
             return self._images.apply(work, [memory[n] for n in numbers])
 
-        visits = self.examples.visit(step, rows, self._draw, finish)
+        visits = self.examples.visit(step, rows, self.draw, finish)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._extra.row:
             batch[name][into] = [visit.extra[name] for visit in visits]
@@ -97,8 +97,17 @@ class RowStream:
         if self._images:
             self._images.close()
 
-    def _draw(self, location: Location, rng: PositionRandom) -> Visit:
-        """Reads an example and draws its texts."""
+    def draw(self, location: Location, rng: PositionRandom) -> Visit:
+        """Reads an example and draws its texts.
+
+        Args:
+          location: of the example in its source.
+          rng: of the position.
+
+        Raises:
+          BrokenExample: a part of it is missing or unreadable.
+          UserError: its label is wrong where labels are trained on.
+        """
         source = self.examples.source
         try:
             example = source.read(*location)

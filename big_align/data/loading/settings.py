@@ -2,7 +2,7 @@
 
 import dataclasses
 
-SHARED = ("num_threads", "num_processes", "prefetch")
+SHARED = ("num_threads", "num_processes", "prefetch", "pipeline")
 """Settings of the whole batch, which the parts of a mixture share."""
 
 
@@ -24,6 +24,8 @@ class LoaderSettings:
       captions_used: how many of an example's captions exist for training; None for all.
       hold_out: the fraction of the examples that is kept out of training, by a hash of their keys;
         evaluators have it as the source `held_out`.
+      pipeline: "module:function" that makes the batches as a `tf.data.Dataset`; None makes them
+        here.
     """
 
     transform: str
@@ -38,3 +40,4 @@ class LoaderSettings:
     describe_classes: bool = False
     captions_used: int | None = None
     hold_out: float = 0.0
+    pipeline: str | None = None

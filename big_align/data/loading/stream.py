@@ -122,6 +122,29 @@ class ExampleStream:
         self._tally.count_read(len(rows))
         return [made[n] for n in range(len(rows))]
 
+    def locate(
+        self, step: int, rows: Int[np.ndarray, " n"]
+    ) -> list[tuple[Location, PositionRandom]]:
+        """Returns where the examples of some rows of a global batch lie, broken or not.
+
+        Whoever reads them elsewhere than in `visit` tells `count_read`, and has those that are
+        broken visited.
+
+        Args:
+          step: of the global batch.
+          rows: of the global batch.
+
+        Returns:
+          The location of each row's example, with the random numbers of its position.
+        """
+        positions = step * self.batch_size + rows
+        randoms = [PositionRandom(self._seed, position) for position in positions.tolist()]
+        return list(zip(self._locate(positions), randoms, strict=True))
+
+    def count_read(self, count: int) -> None:
+        """Counts examples that were read elsewhere than in `visit`."""
+        self._tally.count_read(count)
+
     def _draw(
         self,
         position: int,

@@ -12,7 +12,9 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.loading import parallel
 from big_align.data.loading.parallel import Row
 from big_align.data.randomness import PositionRandom
+from big_align.data.text.caption_check import find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
+from big_align.errors import FieldError, UserError
 
 
 class TextSampler(abc.ABC):
@@ -108,6 +110,24 @@ class CaptionSampler(TextSampler):
             )
         super().__init__(tokenizer, captions_per_image)
         self._used, self._keep_label = captions_used, keep_label
+
+    def check(self, source: examples.Source) -> None:
+        """Looks whether the source has captions at all."""
+        fault = find_caption_fault(source)
+        if fault and source.class_names:
+            raise FieldError(
+                f"{fault}, but it has {len(source.class_names)} classes, "
+                f"{source.class_names[0]!r} the first. If captions were meant, images with "
+                "metadata.jsonl or metadata.csv are read by the source imagefolder, and those with "
+                "a text file each by the source files; to train on classes, with unicl or another "
+                "objective that has them",
+                classes="source",
+            )
+        if fault:
+            raise UserError(
+                f"{fault}. Captions are wanted: let the source read them (its field `caption`), "
+                "name a class list (`classes`), or train without texts (captions_per_image=0)"
+            )
 
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom

@@ -158,7 +158,7 @@ class EmbeddingFolder(ShardFolder):
 
 
 class ClusterFolder(ShardFolder):
-    """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n l], -1 for none.
+    """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n p], -1 for none.
 
     Args:
       path: the folder.

@@ -1,178 +1,123 @@
-"""A table of image files with labels, captions or both."""
+"""A CSV or TSV table of image files with captions, labels or both."""
 
 import csv
 import io
-import posixpath
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from big_align.data import examples, files
-from big_align.data.sources.listed_source import ListedSource
+from absl import logging
+
+from big_align.data import columns
+from big_align.data.sources.table_source import Row, TableSource, is_integer, read_table
 from big_align.errors import UserError
 
-
-class Row(NamedTuple):
-    """What a line of the table says."""
-
-    line: int
-    image: str
-    labels: list[str]
-    caption: str
+DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon"}
+SPELLED = {"tab": "\t", "\\t": "\t"}
+"""How a command line can name a delimiter that is hard to type."""
 
 
-class CsvSource(ListedSource):
+class CsvSource(TableSource):
     """Examples of a CSV or TSV file whose first line names the columns.
 
+    Columns that are not set are found by their usual names, such as `filepath,title` and
+    `image,caption`, and told in the log. Rows of one image are one example with several captions.
+
     Labels are integers on all lines, or names on all lines; the label of a name is its place among
-    the sorted names of the file. Where a line leaves the label empty, the example has none. Several
-    are parted by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`.
+    the sorted names of the file. Where a line leaves the label empty, it has none. Several are
+    parted by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`.
 
     Args:
       path: the table, UTF-8, local or of any fsspec file system.
-      image: the column of the image files, relative to the folder of the table.
-      label: the column of the class or classes; None reads none.
-      caption: the column of the text; None reads none.
-      delimiter: what parts the columns; None is a tab in .tsv files and else a comma.
+      image: the column of the image files, relative to the folder of the table; None finds it.
+      label: the column of the class or classes. None finds it where no captions are read; ""
+        reads none.
+      caption: the column of the text, or of several texts in a JSON list; None finds it, "" reads
+        none.
+      delimiter: what parts the columns, `tab` for one; None finds a comma, a tab or a semicolon.
 
     Raises:
       UserError: names the file, and the line where there is one: it cannot be read, a column is
-        missing, a line has other columns, no image, or a label that is not like the others.
+        missing or cannot be told, a line has other columns, no image, an address in place of a
+        file, or a label that is not like the others.
     """
 
     def __init__(
         self,
         path: str,
-        image: str = "image",
+        image: str | None = None,
         label: str | None = None,
         caption: str | None = None,
         delimiter: str | None = None,
     ):
-        delimiter = delimiter or ("\t" if path.endswith(".tsv") else ",")
-        rows = list(_read_rows(path, (image, label, caption), delimiter))
-        if not rows:
-            raise UserError(f"{path} has no line after the names of the columns")
-        folder = path.rpartition("/")[0]
-        images = [_join(folder, row.image) for row in rows]
-        self._check_first(path, rows[0], images[0])
-        labels, class_names = _number_labels(path, rows)
+        text = read_table(path)
+        delimiter = SPELLED.get(delimiter or "", delimiter)
+        delimiter = delimiter or _find_delimiter(path, text, (image, label, caption))
+        lines = _read_lines(path, text, delimiter)
+        _, header = next(lines)
+        where = f"the first line of {path}"
+        image = columns.choose_image(image, header, columns.FILES, where)
+        caption, label = columns.choose_texts(caption, label, header, where)
+        parted = DELIMITERS.get(delimiter, repr(delimiter))
+        found = columns.describe(image=image, caption=caption, label=label)
+        logging.info("%s: columns parted by %s: %s", path, parted, found)
+        slots = [header.index(name) if name else None for name in (image, label, caption)]
         super().__init__(
-            path.rpartition("/")[2],
-            images,
-            labels,
-            captions=[row.caption for row in rows] if caption else None,
-            class_names=class_names,
-            lines=[row.line for row in rows],
+            path, path.rpartition("/")[0], _make_rows(path, lines, image, slots), bool(caption)
         )
 
-    def _check_first(self, path: str, row: Row, image: str) -> None:
-        """Tells a wrong folder from a broken image."""
-        try:
-            files.files_of(image).stamp(image)
-        except FileNotFoundError as error:
-            raise UserError(
-                f"{path}, line {row.line}: there is no file {image}; images are relative to the "
-                "folder of the table"
-            ) from error
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Returns caption and labels; raises BrokenExample where the caption is empty."""
-        captions, labels = super().read_text(shard, index)
-        return examples.clean_captions(captions) if captions else [], labels
-
-
-def _read_rows(
-    path: str, columns: tuple[str | None, ...], delimiter: str
-) -> Iterator[Row]:
-    """Yields the lines of a table."""
-    text = io.StringIO(_read_text(path), newline="")
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+def _read_lines(
+    path: str, text: str, delimiter: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the cells of each line that has any; the first names the columns."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     try:
-        for fields in reader:
-            if not fields:
-                continue
-            if not header:
-                header = [field.strip() for field in fields]
-                slots = _find_columns(path, columns, header)
-                continue
-            where = f"{path}, line {reader.line_num}"
-            if len(fields) != len(header):
+        for cells in reader:
+            if cells and not header:
+                cells = header = [cell.strip() for cell in cells]
+            if len(cells) not in (0, len(header)):
                 raise UserError(
-                    f"{where} has {len(fields)} columns and the first line {len(header)}; a text "
-                    f"with {delimiter!r} in it goes in double quotes"
+                    f"{path}, line {reader.line_num} has {len(cells)} columns and the first line "
+                    f"{len(header)}; a text with {delimiter!r} in it goes in double quotes"
                 )
-            image, label, caption = ("" if slot is None else fields[slot] for slot in slots)
-            if not image.strip():
-                raise UserError(f"{where} names no image in the column {columns[0]!r}")
-            yield Row(reader.line_num, image.strip(), _split_labels(label), caption)
+            if cells:
+                yield reader.line_num, cells
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from error
+    if not header:
+        raise UserError(f"{path} is empty; its first line must name the columns")
 
 
-def _read_text(path: str) -> str:
-    try:
-        with files.files_of(path).open(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line} is not UTF-8: {error}") from error
+def _find_delimiter(path: str, text: str, wanted: tuple[str | None, ...]) -> str:
+    """Finds what parts the first line into most columns that are wanted or have a usual name."""
+    line = next(filter(str.strip, io.StringIO(text)), "").strip("\r\n")
+    groups = (*columns.FILES, *columns.CAPTIONS, *columns.LABELS)
+    usual = {name for group in groups for name in group}
+
+    def count(delimiter: str) -> tuple[int, int, bool]:
+        names = [name.strip(' "') for name in line.split(delimiter)]
+        known = sum(name in wanted or name.lower() in usual for name in names)
+        return known, len(names), delimiter == ("\t" if path.endswith(".tsv") else ",")
+
+    return max(DELIMITERS, key=count)
 
 
-def _find_columns(
-    path: str, columns: tuple[str | None, ...], header: list[str]
-) -> list[int | None]:
-    for column in columns:
-        if column and column not in header:
-            raise UserError(
-                f"{path} has no column {column!r}; its first line names {', '.join(header)}"
-            )
-    return [header.index(column) if column else None for column in columns]
+def _make_rows(
+    path: str, lines: Iterator[tuple[int, list[str]]], column: str, slots: list[int | None]
+) -> Iterator[Row]:
+    line = 0
+    for line, cells in lines:
+        image, label, caption = ("" if slot is None else cells[slot] for slot in slots)
+        if not image.strip():
+            raise UserError(f"{path}, line {line} names no image in the column {column!r}")
+        yield Row(line, image.strip(), _split_labels(label), [caption])
+    if not line:
+        raise UserError(f"{path} has no line after the names of the columns")
 
 
 def _split_labels(cell: str) -> list[str]:
     """Parts a cell at `|`, and at spaces where it holds nothing but integers."""
     words = cell.replace("|", " ").split()
-    if all(map(_is_integer, words)):
+    if all(map(is_integer, words)):
         return words
     return [name for name in map(str.strip, cell.split("|")) if name]
-
-
-def _number_labels(
-    path: str, rows: list[Row]
-) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
-    """Returns the labels of each row, and the names of the labels where they are names."""
-    found = [(row.line, label) for row in rows for label in row.labels]
-    if not found:
-        return [()] * len(rows), None
-    integers = _is_integer(found[0][1])
-    for line, label in found:
-        if _is_integer(label) != integers:
-            raise UserError(
-                f"{path}, line {line}: the label is {label!r} and that of line {found[0][0]} is "
-                f"{found[0][1]!r}; labels are integers on all lines or names on all lines"
-            )
-    if not integers:
-        names = sorted({label for _, label in found})
-        numbers = {name: number for number, name in enumerate(names)}
-        numbered = ([numbers[name] for name in row.labels] for row in rows)
-        return list(map(examples.clean_labels, numbered)), tuple(names)
-    labels = []
-    for row in rows:
-        try:
-            labels.append(examples.clean_labels(row.labels))
-        except examples.WrongLabel as error:
-            raise UserError(f"{path}, line {row.line}: {error}") from error
-    return labels, None
-
-
-def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
-
-
-def _join(folder: str, image: str) -> str:
-    """Puts the folder of the table before a relative path."""
-    return image if "://" in image else posixpath.join(folder, image)

@@ -18,7 +18,8 @@ class ListedSource:
       title: of the list, for messages.
       paths: the file of each image.
       labels: the classes of each image.
-      captions: the text of each image; None where there are none.
+      captions: the texts of each image, each of which may be a list written as a text; None where
+        none are read.
       class_names: the name of each label, if known.
       lines: integers [n], the line of each example in the list; None where there is no list.
     """
@@ -28,7 +29,7 @@ class ListedSource:
         title: str,
         paths: Sequence[str],
         labels: Sequence[tuple[int, ...]],
-        captions: Sequence[str] | None = None,
+        captions: Sequence[Sequence[str]] | None = None,
         class_names: tuple[str, ...] | None = None,
         lines: Sequence[int] | None = None,
     ):
@@ -37,7 +38,10 @@ class ListedSource:
         self._paths = np.array([path.encode("utf-8", "surrogateescape") for path in paths])
         self._labels = np.array([label for row in labels for label in row], np.int32)
         self._label_ends = np.cumsum([len(row) for row in labels])
-        self._captions = captions
+        self._captions = None
+        if captions is not None:
+            self._captions = [text for row in captions for text in row]
+            self._caption_ends = np.cumsum([len(row) for row in captions])
         self._lines = lines
         self.class_names = class_names
         starts = np.arange(0, len(paths), SHARD_SIZE)
@@ -53,14 +57,20 @@ class ListedSource:
                 image = file.read()
         except FileNotFoundError as error:
             raise examples.BrokenExample(f"there is no file {path}") from error
+        except (OSError, ValueError) as error:  # a folder, a name with a zero byte, no permission
+            raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
         return examples.Example(path, image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Returns captions and labels."""
+        """Returns captions and labels; raises BrokenExample where captions are read and empty."""
         number = shard * SHARD_SIZE + index
-        captions = [self._captions[number]] if self._captions is not None else []
-        first = self._label_ends[number - 1] if number else 0
-        return captions, tuple(self._labels[first : self._label_ends[number]].tolist())
+        captions = []
+        if self._captions is not None:
+            texts = self._captions[_stretch(self._caption_ends, number)]
+            captions = [c for text in texts if text.strip() for c in examples.clean_captions(text)]
+            if not captions:
+                raise examples.BrokenExample("the caption is empty")
+        return captions, tuple(self._labels[_stretch(self._label_ends, number)].tolist())
 
     def name(self, shard: int, index: int) -> str:
         """Names an example by its line, as in `train.csv, line 43`, or by its file."""
@@ -81,3 +91,8 @@ class ListedSource:
 
     def _path(self, number: int) -> str:
         return self._paths[number].decode("utf-8", "surrogateescape")
+
+
+def _stretch(ends: np.ndarray, number: int) -> slice:
+    """Returns where the values of an example are, among those of all."""
+    return slice(int(ends[number - 1]) if number else 0, int(ends[number]))

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from absl import logging
 
-from big_align.data import examples, files, tensorflow_on_cpu
+from big_align.data import columns, examples, files, tensorflow_on_cpu
 from big_align.data.sources import shard_index
 
 LENGTH, CHECKSUM = 8, 4  # bytes before the data of a record: its length and that one's checksum
@@ -75,7 +76,8 @@ class RecordSource:
         captions, labels = [], ()
         if self._caption:
             values = _values(features, self._caption, "bytes_list")
-            captions = examples.clean_captions([examples.decode_text(value) for value in values])
+            texts = [examples.decode_text(value) for value in values]
+            captions = examples.clean_captions(texts[0] if len(texts) == 1 else texts)
         if self._label:
             values = _values(features, self._label, "int64_list", may_be_empty=True)
             labels = examples.clean_labels(list(values))
@@ -86,10 +88,13 @@ class TFRecordSource(RecordSource):
     """Examples of TFRecord files; the headers of the records are scanned once.
 
     Args:
-      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
-      image: the feature that holds the encoded image.
-      caption: the feature that holds one or more texts; None or "" reads none.
-      label: the feature that holds the class numbers, one or several; None reads none.
+      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path; or a
+        list of them.
+      image: the feature that holds the encoded image; None finds it, by its name in the first
+        record: `jpg` (img2dataset's), `image`, `image/encoded`.
+      caption: the feature that holds one or more texts; None finds it, "" reads none.
+      label: the feature that holds the class numbers, one or several. None finds it where no
+        captions are read; "" reads none.
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
@@ -99,14 +104,15 @@ class TFRecordSource(RecordSource):
     def __init__(
         self,
         path: files.Paths,
-        image: str = "image",
-        caption: str | None = "caption",
+        image: str | None = None,
+        caption: str | None = None,
         label: str | None = None,
         index_dir: str | None = None,
     ):
         paths = files.expand_paths(path)
         shards, broken = open_tfrecords(paths, index_dir)
         names = [os.path.basename(path) for path in paths]
+        image, caption, label = _find_features(shards, names, image, caption, label)
         super().__init__(shards, names, broken, image, caption, label)
 
 
@@ -205,6 +211,34 @@ class _Part:
 
     def __getitem__(self, index: int) -> bytes:
         return self._records[self._skip + index]
+
+
+def _find_features(
+    shards: list[Any],
+    names: list[str],
+    image: str | None,
+    caption: str | None,
+    label: str | None,
+) -> tuple[str, str | None, str | None]:
+    """Returns the features of image, captions and labels; those not set are found by their names.
+
+    Those that are set are left as they are: a record that lacks one is a broken example.
+    """
+    first = next((n for n, shard in enumerate(shards) if len(shard)), None)
+    parse = tensorflow_on_cpu.load().train.Example.FromString
+    try:
+        features = parse(shards[first][0]).features.feature if first is not None else {}
+    except Exception:  # it is no Example, which reading it says; protobuf's error has no import
+        features = {}
+    if not features:
+        return image or "image", caption, label
+    where = f"the first record of {names[first]}"
+    there = {*features, *filter(None, (image, caption, label))}
+    image = columns.choose_image(image, sorted(there), columns.IMAGES, where)
+    caption, label = columns.choose_texts(caption, label, sorted(there), where)
+    found = columns.describe(image=image, caption=caption, label=label)
+    logging.info("%s: %s", where, found)
+    return image, caption, label
 
 
 def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 
 from big_align.data import examples, files
 from big_align.data.sources import shard_index
+from big_align.data.text_members import TextMembers
 
 BLOCK = 512
 GAP = 2**14  # bytes between members that are read along rather than asked for twice
@@ -19,12 +20,15 @@ class TarSource:
     the key for an image with one text); members are then read by offset.
 
     Args:
-      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path.
+      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path; or a
+        list of them.
       caption: the member that holds the text, or the field of a JSON member that holds a text
         or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`,
         `json.labels`. None reads none.
       index_dir: a folder that keeps the scans for the next start.
+      caption_lines: whether each line of a text is a caption of its own, as in the `txt` of
+        CLIP_benchmark's shards.
 
     Raises:
       ValueError: nothing matches the path, or no shard has an image with these members.
@@ -38,11 +42,10 @@ class TarSource:
         caption: str | None = "txt",
         label: str | None = None,
         index_dir: str | None = None,
+        caption_lines: bool = False,
     ):
-        self._caption = examples.split_member(caption) if caption else None
-        self._label = examples.split_member(label) if label else None
-        texts = dict.fromkeys(part[0] for part in (self._caption, self._label) if part)
-        self._texts = list(texts)
+        self._text_members = TextMembers(caption, label, caption_lines)
+        self._texts = self._text_members.names
         slots = {name: 0 for name in examples.IMAGE_EXTENSIONS}
         slots |= {name: slot for slot, name in enumerate(self._texts, start=1)}
         self._paths = files.expand_paths(path)
@@ -59,12 +62,13 @@ class TarSource:
         """Reads an example; raises BrokenExample."""
         table = self._indexes[shard]
         image, *texts = self._members(shard, table.table[index].tolist())
-        captions, labels = self._parse(texts)
+        captions, labels = self._text_members.parse(texts)
         return examples.Example(table.keys[index].decode(), image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        return self._parse(self._members(shard, self._indexes[shard].table[index, 2:].tolist()))
+        places = self._indexes[shard].table[index, 2:].tolist()
+        return self._text_members.parse(self._members(shard, places))
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train-00003.tar: 00000042`."""
@@ -96,18 +100,7 @@ class TarSource:
             raise examples.BrokenExample("the shard has become shorter than its index says")
         return data
 
-    def _parse(self, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
-        data = dict(zip(self._texts, texts, strict=True))
-        captions, labels = [], ()
-        if self._caption:
-            captions = examples.clean_captions(
-                examples.read_field(data[self._caption[0]], *self._caption)
-            )
-        if self._label:
-            labels = examples.clean_labels(examples.read_field(data[self._label[0]], *self._label))
-        return captions, labels
-
-    def _explain_nothing(self, path: str) -> str:
+    def _explain_nothing(self, path: files.Paths) -> str:
         wanted = " and ".join(["an image", *(repr(name) for name in self._texts)])
         fault = self._indexes[0].fault
         with self._files.open(self._paths[0]) as file:

@@ -188,13 +188,18 @@ class WordPieceTokenizer:
       length: ids of a text; of a longer one the first pieces and [SEP] are kept.
       lowercase: whether case and accents are dropped; as when the vocabulary was made.
 
+    Attributes:
+      pieces: the vocabulary, in the order of the ids.
+      lowercase: as given.
+
     Raises:
       ValueError: the file is missing, or lacks a special token, or the length is below 3.
     """
 
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
         _check_length(length, 3)
-        pieces = list_wordpieces(vocabulary)
+        self.pieces = pieces = list_wordpieces(vocabulary)
+        self.lowercase = lowercase
         self.length = length
         self.vocab_size = len(pieces)
         self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)

@@ -1,0 +1,90 @@
+"""Which images of an evaluation set are the same to a model."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from absl import logging
+from jaxtyping import Int, UInt8
+
+from big_align.data.examples import Source
+from big_align.data.shard_offsets import ShardOffsets
+from big_align.errors import UserError
+
+HASH_BYTES = 8
+MOST_COPIES = 100
+"""More examples of one picture are no captions of it: the picture says "not available"."""
+
+
+class SameImages:
+    """Finds examples whose pixels are the same, as they pass on their way to a model.
+
+    A source with an example a caption repeats its images. Their embeddings are equal, so each copy
+    would stand before the right one as a wrong candidate. What counts is what the model sees, so
+    pixels are compared after the transform; that also finds an image in two files.
+
+    Args:
+      count: examples of the set.
+      batch_size: rows of a batch over all processes.
+      rows: those that this process makes.
+
+    Attributes:
+      hashes: of the images seen; 0 for those that could not be read or that other processes make.
+    """
+
+    def __init__(self, count: int, batch_size: int, rows: Int[np.ndarray, " r"]):
+        self._batch_size, self._rows = batch_size, rows
+        self.hashes: UInt8[np.ndarray, "n h"] = np.zeros((count, HASH_BYTES), np.uint8)
+
+    def watch(
+        self, batches: Iterable[dict[str, np.ndarray]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Hands on the batches of an `EvalLoader` and notes their images."""
+        for step, batch in enumerate(batches):
+            numbers = step * self._batch_size + self._rows
+            for row in np.flatnonzero(batch["mask"]).tolist():
+                pixels = np.ascontiguousarray(batch["image"][row])
+                digest = hashlib.blake2b(pixels, digest_size=HASH_BYTES).digest()
+                self.hashes[numbers[row]] = np.frombuffer(digest, np.uint8)
+            yield batch
+
+
+def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
+    """Returns for each example the first one with the same image.
+
+    Args:
+      hashes: of `SameImages`, those of all processes.
+    """
+    packed = np.ascontiguousarray(hashes).view(f"V{hashes.shape[1]}").reshape(-1)
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    unread = ~hashes.any(axis=1)
+    return np.where(unread, np.arange(len(hashes)), first[inverse.reshape(-1)])
+
+
+def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -> None:
+    """Tells in the log how many examples repeat the image of another.
+
+    Raises:
+      UserError: one image is repeated too often to be a picture of anything.
+    """
+    copies = np.flatnonzero(firsts != np.arange(len(firsts)))
+    if not len(copies):
+        return
+    often = int(np.bincount(firsts).argmax())
+    offsets = ShardOffsets(source.shard_sizes)
+    first, second = (
+        source.name(*offsets.locate_one(int(number)))
+        for number in (often, copies[firsts[copies] == often][0])
+    )
+    times = int((firsts == often).sum())
+    if times > MOST_COPIES:
+        raise UserError(
+            f"{times} examples, such as {first} and {second}, have one and the same image after "
+            f"{transform!r}: as one image with all their captions it would be found by chance. "
+            "Take out pictures that stand for missing ones, or mend the transform"
+        )
+    logging.warning(
+        "%d of %d examples have the same image as an earlier one, such as %s and %s; they count as "
+        "one image with all their captions",
+        len(copies), len(firsts), first, second,
+    )

@@ -1,0 +1,108 @@
+"""Row groups of Parquet files, read at random and from several threads, the last ones kept."""
+
+import collections
+import concurrent.futures
+import threading
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from absl import logging
+
+from big_align.data import examples, files
+
+
+class Place(NamedTuple):
+    """A row group: the number of its file, and its own in the file."""
+
+    file: int
+    group: int
+
+
+class RowGroups:
+    """Columns of row groups. Threads that ask for one at the same time wait for one read.
+
+    Args:
+      paths: the files.
+      budget: bytes of decoded row groups that are kept; one that is larger is kept alone.
+    """
+
+    def __init__(self, paths: list[str], budget: int):
+        self._paths, self._budget = paths, budget
+        self._kept: collections.OrderedDict[tuple, concurrent.futures.Future] = (
+            collections.OrderedDict()
+        )
+        self._sizes: dict[tuple, int] = {}
+        self._lock = threading.Lock()
+        self._told = False
+
+    def __reduce__(self) -> tuple[type, tuple[list[str], int]]:
+        return type(self), (self._paths, self._budget)  # a process that gets it keeps its own
+
+    def read(self, place: Place, names: tuple[str, ...], row: int) -> list[Any]:
+        """Returns the values of columns in a row; raises BrokenExample where they cannot be read.
+
+        Args:
+          place: of the row group.
+          names: columns, or fields of structs as `image.bytes`.
+          row: in the row group.
+        """
+        try:
+            table = self._get((place, names))
+            return [_value(table, name, row) for name in names]
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise examples.BrokenExample(
+                f"row group {place.group} of {self._paths[place.file]} cannot be read: {error}"
+            ) from error
+
+    def _get(self, key: tuple[Place, tuple[str, ...]]) -> pa.Table:
+        with self._lock:
+            future = self._kept.get(key)
+            first = future is None
+            if first:
+                future = self._kept[key] = concurrent.futures.Future()
+            self._kept.move_to_end(key)
+        if first:
+            try:
+                table = self._load(*key)
+            except BaseException as error:
+                with self._lock:
+                    del self._kept[key]
+                future.set_exception(error)
+            else:
+                future.set_result(table)
+                self._keep(key, table.nbytes)
+        return future.result()
+
+    def _load(self, place: Place, names: tuple[str, ...]) -> pa.Table:
+        path = self._paths[place.file]
+        with files.files_of(path).open(path) as file:
+            return pq.ParquetFile(file).read_row_group(
+                place.group, columns=list(names), use_threads=False
+            )
+
+    def _keep(self, key: tuple, size: int) -> None:
+        """Lets go of those not used for longest until the rest is within the budget."""
+        with self._lock:
+            self._sizes[key] = size
+            while sum(self._sizes.values()) > self._budget and len(self._sizes) > 1:
+                oldest = next(other for other in self._kept if other in self._sizes)
+                if oldest == key:  # all others are still being read
+                    break
+                del self._kept[oldest], self._sizes[oldest]
+            told, self._told = self._told, self._told or size > self._budget
+        if size > self._budget and not told:
+            logging.warning(
+                "a row group of %s takes %d MB, more than cache_megabytes: it is decoded again for "
+                "every image. Write the file with fewer rows in a group, such as 100",
+                self._paths[key[0].file], size // 2**20,
+            )
+
+
+def _value(table: pa.Table, name: str, row: int) -> Any:
+    """Returns a value as Python has it; `captions.en` is a field of the struct `captions`."""
+    if name in table.column_names:
+        return table.column(name)[row].as_py()
+    top, _, field = name.partition(".")
+    struct = table.column(top)[row].as_py()
+    return struct[field] if struct is not None else None

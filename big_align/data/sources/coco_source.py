@@ -1,0 +1,82 @@
+"""COCO's captions: a JSON file of images and annotations beside a folder of images."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from big_align.data import files
+from big_align.data.sources.table_source import Row, TableSource, join, read_table
+from big_align.errors import FieldError, UserError
+
+
+class CocoSource(TableSource):
+    """Images and their captions, in the order of the file.
+
+    Images without a caption are passed over.
+
+    Args:
+      path: the JSON file, such as `annotations/captions_val2017.json`, local or of any fsspec file
+        system.
+      images: the folder of the images. None looks beside the file, and in folders beside it or its
+        folder that are called `images` or like the end of its name, such as `val2017`.
+
+    Raises:
+      UserError: the file cannot be read or has no captions, or the images are not found.
+    """
+
+    def __init__(self, path: str, images: str | None = None):
+        found = _read_json(path)
+        try:
+            names = {image["id"]: image["file_name"] for image in found["images"]}
+            captions: dict[Any, list[str]] = {number: [] for number in names}
+            for annotation in found["annotations"]:
+                captions[annotation["image_id"]].append(annotation["caption"])
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is no file of COCO's captions: it needs `images`, each with `id` and "
+                "`file_name`, and `annotations`, each with the `image_id` of one of them and a "
+                f"`caption` (the first thing missing is {error})"
+            ) from error
+        rows = list(_make_rows(path, names, captions))
+        if not rows:
+            raise UserError(f"{path} has no caption")
+        if len(rows) < len(names):
+            logging.info("%s: %d images have no caption", path, len(names) - len(rows))
+        super().__init__(path, images or _find_images(path, rows[0].image), rows, True)
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(read_table(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _make_rows(
+    path: str, names: dict[Any, Any], captions: dict[Any, list[str]]
+) -> Iterator[Row]:
+    for identity, name in names.items():
+        texts = captions[identity]
+        if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
+            raise UserError(f"{path}: the file name or a caption of image {identity} is no text")
+        if texts:
+            yield Row(0, name, [], texts)
+
+
+def _find_images(path: str, first: str) -> str:
+    """Looks for the folder that holds the first image."""
+    folder, _, base = path.rpartition("/")
+    ending = base.rpartition(".")[0].rpartition("_")[2]
+    above = join(folder, "..")
+    folders = [folder, *(join(f, n) for f in (folder, above) for n in (ending, "images"))]
+    for candidate in folders:
+        image = join(candidate, first)
+        try:
+            files.files_of(image).stamp(image)
+        except (OSError, ValueError):
+            continue
+        return candidate
+    raise FieldError(f"the image {first} of {path} is not beside it", images="FOLDER")

@@ -1,0 +1,127 @@
+"""Images beside files of their texts, as img2dataset's `files` and many scripts leave them."""
+
+import glob
+import os
+
+import numpy as np
+
+from big_align.data import examples, files
+from big_align.data.text_members import TextMembers
+from big_align.errors import FieldError, UserError
+
+
+class FilePairsSource:
+    """Examples of folders with `000000042.jpg` beside `000000042.txt`, `.json` or `.cls`.
+
+    The files are in the folder or in folders below it, as in img2dataset's FOLDER/00000/*.jpg.
+    Each folder is a shard; its files are listed once and read when they are asked for.
+
+    Args:
+      path: the folder; globs, braces and comma lists, local or any fsspec path; or a list of them.
+      caption: the ending of the file that holds the text, or the field of a JSON file that holds a
+        text or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
+      label: likewise the class number, or a JSON list of them: `cls`, `json.label`. None reads
+        none.
+      caption_lines: whether each line of a text is a caption of its own.
+
+    Raises:
+      UserError: there is no such folder, or no image in it has these files beside it.
+    """
+
+    class_names: tuple[str, ...] | None = None
+
+    def __init__(
+        self,
+        path: files.Paths,
+        caption: str | None = "txt",
+        label: str | None = None,
+        caption_lines: bool = False,
+    ):
+        self._text_members = TextMembers(caption, label, caption_lines)
+        listed = [name for root in files.expand_paths(path) for name in _list_files(root)]
+        if not listed:
+            raise UserError(f"no file in the folder {path!r} or in a folder below it")
+        self._files = files.files_of(listed[0])
+        folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *self._text_members.names})
+        wanted = self._text_members.names
+        self._folders, self._names, broken = [], [], []
+        for folder, found in folders.items():
+            images = [(stem, kinds) for stem, kinds in found.items() if _image_kind(kinds)]
+            whole = [(stem, kinds) for stem, kinds in images if set(wanted) <= set(kinds)]
+            if images:
+                names = [f"{stem}.{_image_kind(kinds)}" for stem, kinds in whole]
+                self._folders.append(folder)
+                encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+                self._names.append(np.array(encoded, dtype="S"))
+                broken.append(len(images) - len(whole))
+        self.shard_sizes = np.array([len(names) for names in self._names], np.int64)
+        self.broken = np.array(broken, np.int64)
+        if not self.shard_sizes.sum():
+            raise _explain_nothing(path, listed, wanted)
+
+    def read(self, shard: int, index: int) -> examples.Example:
+        """Reads an example; raises BrokenExample where a file cannot be read."""
+        captions, labels = self.read_text(shard, index)
+        image = self._read(shard, self._name(shard, index))
+        return examples.Example(self.key(shard, index), image, captions, labels)
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels without the image; raises BrokenExample."""
+        stem, wanted = self.key(shard, index), self._text_members.names
+        return self._text_members.parse([self._read(shard, f"{stem}.{kind}") for kind in wanted])
+
+    def key(self, shard: int, index: int) -> str:
+        """Returns the name that the files of an example share."""
+        return self._name(shard, index).rpartition(".")[0]
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example by its image."""
+        return f"{self._folders[shard]}/{self._name(shard, index)}"
+
+    def shard_name(self, shard: int) -> str:
+        """Names a folder."""
+        return self._folders[shard]
+
+    def _name(self, shard: int, index: int) -> str:
+        return self._names[shard][index].decode("utf-8", "surrogateescape")
+
+    def _read(self, shard: int, name: str) -> bytes:
+        path = f"{self._folders[shard]}/{name}"
+        try:
+            with self._files.open(path) as file:
+                return file.read()
+        except (OSError, ValueError) as error:
+            raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
+
+
+def _list_files(root: str) -> list[str]:
+    """Lists the files of a folder and of the folders in it, in order."""
+    root = root.rstrip("/")
+    system, escaped = files.files_of(root), glob.escape(root)
+    return sorted(system.glob(f"{escaped}/*") + system.glob(f"{escaped}/*/*"))
+
+
+def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]]:
+    """Returns the endings of each name up to the first dot, by its folder."""
+    folders: dict[str, dict[str, list[str]]] = {}
+    for path in listed:
+        folder, _, base = path.rpartition("/")
+        stem, _, kind = base.partition(".")
+        if stem and kind.lower() in kinds:
+            folders.setdefault(folder, {}).setdefault(stem, []).append(kind)
+    return folders
+
+
+def _image_kind(kinds: list[str]) -> str:
+    return next((kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS), "")
+
+
+def _explain_nothing(path: files.Paths, listed: list[str], wanted: list[str]) -> UserError:
+    """Tells what is there in place of images with texts."""
+    kinds = {os.path.basename(name).partition(".")[2] for name in listed} - {""}
+    listing = ", ".join(sorted(kinds)[:20]) or "none"
+    beside = " and ".join(f"NAME.{kind}" for kind in wanted)
+    message = f"no image in {path!r} has {beside} beside it; the files there end in {listing}"
+    if not wanted:
+        return UserError(f"no image in {path!r}; the files there end in {listing}")
+    return FieldError(message, caption="ENDING")

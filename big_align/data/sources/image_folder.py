@@ -1,0 +1,122 @@
+"""A folder of images with a file of metadata: the `imagefolder` of the library datasets."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from big_align.data import columns, files
+from big_align.data.sources.csv_source import CsvSource
+from big_align.data.sources.table_source import Row, TableSource, read_table
+from big_align.errors import FieldError, UserError
+
+METADATA = ("metadata.jsonl", "metadata.csv")
+
+
+class JsonLinesSource(TableSource):
+    """Examples of a file with a JSON object a line, each of which names an image file.
+
+    Fields that are not set are found by their usual names, and told in the log. A caption is a
+    text or a list of texts; a label is a number, a name, or a list of these.
+
+    Args:
+      path: the file, UTF-8, local or of any fsspec file system.
+      image: the field of the image file, relative to the folder of the table; None finds it.
+      caption: the field of the text or texts; None finds it, "" reads none.
+      label: the field of the class or classes. None finds it where no captions are read; ""
+        reads none.
+
+    Raises:
+      UserError: names the file, and the line where there is one.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        image: str | None = None,
+        caption: str | None = None,
+        label: str | None = None,
+    ):
+        objects = list(_read_objects(path))
+        names = list(dict.fromkeys(name for _, found in objects for name in found))
+        image = columns.choose_image(image, names, columns.FILES, path)
+        caption, label = columns.choose_texts(caption, label, names, path)
+        found = columns.describe(image=image, caption=caption, label=label)
+        logging.info("%s: %s", path, found)
+        rows = (_make_row(path, *each, image, caption, label) for each in objects)
+        super().__init__(path, path.rpartition("/")[0], rows, bool(caption))
+
+
+def read_image_folder(
+    path: str, image: str | None = None, caption: str | None = None, label: str | None = None
+) -> TableSource:
+    """Makes a source of a folder of images with a `metadata.jsonl` or `metadata.csv`.
+
+    Args:
+      path: the folder, or a file with a JSON object a line.
+      image: the column of the image files; None finds it: `file_name`.
+      caption: the column of the text or texts; None finds it, "" reads none.
+      label: the column of the class or classes. None finds it where no captions are read; ""
+        reads none.
+
+    Raises:
+      UserError: there is no such file in the folder, or it cannot be used.
+    """
+    if not path.endswith((".jsonl", ".csv")):
+        path = _find_metadata(path.rstrip("/"))
+    source = JsonLinesSource if path.endswith(".jsonl") else CsvSource
+    return source(path, image=image, caption=caption, label=label)
+
+
+def _find_metadata(folder: str) -> str:
+    system = files.files_of(folder)
+    for name in METADATA:
+        try:
+            system.stamp(f"{folder}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        return f"{folder}/{name}"
+    message = f"there is no {' or '.join(METADATA)} in the folder {folder}"
+    deeper = sorted(path for name in METADATA for path in system.glob(f"{folder}/*/{name}"))
+    if deeper:
+        raise FieldError(message, path=deeper[0].rpartition("/")[0])
+    raise UserError(f"{message}; a folder for each class is read by the source folder")
+
+
+def _read_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(read_table(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise UserError(f"{path}, line {number} is not a JSON object: {line.strip()[:40]}")
+        yield number, found
+
+
+def _make_row(
+    path: str,
+    line: int,
+    found: dict[str, Any],
+    image: str,
+    caption: str | None,
+    label: str | None,
+) -> Row:
+    name = found.get(image)
+    if not isinstance(name, str) or not name.strip():
+        raise UserError(f"{path}, line {line} names no image in the field {image!r}")
+    labels = found.get(label) if label else None
+    labels = labels if isinstance(labels, list) else [] if labels is None else [labels]
+    for one in labels:
+        if isinstance(one, bool) or not isinstance(one, int | str):
+            raise UserError(
+                f"{path}, line {line}: the label is {str(one)[:40]!r}, not an integer or a name"
+            )
+    texts = found.get(caption) if caption else None
+    texts = texts if isinstance(texts, list) else [] if texts is None else [texts]
+    # what is no text is refused when it is read: one broken example ends no run
+    captions = [text if isinstance(text, str) else json.dumps(text) for text in texts]
+    return Row(line, name.strip(), [str(one) for one in labels], captions)

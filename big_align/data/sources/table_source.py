@@ -1,0 +1,146 @@
+"""Image files named by the rows of a table: rows of one image are one example."""
+
+import posixpath
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from absl import logging
+
+from big_align.data import columns, examples, files
+from big_align.data.sources.listed_source import ListedSource
+from big_align.errors import UserError
+
+
+class Row(NamedTuple):
+    """What a row of the table says.
+
+    Attributes:
+      line: its place in the file; 0 where it has none.
+      image: the file, as the table has it.
+      labels: integers or names.
+      captions: texts.
+    """
+
+    line: int
+    image: str
+    labels: list[str]
+    captions: list[str]
+
+
+class TableSource(ListedSource):
+    """Examples of a table of image files.
+
+    Rows of one image are one example, with the captions and the labels of all of them in their
+    order: standing apart, they would be each other's negatives in training and wrong candidates
+    in retrieval.
+
+    Labels are integers in all rows, or names in all rows; the label of a name is its place among
+    the sorted names of the table.
+
+    Args:
+      path: the table.
+      folder: what image files are relative to.
+      rows: of the table.
+      has_captions: whether captions are read.
+
+    Raises:
+      UserError: there is no row, the first image is not there, or a label is not like the others.
+    """
+
+    def __init__(self, path: str, folder: str, rows: Iterable[Row], has_captions: bool):
+        rows = list(rows)
+        if not rows:
+            raise UserError(f"{path} has no row of an image")
+        _check_first(path, rows[0], folder, has_captions)
+        labels, class_names = _number_labels(path, rows)
+        grouped: dict[str, list[int]] = {}
+        for number, row in enumerate(rows):
+            grouped.setdefault(_normalize(row.image), []).append(number)
+        if len(grouped) < len(rows):
+            logging.info("%s: %d rows are %d images", path, len(rows), len(grouped))
+        groups = list(grouped.values())
+        captions = [[text for n in group for text in rows[n].captions] for group in groups]
+        super().__init__(
+            path.rpartition("/")[2],
+            [join(folder, rows[group[0]].image) for group in groups],
+            [tuple(dict.fromkeys(c for n in group for c in labels[n])) for group in groups],
+            captions=captions if has_captions else None,
+            class_names=class_names,
+            lines=[rows[group[0]].line for group in groups] if rows[0].line else None,
+        )
+
+
+def read_table(path: str) -> str:
+    """Returns the text of a file.
+
+    Raises:
+      UserError: it cannot be read or is not UTF-8; the message names the line.
+    """
+    try:
+        with files.files_of(path).open(path) as file:
+            data = file.read()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}, line {line} is not UTF-8: {error}") from error
+
+
+def join(folder: str, image: str) -> str:
+    """Puts a folder before a relative path."""
+    return image if "://" in image else posixpath.join(folder, image)
+
+
+def _normalize(image: str) -> str:
+    """Makes `./a.jpg` and `a.jpg` one name."""
+    return image if "://" in image else posixpath.normpath(image)
+
+
+def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> None:
+    """Tells a wrong folder, or addresses, from a broken image."""
+    where = f"{path}, line {row.line}" if row.line else path
+    columns.check_address(row.image, "COLUMN" if has_captions else None, path, where)
+    image = join(folder, row.image)
+    try:
+        files.files_of(image).stamp(image)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{where}: there is no file {image}; images are relative to the folder of the table"
+        ) from error
+    except (OSError, ValueError):  # such as a path with a zero byte: that row alone is broken
+        pass
+
+
+def _number_labels(
+    path: str, rows: list[Row]
+) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
+    """Returns the labels of each row, and the names of the labels where they are names."""
+    found = [(row.line, label) for row in rows for label in row.labels]
+    if not found:
+        return [()] * len(rows), None
+    integers = is_integer(found[0][1])
+    for line, label in found:
+        if is_integer(label) != integers:
+            raise UserError(
+                f"{path}, line {line}: the label is {label!r} and that of line {found[0][0]} is "
+                f"{found[0][1]!r}; labels are integers on all lines or names on all lines"
+            )
+    if not integers:
+        names = sorted({label for _, label in found})
+        numbers = {name: number for number, name in enumerate(names)}
+        numbered = ([numbers[name] for name in row.labels] for row in rows)
+        return list(map(examples.clean_labels, numbered)), tuple(names)
+    labels = []
+    for row in rows:
+        try:
+            labels.append(examples.clean_labels(row.labels))
+        except examples.WrongLabel as error:
+            raise UserError(f"{path}, line {row.line}: {error}") from error
+    return labels, None
+
+
+def is_integer(text: str) -> bool:
+    """Tells whether a label is a number."""
+    return text.removeprefix("-").isdecimal()

@@ -1,0 +1,229 @@
+"""A `tf.data.Dataset` of batches as the trainer takes its data."""
+
+import os
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from big_align.data import tensorflow_on_cpu
+from big_align.data.loading.parallel import HostBatch, Row
+from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
+from big_align.data.tf_data.facts import facts_of
+from big_align.errors import UserError
+
+SAVED = "pipeline"
+"""The name in a checkpoint of what a data set leaves there."""
+
+POSITION = "iterator"
+"""The name of the files that hold the position of an iterator."""
+
+
+class DatasetLoader:
+    """The batches of this process, from a data set that begins at the step that it is told.
+
+    Args:
+      make: from a step to the `tf.data.Dataset` whose first batch is that of the step.
+      expected: the shape and the type of each field of a batch, without the batch's axis.
+      rows: of a batch of this process.
+      batch_size: rows of the global batch.
+      where: the place in the config that names the data set, for messages.
+
+    Attributes:
+      batch_size: rows of the global batch.
+      saved: what a checkpoint holds of it, by name.
+
+    Raises:
+      UserError: it cannot be made, or its batches cannot be trained on.
+    """
+
+    saved: Mapping[str, Any] = types.MappingProxyType({})
+
+    def __init__(
+        self, make: Callable[[int], Any], expected: Row, rows: int, batch_size: int, where: str
+    ):
+        self.batch_size = batch_size
+        self._make, self._expected, self._rows, self._where = make, expected, rows, where
+        dataset = self._open(0)
+        self._facts = facts_of(dataset)
+        self._ahead: tuple[int, _Batches] | None = (0, self._start(dataset))
+
+    @property
+    def num_examples(self) -> int | None:
+        """Examples of all processes; None where it is not known."""
+        return self._facts.num_examples
+
+    @property
+    def broken(self) -> int:
+        """Examples that this process knows to be broken."""
+        return self._facts.broken()
+
+    @property
+    def shards(self) -> Mapping[str, str]:
+        """What each shard is called and holds, as far as it is known."""
+        return self._facts.shards
+
+    def epochs(self, step: int) -> dict[str, float]:
+        """Returns how often the examples have been gone through before a step, where known."""
+        return self._facts.epochs(step)
+
+    def batch(self, step: int) -> HostBatch:
+        """Makes the batch of a step; `iterate` goes on from there."""
+        batches = self._begin(step)
+        self._ahead = (step, batches)
+        return batches.peek()
+
+    def iterate(self, start_step: int) -> Iterator[HostBatch]:
+        """Yields the batches from a step on.
+
+        Raises:
+          UserError: the data set ends, has an error, or makes a batch of another size.
+        """
+        return self._begin(start_step)
+
+    def close(self) -> None:
+        """Ends what works ahead, as soon as nobody has an iterator."""
+        self._ahead = None
+
+    def __enter__(self) -> "DatasetLoader":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _begin(self, step: int) -> "_Batches":
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead and ahead[0] == step else self._start(self._open(step))
+
+    def _open(self, step: int) -> Any:
+        """Makes the data set that begins at a step, and checks it."""
+        tf = tensorflow_on_cpu.load()
+        dataset = self._make(step)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise UserError(
+                f"{self._where} returns a {type(dataset).__name__}; it must return a "
+                "tf.data.Dataset of batches"
+            )
+        check_spec(dataset.element_spec, self._expected, self._rows, self._where)
+        return dataset
+
+    def _start(self, dataset: Any) -> "_Batches":
+        return _Batches(dataset, self._rows, self._where)
+
+
+class SavedDatasetLoader(DatasetLoader):
+    """The batches of this process, from a data set whose iterator is saved with the state.
+
+    Args:
+      make: makes the `tf.data.Dataset`; it is always told step 0.
+      expected: as `DatasetLoader` has it.
+      rows: of a batch of this process.
+      batch_size: rows of the global batch.
+      where: the place in the config that names the data set, for messages.
+
+    Raises:
+      UserError: as `DatasetLoader`, or TensorFlow cannot save the iterator.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Any], expected: Row, rows: int, batch_size: int, where: str
+    ):
+        self._position: str | None = None
+        self._running: _Batches | None = None
+        super().__init__(make, expected, rows, batch_size, where)
+        self.saved = {SAVED: self}
+        with tempfile.TemporaryDirectory() as folder:  # before hours of training rely on it
+            self._start(self._open(0)).write(folder)
+
+    def iterate(self, start_step: int) -> Iterator[HostBatch]:
+        """Yields the batches from a step on: the first one, or that of the position `read`."""
+        self._running = super().iterate(start_step)
+        return self._running
+
+    def write(self, folder: str) -> None:
+        """Writes the position of what `iterate` has returned into a folder."""
+        self._running.write(folder)
+
+    def read(self, folder: str) -> None:
+        """Has `iterate` begin where the iterator stood that was written into a folder."""
+        self._position = folder
+
+    def _begin(self, step: int) -> "_Batches":
+        if step == 0:
+            return super()._begin(step)
+        if self._position is None:
+            raise UserError(
+                f"{self._where} saves the position of its iterator, and there is none of step "
+                f"{step}: its function must take start_step to begin anywhere else"
+            )
+        batches = self._start(self._open(0))
+        batches.read(self._position)
+        return batches
+
+
+class _Batches(Iterator[HostBatch]):
+    """An iterator over a data set that can be looked at, saved and restored."""
+
+    def __init__(self, dataset: Any, rows: int, where: str):
+        self._iterator = dataset.as_numpy_iterator()
+        self._error = facts_of(dataset).error
+        self._rows, self._where = rows, where
+        self._next: HostBatch | None = None
+        self._count = 0
+
+    def __next__(self) -> HostBatch:
+        batch, self._next = self.peek(), None
+        self._count += 1
+        return batch
+
+    def peek(self) -> HostBatch:
+        """Returns the next batch, which stays the next one."""
+        if self._next is None:
+            self._next = self._take()
+        return self._next
+
+    def write(self, folder: str) -> None:
+        """Writes the position; nothing may have been looked at that was not taken."""
+        tf = tensorflow_on_cpu.load()
+        saved = tf.train.Checkpoint(iterator=self._iterator)
+        try:
+            saved.write(os.path.join(folder, POSITION))
+        except tf.errors.OpError as error:
+            raise UserError(
+                f"{self._where}: TensorFlow cannot save its iterator ({_first_line(error)}); let "
+                "its function take start_step and begin there, or leave out what has a state, such "
+                "as Python functions"
+            ) from error
+
+    def read(self, folder: str) -> None:
+        """Goes to a position that was written."""
+        tf = tensorflow_on_cpu.load()
+        saved = tf.train.Checkpoint(iterator=self._iterator)
+        try:
+            saved.read(os.path.join(folder, POSITION)).assert_consumed()
+        except (tf.errors.OpError, AssertionError) as error:
+            raise UserError(
+                f"{folder}: the position of another data set than {self._where} makes "
+                f"({_first_line(error)}); use another --workdir or the former function"
+            ) from error
+
+    def _take(self) -> HostBatch:
+        tf = tensorflow_on_cpu.load()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            raise UserError(
+                f"{self._where} ended after {self._count} batches; repeat() makes it endless"
+            ) from None
+        except tf.errors.OpError as error:
+            if cause := self._error():
+                raise cause from error
+            raise UserError(f"{self._where}: {_first_line(error)}") from error
+        check_rows(batch, self._rows, self._where)
+        return complete_batch(batch, self._rows)
+
+
+def _first_line(error: Exception) -> str:
+    """Returns what an error of TensorFlow says, without the names of its operations."""
+    lines = str(getattr(error, "message", error)).strip().splitlines()
+    return lines[0].removeprefix("{{function_node __wrapped__").strip() if lines else "no reason"

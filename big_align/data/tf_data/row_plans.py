@@ -1,0 +1,213 @@
+"""Python's part in a tf.data pipeline: the order, the encoded bytes, and what is drawn."""
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from big_align.data.examples import BrokenExample
+from big_align.data.images.image_workers import LocalImages
+from big_align.data.loading.mixture import interleave
+from big_align.data.loading.parallel import Row
+from big_align.data.loading.rows import RowStream, Visit
+from big_align.data.loading.stream import Location
+from big_align.data.randomness import PositionRandom
+from big_align.data.tf_data.frames import Frame, FrameTransform
+from big_align.data.tf_data.jpeg_header import read_plain_jpeg
+from big_align.errors import UserError
+
+LARGEST = 2**24  # pixels; what is larger is left to the loader, which knows the limit
+
+Arrays = dict[str, np.ndarray]
+
+
+class TransformedRows(NamedTuple):
+    """A stream of rows with what a graph has to do with their images.
+
+    Attributes:
+      rows: the stream; its own images are not asked for.
+      transform: image operations, those of `frames.OPERATIONS`.
+      views: how often an image is transformed, each time with its own draws.
+    """
+
+    rows: RowStream
+    transform: str
+    views: int
+
+
+class RowPlanner:
+    """Plans rows of batches for a graph, or makes them as the loader does where it cannot.
+
+    A row is planned when its example is intact as far as Python sees and its image is a plain JPEG;
+    the graph decodes it. All others, and those that the graph fails to decode, are made here: so
+    pictures of any format, broken examples and their substitutes are the loader's own.
+
+    Args:
+      streams: by name; the rows of each lie in a batch as in that of `TrainLoader`.
+      rows: the rows of the global batch that this process makes.
+
+    Attributes:
+      row: the shape and the type of each array of a batch, without the batch's axis.
+      texts: texts of a row.
+      error: what Python has raised, None so far; TensorFlow passes on no more than its text.
+
+    Raises:
+      UserError: a stream has no images, or an operation of its transform is not for a graph.
+    """
+
+    def __init__(self, streams: Mapping[str, TransformedRows], rows: Int[np.ndarray, " r"]):
+        self._streams = list(streams.values())
+        for name, stream in streams.items():
+            if "image" not in stream.rows.row:
+                raise UserError(
+                    f"{name or 'the data'} has a precomputed image_embedding and no images, which "
+                    "a tf.data pipeline would decode; train with config.data.pipeline = None"
+                )
+        self.row: Row = self._streams[0].rows.row
+        self._frames = [FrameTransform(stream.transform) for stream in self._streams]
+        counts = {name: each.rows.examples.batch_size for name, each in streams.items()}
+        self._parts, self._stream_rows = interleave(counts)
+        self._rows = rows
+        shape = self.row["text"][0]
+        self.texts = shape[0] if len(shape) > 1 else 1
+        self._extra = [k for k in self.row if k not in ("image", "text", "text_mask", "label")]
+        self._views = self._streams[0].views
+        self._images = [
+            LocalImages(each.transform, each.rows.row["image"][0][-3:], each.views)
+            for each in self._streams
+        ]
+        self.error: Exception | None = None
+        self._lock = threading.Lock()
+
+    def plan(self, numbers: Int[np.ndarray, " n"]) -> Arrays:
+        """Plans rows; those that are not planned are left to `make`.
+
+        Args:
+          numbers: of the rows, counted through all batches of this process.
+
+        Returns:
+          `planned` bool [n]; `data` [n], encoded images; `window` int32 [n v 7] and `placement`
+          float32 [n v 4] as `Frame` has them; `texts` [n k] and `count` int32 [n], how many of them
+          there are; `label` and the extra fields. Where `planned` is False the rest means nothing.
+        """
+        size = len(numbers)
+        plans = self._make_fields(size) | {
+            "planned": np.zeros(size, bool),
+            "data": np.full(size, b"", object),
+            "window": np.zeros((size, self._views, 7), np.int32),
+            "placement": np.ones((size, self._views, 4), np.float32),
+        }
+        for (stream, step), places in self._group(numbers).items():
+            for place, drawn in zip(places, self._draw(stream, step, numbers[places]), strict=True):
+                if drawn is None:
+                    continue
+                visit, frames = drawn
+                self._write_fields(plans, place, visit)
+                plans["data"][place] = visit.image
+                plans["window"][place] = [frame.window for frame in frames]
+                plans["placement"][place] = [frame.placement for frame in frames]
+                plans["planned"][place] = True
+        return plans
+
+    def make(self, number: int) -> Arrays:
+        """Makes a row as the loader does: of its example or of its first intact substitute.
+
+        Args:
+          number: of the row, counted through all batches of this process.
+
+        Returns:
+          `image`, `texts` [k], `count`, `label` and the extra fields.
+        """
+        ((stream, step),) = self._group(np.array([number]))
+        rows, images = self._streams[stream].rows, self._images[stream]
+        image = np.empty(self.row["image"][0], np.uint8)
+        memory = [memoryview(image.reshape(-1))]
+
+        def finish(_: list[int], visits: list[Visit]) -> list[BrokenExample | None]:
+            return images.apply([(visit.image, visit.rng) for visit in visits], memory)
+
+        (visit,) = rows.examples.visit(step, self._rows_of(np.array([number])), rows.draw, finish)
+        fields = self._make_fields(1)
+        self._write_fields(fields, 0, visit)
+        return {"image": image, **{name: array[0] for name, array in fields.items()}}
+
+    def keep_errors(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that leaves in `error` what it raises first."""
+
+        @functools.wraps(function)
+        def keep(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except Exception as error:
+                with self._lock:
+                    self.error = self.error or error
+                raise
+
+        return keep
+
+    def _group(self, numbers: Int[np.ndarray, " n"]) -> dict[tuple[int, int], list[int]]:
+        """Groups rows by their stream and step; returns their places in `numbers`."""
+        steps, places = np.divmod(numbers, len(self._rows))
+        groups: dict[tuple[int, int], list[int]] = {}
+        streams = self._parts[self._rows[places]]
+        for place, key in enumerate(zip(streams.tolist(), steps.tolist(), strict=True)):
+            groups.setdefault(key, []).append(place)
+        return groups
+
+    def _rows_of(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Returns the rows in the batches of their streams."""
+        return self._stream_rows[self._rows[numbers % len(self._rows)]]
+
+    def _draw(
+        self, stream: int, step: int, numbers: Int[np.ndarray, " n"]
+    ) -> list[tuple[Visit, list[Frame]] | None]:
+        """Reads examples and draws their texts and frames; None where the graph cannot make one."""
+        examples = self._streams[stream].rows.examples
+        found = examples.locate(step, self._rows_of(numbers))
+        drawn = [self._draw_one(stream, location, rng) for location, rng in found]
+        examples.count_read(len(drawn) - drawn.count(None))
+        return drawn
+
+    def _draw_one(
+        self, stream: int, location: Location, rng: PositionRandom
+    ) -> tuple[Visit, list[Frame]] | None:
+        try:
+            visit = self._streams[stream].rows.draw(location, rng)
+            for text in visit.texts:
+                text.encode()
+        except (BrokenExample, UnicodeEncodeError):
+            return None
+        size = read_plain_jpeg(visit.image) if isinstance(visit.image, bytes) else None
+        if size is None or size.width * size.height > LARGEST:
+            return None
+        frames = self._draw_frames(stream, size.width, size.height, visit.rng)
+        return frames and (visit, frames)
+
+    def _draw_frames(
+        self, stream: int, width: int, height: int, rng: PositionRandom
+    ) -> list[Frame] | None:
+        frames, wanted = [], self.row["image"][0][-3:-1]
+        for _ in range(self._views):
+            frame, size = self._frames[stream](width, height, rng)
+            if size != wanted:
+                return None  # whoever makes the pixels says what is wrong
+            frames.append(frame)
+        return frames
+
+    def _make_fields(self, size: int) -> Arrays:
+        extra = {name: self.row[name] for name in ("label", *self._extra)}
+        return {
+            "texts": np.full((size, self.texts), b"", object),
+            "count": np.zeros(size, np.int32),
+            **{name: np.zeros((size, *shape), kind) for name, (shape, kind) in extra.items()},
+        }
+
+    def _write_fields(self, fields: Arrays, place: int, visit: Visit) -> None:
+        fields["count"][place] = len(visit.texts)
+        fields["texts"][place, : len(visit.texts)] = [text.encode() for text in visit.texts]
+        fields["label"][place] = visit.label
+        for name in self._extra:
+            fields[name][place] = visit.extra[name]

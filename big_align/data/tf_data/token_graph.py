@@ -1,0 +1,59 @@
+"""Token ids of texts as a function of a graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from big_align.data import tensorflow_on_cpu
+from big_align.data.text.tokenizers import Tokenizer, WordPieceTokenizer
+
+Tokenize = Callable[[Any], tuple[Any, Any]]
+"""From texts [n] to their ids int32 [n l] and which of them are real, bool [n l]."""
+
+
+def make_tokenize(tokenizer: Tokenizer) -> Tokenize:
+    """Makes what a graph calls: WordPiece is tensorflow-text itself, the others run in Python.
+
+    Args:
+      tokenizer: gives the same ids outside of a graph.
+    """
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return _make_wordpiece(tokenizer)
+    return _call_python(tokenizer)
+
+
+def _make_wordpiece(tokenizer: WordPieceTokenizer) -> Tokenize:
+    tf = tensorflow_on_cpu.load()
+    import tensorflow_text
+
+    pad, start, end = (tokenizer.pieces.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
+    with tf.device("CPU"):
+        pieces = tensorflow_text.FastBertTokenizer(
+            vocab=tokenizer.pieces,
+            token_out_type=tf.int32,
+            lower_case_nfd_strip_accents=tokenizer.lowercase,
+        )
+
+    def tokenize(texts: Any) -> tuple[Any, Any]:
+        ids = pieces.tokenize(texts)[:, : tokenizer.length - 2]
+        edge = tf.ones([tf.shape(texts)[0], 1], tf.int32)
+        framed = tf.concat([edge * start, ids, edge * end], axis=1)
+        text = framed.to_tensor(pad, shape=[None, tokenizer.length])
+        return text, tf.sequence_mask(framed.row_lengths(), tokenizer.length)
+
+    return tokenize
+
+
+def _call_python(tokenizer: Tokenizer) -> Tokenize:
+    tf = tensorflow_on_cpu.load()
+
+    def run(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return tokenizer([text.decode() for text in texts.tolist()])
+
+    def tokenize(texts: Any) -> tuple[Any, Any]:
+        text, text_mask = tf.numpy_function(run, [texts], [tf.int32, tf.bool])
+        shape = (None, tokenizer.length)
+        return tf.ensure_shape(text, shape), tf.ensure_shape(text_mask, shape)
+
+    return tokenize

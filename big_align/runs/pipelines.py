@@ -1,0 +1,100 @@
+"""Pipelines that a config names: functions that return a `tf.data.Dataset` of batches."""
+
+import functools
+import importlib
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from big_align.data.loading.parallel import Row
+from big_align.errors import ConfigError, suggest
+from big_align.nodes import Node
+from big_align.types import TrainingData
+
+WHERE = "config.data.pipeline"
+
+PARAMETERS = ("config", "start_step", "rows")
+"""What a function is called with, as far as it takes it."""
+
+
+def check_pipeline(config: Node) -> None:
+    """Imports the function that a config names, if any, and checks what it takes.
+
+    Raises:
+      ConfigError: it cannot be imported, or it needs what nobody hands over.
+    """
+    name = config["data"].get("pipeline")
+    if not name:
+        return
+    _list_parameters(_import(name), name)
+
+
+def build_pipeline(
+    config: Node, row: Row, rows: Int[np.ndarray, " r"] | None = None
+) -> TrainingData:
+    """Builds the training data of a config that names a pipeline.
+
+    A function that takes `start_step` begins there. The iterator of one that does not is saved with
+    the training state.
+
+    Args:
+      config: the config.
+      row: the shape and the type of each field of a batch, without the batch's axis.
+      rows: the rows of the global batch that this process makes; None is all.
+
+    Raises:
+      ConfigError: the function cannot be called.
+      UserError: what it makes cannot be trained on.
+    """
+    # TensorFlow is imported by what makes batches with it.
+    from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
+
+    name, size = config["data"]["pipeline"], config["batch_size"]
+    function = _import(name)
+    takes = _list_parameters(function, name)
+    rows = np.arange(size) if rows is None else rows
+    make = functools.partial(_call, function, takes, config, rows)
+    kind = DatasetLoader if "start_step" in takes else SavedDatasetLoader
+    return kind(make, row, len(rows), size, f"{WHERE} = {name!r}")
+
+
+def _import(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    if not (module and attribute):
+        raise ConfigError(f"{WHERE} = {name!r} is not of the form package.module:function")
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{WHERE} = {name!r} cannot be imported: {error}") from error
+
+
+def _list_parameters(function: Callable[..., Any], name: str) -> list[str]:
+    """Returns which of `PARAMETERS` a function takes."""
+    parameters = inspect.signature(function).parameters
+    for parameter in parameters.values():
+        required = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if parameter.name not in PARAMETERS and required:
+            raise ConfigError(
+                f"{WHERE} = {name!r} needs {parameter.name!r}"
+                f"{suggest(parameter.name, PARAMETERS)}, which nobody hands over; it may take "
+                f"{', '.join(PARAMETERS)}"
+            )
+    return [parameter for parameter in PARAMETERS if parameter in parameters]
+
+
+def _call(
+    function: Callable[..., Any],
+    takes: list[str],
+    config: Node,
+    rows: Int[np.ndarray, " r"],
+    start_step: int,
+) -> Any:
+    given = {"config": config, "start_step": start_step, "rows": rows}
+    return function(**{name: given[name] for name in takes})

@@ -1,0 +1,142 @@
+"""The streams of rows of the training data, built of a config without JAX."""
+
+import dataclasses
+import os
+import shlex
+from typing import Any, NamedTuple
+
+from big_align.components.signatures import lookup, make
+from big_align.components.source_flags import write_source_flags
+from big_align.components.tables import TOKENIZERS
+from big_align.data.loading.extra_fields import ExtraFields
+from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.mixture import part_processes, part_rows, part_seed
+from big_align.data.loading.rows import RowStream
+from big_align.data.loading.settings import LoaderSettings
+from big_align.data.loading.stream import ExampleStream
+from big_align.data.loading.text_samplers import (
+    CaptionSampler,
+    NoTextSampler,
+    TemplateSampler,
+    TextSampler,
+)
+from big_align.data.precomputed.joins import open_joins
+from big_align.data.tags.tag_extraction import Tagger
+from big_align.errors import ConfigError
+from big_align.nodes import Node
+from big_align.runs import dataset
+
+
+class BuiltPart(NamedTuple):
+    """A part of the training data.
+
+    Attributes:
+      rows: its stream.
+      settings: those of the config.
+    """
+
+    rows: RowStream
+    settings: LoaderSettings
+
+
+def make_tokenizer(config: Node) -> Any:
+    """Makes the tokenizer of a config.
+
+    Raises:
+      ConfigError: its name or one of its values is wrong.
+    """
+    node = config["tokenizer"]
+    target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
+    vocabulary = node.get("vocabulary") if node["name"] == "wordpiece" else None
+    if isinstance(vocabulary, str) and not os.path.isfile(vocabulary):
+        raise ConfigError(
+            f"config.tokenizer.vocabulary: there is no file {vocabulary}; this makes it of "
+            f"your captions: {_write_build_vocab(config)}"
+        )
+    return make(target, node, "config.tokenizer")
+
+
+def _write_build_vocab(config: Node) -> str:
+    """Writes the command that learns the vocabulary of a config from its training data."""
+    nodes = [node for _, node in dataset.part_nodes(config).values()]
+    flags = "--config=..., with the flags of this run for config.data,"
+    if len(nodes) == 1 and not nodes[0].get("classes"):
+        flags = write_source_flags(nodes[0]["source"])
+    size = (config["model"].get("text") or {}).get("vocab_size") or 30_000
+    output = shlex.quote(config["tokenizer"]["vocabulary"])
+    return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
+
+
+def build_streams(
+    config: Node, tokenizer: Any, num_processes: int | None = None
+) -> dict[str, BuiltPart]:
+    """Builds the stream of every part of the training data; of one alone, its name is "".
+
+    Args:
+      config: the config.
+      tokenizer: makes the ids of texts.
+      num_processes: of images, in place of the config's.
+
+    Raises:
+      ConfigError: a field does not fit; the message names it.
+    """
+    parts, mixed = dataset.read_parts(config), bool(config["data"].get("mixture"))
+    settings = {name: make(LoaderSettings, p.loader, p.where) for name, p in parts.items()}
+    weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
+    counts = part_rows(weights, config["batch_size"])
+    shared = next(iter(settings.values())).num_processes if num_processes is None else num_processes
+    processes = part_processes(weights, shared)
+    tagger = dataset.build_tagger(config)
+    built = {}
+    for name, part in parts.items():
+        own = dataclasses.replace(settings[name], num_processes=processes[name])
+        rows = make(
+            _build_rows,
+            {},
+            part.where,
+            part=part,
+            settings=own,
+            batch_size=counts[name],
+            seed=part_seed(config["seed"], name) if mixed else config["seed"],
+            tokenizer=tokenizer,
+            tagger=tagger,
+            keep_label=not mixed,
+        )
+        built[name if mixed else ""] = BuiltPart(rows, own)
+    return built
+
+
+def _build_rows(
+    part: dataset.Part,
+    settings: LoaderSettings,
+    batch_size: int,
+    seed: int,
+    tokenizer: Any,
+    tagger: Tagger | None,
+    keep_label: bool,
+) -> RowStream:
+    """Builds the stream of a part and hands each of its own parts its settings."""
+    dataset.check_texts(part, tokenizer)
+    source = dataset.open_source(part)
+    stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
+    images = None
+    if "image_embedding" not in part.precomputed:
+        images = ImagePipeline(
+            settings.transform, settings.views_per_image, settings.num_processes
+        )
+    extra = ExtraFields(open_joins(part.precomputed, source), tagger)
+    texts = _build_texts(part, settings, tokenizer, keep_label)
+    return RowStream(stream, texts, images, extra)
+
+
+def _build_texts(
+    part: dataset.Part, settings: LoaderSettings, tokenizer: Any, keep_label: bool
+) -> TextSampler:
+    """Builds what draws the texts of a part: of its classes, of its captions, or none."""
+    count = settings.captions_per_image
+    if part.classes is not None:
+        fill = settings.templates, settings.describe_classes, part.label_offset
+        return TemplateSampler(tokenizer, part.classes, count, *fill)
+    if not count:
+        return NoTextSampler(tokenizer, keep_label)
+    return CaptionSampler(tokenizer, count, settings.captions_used, keep_label)

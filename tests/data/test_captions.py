@@ -1,0 +1,127 @@
+"""What a caption may be written as, and what is no caption."""
+
+import json
+
+import numpy as np
+import pytest
+from loaders import make_sampler
+from samples import encode_image, make_members, make_pixels, write_tar
+
+from big_align.components.signatures import make
+from big_align.data.examples import BrokenExample, clean_captions
+from big_align.data.sources.array_source import ArraySource
+from big_align.data.sources.folder_source import FolderSource
+from big_align.data.sources.image_folder import read_image_folder
+from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.tokenizers import WordTokenizer
+from big_align.errors import ConfigError, UserError
+
+SAMPLER = make_sampler(WordTokenizer(("a",), length=2))
+
+
+@pytest.mark.parametrize(
+    ("written", "captions"),
+    [
+        ('["a", "b"]', ["a", "b"]),
+        ("['a', \"it's\"]", ["a", "it's"]),
+        (' ["a", " "] ', ["a"]),
+        ("[2019] a dog", ["[2019] a dog"]),
+        ("[2019]", ["[2019]"]),
+        ("[sic]", ["[sic]"]),
+        ('["a", "b"] and more', ['["a", "b"] and more']),
+        ("{smile}", ["{smile}"]),
+        ("[" * 100_000 + "]" * 100_000, ["[" * 100_000 + "]" * 100_000]),
+        ("[", ["["]),
+    ],
+)
+def test_a_list_written_as_a_text_is_a_list_and_brackets_alone_are_text(written, captions):
+    assert clean_captions(written) == captions
+
+
+@pytest.mark.parametrize("value", [{"en": "a", "de": "b"}, '{"en": "a", "de": ["b"]}'])
+def test_a_dictionary_of_languages_is_never_a_list_of_its_keys(value, tmp_path):
+    with pytest.raises(BrokenExample, match="keys en, de, not a text.*as in json.captions.en"):
+        clean_captions(value)
+    members = [*make_members(0)[:1], ("000000.json", json.dumps({"captions": value}).encode())]
+    path = write_tar(tmp_path / "x.tar", members)
+    with pytest.raises(UserError, match="none of 1 .*x.tar: 000000: the caption is a dict"):
+        SAMPLER.check(TarSource(path, "json.captions"))
+    assert TarSource(path, "json.captions.en").read_text(0, 0) == (["a"], ())
+    assert TarSource(path, "json.captions.de").read_text(0, 0) == (["b"], ())
+
+
+@pytest.mark.parametrize("value", ["", "[]", [], None, 3, ["a", 1], '["a", null]'])
+def test_what_is_no_text_is_no_caption(value):
+    with pytest.raises(BrokenExample, match="is empty|not a text or a list of texts"):
+        clean_captions(value)
+
+
+def test_lines_are_captions_only_where_that_is_set(tmp_path):
+    members = [*make_members(0)[:1], ("000000.txt", b"a dog\r\n\n a cat \n")]
+    path = write_tar(tmp_path / "x.tar", members)
+    assert TarSource(path).read_text(0, 0) == (["a dog\r\n\n a cat"], ())
+    assert TarSource(path, caption_lines=True).read_text(0, 0) == (["a dog", "a cat"], ())
+
+
+def test_a_folder_of_classes_used_for_captions_says_what_to_set(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(encode_image(make_pixels(0)))
+    source = FolderSource(str(tmp_path))
+    with pytest.raises(UserError, match="2 classes, 'ant' the first.*unicl.*set classes=source"):
+        SAMPLER.check(source)
+    with pytest.raises(ConfigError, match=r"config.data: .*--config.data.classes=source$"):
+        make(lambda: SAMPLER.check(source), {}, "config.data")
+    with pytest.raises(UserError, match="there is no metadata.jsonl or metadata.csv in the folder"):
+        read_image_folder(str(tmp_path))
+    (tmp_path / "bee" / "metadata.csv").write_text("file_name,text\n0.png,a bee\n")
+    with pytest.raises(UserError, match="set path=.*/bee"):
+        read_image_folder(str(tmp_path))
+    assert read_image_folder(f"{tmp_path}/bee").read_text(0, 0) == (["a bee"], ())
+
+
+def test_a_source_with_some_captions_passes_and_one_without_is_told_what_to_set():
+    pixels = np.zeros((40, 2, 2, 3), np.uint8)
+    SAMPLER.check(ArraySource(pixels, [[]] * 20 + [["a"]] * 20))
+    with pytest.raises(UserError, match="none of 16 .*array: 0 has none.*captions_per_image=0"):
+        SAMPLER.check(ArraySource(pixels, [[]] * 40))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"file_name": "0.png", "text": "a"}', "{"], "jsonl, line 2 is not JSON"),
+        (['["0.png"]'], "line 1 is not a JSON object"),
+        (["", '{"text": "a", "file_name": 3}'], "line 2 names no image in the field 'file_name'"),
+        (['{"file_name": "1.png", "text": "a"}'], "line 1: there is no file .*1.png"),
+        (['{"file_name": "0.png", "label": 1.5}'], "line 1: the label is '1.5', not an integer or"),
+        (['{"file_name": "0.png", "label": 1, "n": 2}', '{"file_name": "0.png", "label": "a"}'],
+         "line 2: the label is 'a' and that of line 1 is '1'"),
+        (["[" * 100_000], "line 1 is not JSON"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_metadata_name_file_and_line(lines, message, tmp_path):
+    (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=message):
+        read_image_folder(str(tmp_path))
+
+
+def test_metadata_has_labels_by_number_or_name(tmp_path):
+    (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
+    (tmp_path / "1.png").write_bytes(encode_image(make_pixels(1)))
+    rows = [{"file_name": "0.png", "label": ["dog", "cat"]}, {"file_name": "1.png", "label": "dog"}]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = read_image_folder(str(tmp_path))
+    assert source.class_names == ("cat", "dog")
+    assert [source.read(0, n).labels for n in range(2)] == [(1, 0), (1,)]
+
+
+def test_several_paths_are_a_list_or_one_text(shards):
+    paths = [shards.replace("{00000..00003}", f"0000{n}") for n in (2, 0)]
+    listed, tuple_, comma = (TarSource(p) for p in (paths, tuple(paths), ",".join(paths)))
+    assert listed.shard_sizes.tolist() == [9, 7]
+    for source in (tuple_, comma):
+        assert [source.read(s, 0) for s in (0, 1)] == [listed.read(s, 0) for s in (0, 1)]
+    config = {"name": "tar", "path": paths}
+    assert make(TarSource, config, "config.data.source").shard_sizes.tolist() == [9, 7]

@@ -1,0 +1,232 @@
+"""Runs on a tf.data pipeline that the config names, and what is wrong with pipelines."""
+
+import random
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from big_align.data.tf_data.dataset_loader import DatasetLoader
+from big_align.errors import CheckpointMismatch, ConfigError, UserError
+from big_align.runs import build, check, train
+from big_align.runs.command_line import load_config
+from tests.run_main import TINY, Run, read_losses
+
+IMAGE_TEXT = "big_align.data.tf_pipelines:image_text"
+OWN = ("tests.pipelines:saved", "tests.pipelines:from_step")
+FLAGS = ("--config.total_steps=5", "--config.checkpoint.every=2", "--config.evaluators={}")
+
+
+def load(pipeline, *flags):
+    return load_config(TINY, *FLAGS, f"--config.data.pipeline={pipeline}", *flags)
+
+
+def forget_after(workdir, step: int) -> None:
+    """Leaves a workdir as if the run had been killed after a checkpoint."""
+    for folder in (workdir / "checkpoints").iterdir():
+        if folder.name.isdecimal() and int(folder.name) > step:
+            shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pipeline", [*OWN, IMAGE_TEXT])
+def test_what_comes_after_the_last_checkpoint_is_done_again_with_the_same_losses(
+    tmp_path, pipeline
+):
+    train.run(load(pipeline), str(tmp_path))
+    losses = read_losses(tmp_path)
+    assert [step for step, _ in losses] == [1, 2, 3, 4, 5]
+    has_position = (tmp_path / "checkpoints" / "4" / "pipeline" / "process_0_of_1").is_dir()
+    assert has_position == (pipeline == OWN[0])
+    forget_after(tmp_path, 4)
+    train.run(load(pipeline), str(tmp_path))
+    assert read_losses(tmp_path) == losses
+
+
+@pytest.mark.slow
+def test_the_two_ways_to_keep_a_position_train_alike_and_unlike_the_source(tmp_path):
+    losses = {}
+    for name in (*OWN, ""):
+        train.run(load(name, "--config.total_steps=3"), str(tmp_path / name.partition(":")[2]))
+        losses[name] = read_losses(tmp_path / name.partition(":")[2])
+    assert losses[OWN[0]] == losses[OWN[1]] != losses[""]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pipeline", [OWN[0], IMAGE_TEXT])
+def test_a_killed_run_continues_with_the_same_losses(tmp_path, pipeline):
+    flags = (
+        "--config.total_steps=40",
+        "--config.checkpoint.every=3",
+        "--config.evaluators={}",
+        f"--config.data.pipeline={pipeline}",
+    )
+    assert Run(tmp_path / "whole", *flags).wait() == 0
+    run = Run(tmp_path / "killed", *flags)
+    run.wait_for_step(random.randint(4, 25))
+    run.signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL and run.steps[-1] < 40
+    again = Run(tmp_path / "killed", *flags)
+    assert again.wait() == 0, again.err
+    assert read_losses(tmp_path / "killed") == read_losses(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_has_the_losses_of_one(tmp_path):
+    flags = (*FLAGS, f"--config.data.pipeline={OWN[0]}")
+    one = Run(tmp_path / "one", *flags)
+    assert one.wait() == 0, one.err
+    two = Run(tmp_path / "two", *flags, processes=2)
+    assert two.wait() == 0, two.err
+    np.testing.assert_allclose(
+        read_losses(tmp_path / "two"), read_losses(tmp_path / "one"), rtol=1e-4
+    )
+    forget_after(tmp_path / "two", 4)
+    more = Run(tmp_path / "two", *flags)
+    assert more.wait() == 1
+    assert "process_0_of_2, process_1_of_2 and not process_0_of_1" in more.err
+    again = Run(tmp_path / "two", *flags, processes=2)
+    assert again.wait() == 0, again.err
+    assert len(read_losses(tmp_path / "two")) == 5
+
+
+@pytest.mark.slow
+def test_another_pipeline_cannot_continue_a_run(tmp_path):
+    train.run(load(OWN[0], "--config.total_steps=2"), str(tmp_path))
+    with pytest.raises(CheckpointMismatch, match="pipeline = tests.pipelines:saved"):
+        train.run(load(OWN[1]), str(tmp_path))
+
+
+def build_loader(pipeline, **data):
+    config = load(pipeline)
+    config.data.update(data)
+    return build.build_train_loader(config, build.build_tokenizer(config))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ("tests.pipelines", "is not of the form package.module:function"),
+        ("tests.pipelines:nothing", "cannot be imported: .* no attribute 'nothing'"),
+        ("tests.pipelinez:saved", "cannot be imported: No module named 'tests.pipelinez'"),
+        ("tests.pipelines:needs_more", "needs 'vocabulary', .* config, start_step, rows"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_before_anything_runs(pipeline, message):
+    with pytest.raises(ConfigError, match=rf"config.data.pipeline = '{pipeline}' {message}"):
+        check.check_config(load(pipeline))
+
+
+def test_a_pipeline_needs_no_source_but_something_is_needed():
+    check.check_config(load(OWN[0], "--config.data.source={}"))
+    with pytest.raises(ConfigError, match="config.data.source is missing"):
+        check.check_config(load("", "--config.data.source={}"))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ("ending", r"ended after 12 batches; repeat\(\) makes it endless"),
+        ("uneven", r"has 8 rows of image where 16 are wanted; batch\(16, drop_remainder=True\)"),
+        ("python_inside", "TensorFlow cannot save its iterator .* take start_step"),
+        ("no_dataset", "returns a list; it must return a tf.data.Dataset"),
+    ],
+)
+def test_what_a_pipeline_makes_is_refused_with_what_would_be_right(pipeline, message):
+    with pytest.raises(UserError, match=message), build_loader(f"tests.pipelines:{pipeline}") as it:
+        batches = it.iterate(0)
+        for _ in range(20):
+            next(batches)
+
+
+def spec(**changed):
+    fields = {
+        "image": tf.zeros((16, 8, 8, 3), tf.uint8),
+        "text": tf.zeros((16, 12), tf.int32),
+        "text_mask": tf.ones((16, 12), tf.bool),
+    }
+    return {k: v for k, v in (fields | changed).items() if v is not None}
+
+
+ROW = {
+    "image": ((8, 8, 3), np.uint8),
+    "text": ((12,), np.int32),
+    "text_mask": ((12,), bool),
+    "label": ((), np.int32),
+    "mask": ((), bool),
+}
+
+
+def make_loader(batch) -> DatasetLoader:
+    dataset = tf.data.Dataset.from_tensors(batch).repeat()
+    return DatasetLoader(lambda step: dataset, ROW, 16, 32, "config.data.pipeline = 'a:b'")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"text": None}, "makes no 'text'; it makes image, text_mask"),
+        ({"caption": tf.zeros(16)}, "makes 'caption', which is no field of a batch"),
+        ({"text": tf.zeros((16, 12), tf.int64)}, r"text is of type int64; .* tf.cast\(..., tf.int"),
+        ({"image": tf.zeros((16, 8, 8, 3), tf.float64)}, "must be uint8 or float32"),
+        ({"image": tf.zeros((32, 8, 8, 3), tf.uint8)}, r"batches of 32; .* 16 rows .* batch\(16"),
+        ({"image": tf.zeros((16, 9, 9, 3), tf.uint8)}, r"\[16, 8, 8, 3\]: .*'resize\(9\)'"),
+        ({"text": tf.zeros((16, 4), tf.int32)}, r"\[16, 12\]: cut or pad texts to config.tok"),
+        ({"label": tf.zeros((16, 1), tf.int32)}, r"label has the shape \[16, 1\]; .* 1 axes, \[16"),
+        ({"text": tf.RaggedTensor.from_row_lengths(tf.range(16), [1] * 16)}, "text is a Ragged"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named_with_what_would_be_right(changed, message):
+    with pytest.raises(UserError, match=rf"config.data.pipeline = 'a:b'.*{message}"):
+        make_loader(spec(**changed))
+
+
+def test_labels_and_mask_may_be_left_out_and_clusters_may_be_there():
+    clusters = tf.range(32)[:, None][:16]
+    with make_loader(spec(clusters=clusters)) as loader:
+        batch = next(loader.iterate(0))
+    np.testing.assert_array_equal(batch["label"], np.full(16, -1, np.int32))
+    np.testing.assert_array_equal(batch["mask"], np.ones(16, bool))
+    np.testing.assert_array_equal(batch["clusters"], clusters)
+
+
+def test_an_error_inside_of_a_pipeline_is_one_line_that_names_it():
+    dataset = tf.data.Dataset.from_tensors(spec()).map(
+        lambda batch: batch | {"label": tf.ensure_shape(tf.io.decode_raw("abc", tf.int32), 16)}
+    )
+    loader = DatasetLoader(lambda step: dataset, ROW, 16, 16, "config.data.pipeline = 'a:b'")
+    with pytest.raises(UserError, match=r"^config.data.pipeline = 'a:b': [^\n]*$"):
+        next(loader.iterate(0))
+
+
+def test_looking_at_the_first_batch_does_not_skip_it():
+    """What was looked at comes first, and what a position holds is what was taken."""
+    with build_loader(OWN[0]) as looked, build_loader(OWN[0]) as straight:
+        first = looked.batch(0)
+        batches, wanted = looked.iterate(0), straight.iterate(0)
+        for number in range(3):
+            got, want = next(batches), next(wanted)
+            assert number or got is first
+            for name in got:
+                np.testing.assert_array_equal(got[name], want[name])
+
+
+def test_an_iterator_that_was_saved_goes_on_where_it_stood(tmp_path):
+    with build_loader(OWN[0]) as loader:
+        batches = loader.iterate(0)
+        for _ in range(5):
+            next(batches)
+        loader.write(str(tmp_path))
+        wanted = [next(batches) for _ in range(3)]
+    with build_loader(OWN[0]) as loader:
+        loader.batch(0)
+        with pytest.raises(UserError, match="there is none of step 5"):
+            next(loader.iterate(5))
+        loader.read(str(tmp_path))
+        batches = loader.iterate(5)
+        for want in wanted:
+            got = next(batches)
+            for name in want:
+                np.testing.assert_array_equal(got[name], want[name])
