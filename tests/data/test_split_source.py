@@ -105,6 +105,20 @@ def test_files_of_the_same_name_in_many_folders_are_told_apart(tmp_path):
     assert 20 < held.shard_sizes.sum() < 60
 
 
+class Rows:
+    """The rows of two tables, whose keys are no names of files."""
+
+    shard_sizes, broken, class_names = np.array([300, 300]), np.zeros(2, np.int64), None
+
+    def key(self, shard, index):
+        return f"0000{shard}.parquet: row {index}"
+
+
+def test_keys_that_are_no_names_of_files_count_as_a_whole():
+    held = SplitSource(Rows(), 0.2, held_out=True)
+    assert (held.shard_sizes > 30).all() and (held.shard_sizes < 90).all()
+
+
 def test_the_most_examples_are_those_of_the_smallest_fraction(shards):
     few = SplitSource(shards, 0.5, held_out=True, max_examples=10)
     keys = set(list_keys(few))
