@@ -63,6 +63,10 @@ MADE = {
     "data/csv.txt": "python -m big_align.tools.build_vocab --source=data/captions.csv",
     "data/tsv.txt": "python -m big_align.tools.build_vocab --source=data/captions.tsv",
     "data/tfrecord.txt": "python -m big_align.tools.build_vocab --source='data/laion-*.tfrecord'",
+    "data/imagefolder.txt": "python -m big_align.tools.build_vocab --source=data/photographs",
+    "data/coco.txt": "python -m big_align.tools.build_vocab --source=data/annotations",
+    "data/files.txt": "python -m big_align.tools.build_vocab --source=data/laion ",
+    "data/parquet.txt": "python -m big_align.tools.build_vocab --source='data/laion-*.parquet'",
     "data/classes.txt": "python -m big_align.tools.build_vocab --config=configs/own_pairs.py",
     "data/german.txt": "python -m big_align.tools.build_vocab"
     ' --source="$BIG_ALIGN_DATA/flickr8k_multilingual',
@@ -76,6 +80,10 @@ STAND_INS = {
     "data/captions.tsv": "python -m tests.page_files tsv",
     "data/laion-*.tfrecord": "python -m tests.page_files tfrecord",
     "data/photos": "python -m tests.page_files classes",
+    "data/photographs": "python -m tests.page_files image_folder",
+    "data/annotations/captions_val2017.json": "python -m tests.page_files coco",
+    "data/laion": "python -m tests.page_files files",
+    "data/laion-*.parquet": "python -m tests.page_files parquet",
     "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
     "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
     f" --workdir=workdirs/flickr8k {SHORT}=4",

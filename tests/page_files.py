@@ -62,6 +62,53 @@ def write_tfrecord() -> None:
             writer.write(tf.train.Example(features=features).SerializeToString())
 
 
+def write_parquet() -> None:
+    """Writes rows with img2dataset's columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"key": name.removesuffix(".jpg"), "jpg": data, "caption": captions[0]}
+        for name, data, captions in read_pairs()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), FOLDER / "laion-00000.parquet")
+
+
+def write_files() -> None:
+    """Writes a folder with an image and its caption in files."""
+    folder = FOLDER / "laion" / "00000"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data, captions in read_pairs():
+        (folder / name).write_bytes(data)
+        (folder / name).with_suffix(".txt").write_text(captions[0])
+
+
+def write_image_folder() -> None:
+    """Writes a folder with metadata.jsonl, as datasets' imagefolder."""
+    folder = FOLDER / "photographs"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for name, data, captions in read_pairs():
+        (folder / name).write_bytes(data)
+        lines.append(json.dumps({"file_name": name, "text": captions[0]}))
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def write_coco() -> None:
+    """Writes images and their captions as COCO does."""
+    images, annotations = [], []
+    for place in (FOLDER / "val2017", FOLDER / "annotations"):
+        place.mkdir(parents=True, exist_ok=True)
+    for number, (name, data, captions) in enumerate(read_pairs()):
+        (FOLDER / "val2017" / name).write_bytes(data)
+        images.append({"id": number, "file_name": name})
+        for caption in captions:
+            place = {"id": len(annotations), "image_id": number}
+            annotations.append({**place, "caption": caption})
+    found = json.dumps({"images": images, "annotations": annotations})
+    (FOLDER / "annotations" / "captions_val2017.json").write_text(found)
+
+
 def write_classes() -> None:
     """Writes a folder for each of two classes: whether the first caption names a dog."""
     for name, data, captions in read_pairs():
@@ -71,6 +118,4 @@ def write_classes() -> None:
 
 
 if __name__ == "__main__":
-    {"csv": write_csv, "tsv": write_tsv, "tfrecord": write_tfrecord, "classes": write_classes}[
-        sys.argv[1]
-    ]()
+    globals()[f"write_{sys.argv[1]}"]()

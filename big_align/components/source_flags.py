@@ -13,7 +13,7 @@ from typing import Any
 from big_align.components import tables
 from big_align.components.signatures import advise, list_settable, lookup, make_named
 from big_align.data import files
-from big_align.data.examples import Source
+from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
 from big_align.errors import UserError
@@ -77,7 +77,7 @@ def recognize_source(path: str) -> str:
 
 
 def _recognize_folder(path: str) -> str:
-    """Tells a folder with a list of its files from one with a folder for each class."""
+    """Tells folders with a list of files, or with texts beside images, from those of classes."""
     names = os.listdir(path)
     if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
         return "imagefolder"
@@ -85,6 +85,11 @@ def _recognize_folder(path: str) -> str:
         if found := next((n for n in sorted(names) if re.search(f"{ending}$", n)), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
             raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'")
+    folders = [path, *(os.path.join(path, name) for name in sorted(names)[:1])]
+    for folder in filter(os.path.isdir, folders):
+        endings = {name.rpartition(".")[2].lower() for name in os.listdir(folder)}
+        if endings.intersection(IMAGE_EXTENSIONS) and endings & {"txt", "json"}:
+            return "files"
     return "folder"
 
 

@@ -184,7 +184,7 @@ def _prepare_fields(
             raise ConfigError(
                 f"--{where}.{path}={text}: {node['name']} has no field "
                 f"{field!r}{suggest(field, takes)}; it takes: {', '.join(takes)}"
-                f"{mend(where, field, text, takes)}"
+                + mend(where, field, text, ["name", *takes])
             )
         if "." in path:
             continue

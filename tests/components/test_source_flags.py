@@ -39,6 +39,12 @@ def test_a_path_tells_the_kind_of_a_source(path, name):
 def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     (tmp_path / "classes" / "robin").mkdir(parents=True)
     assert recognize_source(str(tmp_path / "classes")) == "folder"
+    (tmp_path / "files" / "00000").mkdir(parents=True)
+    for ending in ("jpg", "txt"):
+        (tmp_path / "files" / "00000" / f"000.{ending}").touch()
+    assert recognize_source(str(tmp_path / "files")) == "files"
+    (tmp_path / "classes" / "metadata.jsonl").touch()
+    assert recognize_source(str(tmp_path / "classes")) == "imagefolder"
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "00000.tar").touch()
     with pytest.raises(UserError, match=r"is a folder; write --source='.*/shards/\*.tar'"):

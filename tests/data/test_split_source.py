@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.split_source import SplitSource
@@ -103,6 +104,18 @@ def test_files_of_the_same_name_in_many_folders_are_told_apart(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / "images" / f"{folder}" / "view.png")
     held = SplitSource(FolderSource(str(tmp_path / "images")), 0.5, held_out=True)
     assert 20 < held.shard_sizes.sum() < 60
+
+
+class Rows(ArraySource):
+    """The rows of a table, whose keys are no names of files."""
+
+    def key(self, shard, index):
+        return f"00007.parquet: row {index}"
+
+
+def test_keys_that_are_no_names_of_files_count_as_a_whole():
+    rows = Rows(np.zeros((300, 8, 8, 3), np.uint8), [["a"]] * 300)
+    assert 30 < SplitSource(rows, 0.2, held_out=True).shard_sizes.sum() < 90
 
 
 def test_the_most_examples_are_those_of_the_smallest_fraction(shards):

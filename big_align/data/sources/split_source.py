@@ -148,16 +148,19 @@ def _key_of(source: Source) -> Callable[[int, int], str]:
 
 
 def _find_depth(source: Source) -> int:
-    """Returns how many parts of a path, from its end, tell most examples apart."""
+    """Returns how many parts of a path, from its end, tell most examples apart; 0 for all of it.
+
+    A key need be no path: that of a row of a table may be the name of the table and a number.
+    """
     offsets = ShardOffsets(source.shard_sizes)
     numbers = np.unique(np.linspace(0, offsets.count - 1, SAMPLE).astype(np.int64))
     places = zip(*(x.tolist() for x in offsets.locate(numbers)), strict=True)
     keys = set(source.key(*place) for place in places) if offsets.count else set()
     deepest = max((key.count("/") + 1 for key in keys), default=1)
-    for depth in range(1, deepest):
+    for depth in range(1, deepest + 1):
         if 2 * len({_shorten(key, depth) for key in keys}) > len(keys):
             return depth
-    return deepest
+    return 0
 
 
 def _shorten(key: str, depth: int) -> str:
