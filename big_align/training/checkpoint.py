@@ -76,10 +76,10 @@ class _PartHandler(ocp.CheckpointHandler):
         """Nothing is restored here: parts read their folders themselves."""
 
 
-@ocp.args.register_with_handler(_PartHandler, for_save=True)
+@ocp.args.register_with_handler(_PartHandler, for_save=True, for_restore=True)
 @dataclasses.dataclass
 class _PartSave(ocp.args.CheckpointArgs):
-    """What is written by `_PartHandler`."""
+    """What `_PartHandler` writes."""
 
     part: SavedPart
 

@@ -4,8 +4,10 @@ import io
 import json
 import logging
 
+import ml_collections
 import numpy as np
 import pytest
+import tensorflow as tf
 from loaders import assert_equal
 from PIL import Image
 from samples import write_tar
@@ -16,6 +18,7 @@ from big_align.data.tf_data.facts import facts_of
 from big_align.data.tf_pipelines import as_dataset, image_text
 from big_align.errors import BrokenDataError, UserError
 from big_align.runs import build
+from tests.pages import read_blocks
 
 CROP = "random_resized_crop(40)|flip_horizontal"
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789"]
@@ -302,3 +305,35 @@ def test_a_loader_is_made_of_a_config_file_in_one_call():
     ):
         every, some = next(whole.iterate(30)), next(part.iterate(30))
     assert_equal(some, {name: array[rows] for name, array in every.items()})
+
+
+def test_the_pipeline_of_the_page_trains_on_tfrecords(config, tmp_path, monkeypatch):
+    """Its batches fit the config, and it begins at the step that it is told."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    with tf.io.TFRecordWriter("data/pairs-0.tfrecord") as writer:
+        for number in range(30):
+            values = {"image": encode(8 * number)[1], "caption": f"photo {number}".encode()}
+            feature = {
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+                for name, value in values.items()
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+    (block,) = [b for b in read_blocks("docs/data.md") if "def pairs(" in b.text]
+    names = {}
+    exec(block.text, names)
+    node = ml_collections.ConfigDict(change(config, source={}, transform="resize(64)"))
+    node.data.pipeline = "my_pipelines:pairs"
+    example = build.example_batch(node, build.make_tokenizer(node))
+    row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
+    make = lambda step: names["pairs"](node, step, np.arange(12))  # noqa: E731
+    with DatasetLoader(make, row, 12, 12, "the page") as loader:
+        batches = loader.iterate(0)
+        wanted = [next(batches) for _ in range(4)][3]
+        assert_equal(next(loader.iterate(3)), wanted)
+    numbers = {f"photo {number}" for number in range(30)}
+    text, text_mask = build.make_tokenizer(node)(sorted(numbers))
+    known = set(map(str, zip(text.tolist(), text_mask.tolist(), strict=True)))
+    made = zip(wanted["text"].tolist(), wanted["text_mask"].tolist(), strict=True)
+    assert set(map(str, made)) <= known

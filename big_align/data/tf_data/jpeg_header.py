@@ -2,9 +2,7 @@
 
 from typing import NamedTuple
 
-from PIL import Image
-
-from big_align.data.images.decoding import ORIENTATION
+from PIL import ExifTags, Image
 
 END = b"\xff\xd9"
 BASELINE, EXTENDED, PROGRESSIVE = 0xC0, 0xC1, 0xC2  # frames with Huffman codes, of 8 bits a sample
@@ -53,6 +51,6 @@ def _is_upright(segment: bytes) -> bool:
     try:
         exif = Image.Exif()
         exif.load(segment)
-        return exif.get(ORIENTATION) == 1
+        return exif.get(ExifTags.Base.Orientation) == 1
     except Exception:  # Pillow's decoder raises whatever broken data make it: it is not plain
         return False

@@ -127,6 +127,11 @@ class RowPlanner:
         memory = [memoryview(image.reshape(-1))]
 
         def finish(_: list[int], visits: list[Visit]) -> list[BrokenExample | None]:
+            try:
+                for text in visits[0].texts:
+                    text.encode()
+            except UnicodeEncodeError as error:
+                return [BrokenExample(f"the text is not Unicode ({error})")]
             return images.apply([(visit.image, visit.rng) for visit in visits], memory)
 
         (visit,) = rows.examples.visit(step, self._rows_of(np.array([number])), rows.draw, finish)
@@ -178,13 +183,13 @@ class RowPlanner:
             visit = self._streams[stream].rows.draw(location, rng)
             for text in visit.texts:
                 text.encode()
-        except (BrokenExample, UnicodeEncodeError):
+            size = read_plain_jpeg(visit.image) if isinstance(visit.image, bytes) else None
+            if size is None or size.width * size.height > LARGEST:
+                return None
+            frames = self._draw_frames(stream, size.width, size.height, visit.rng)
+            return frames and (visit, frames)
+        except Exception:  # `make` does it again, and tells or counts what is wrong
             return None
-        size = read_plain_jpeg(visit.image) if isinstance(visit.image, bytes) else None
-        if size is None or size.width * size.height > LARGEST:
-            return None
-        frames = self._draw_frames(stream, size.width, size.height, visit.rng)
-        return frames and (visit, frames)
 
     def _draw_frames(
         self, stream: int, width: int, height: int, rng: PositionRandom
