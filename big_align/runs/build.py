@@ -1,6 +1,5 @@
 """The one place where names in a config become objects."""
 
-import dataclasses
 import random
 from typing import Any
 
@@ -17,7 +16,7 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.mixture import part_processes, part_rows, part_seed
+from big_align.data.loading.mixture import part_rows, part_seed
 from big_align.data.loading.rows import RowStream
 from big_align.data.loading.settings import LoaderSettings
 from big_align.data.loading.stream import ExampleStream
@@ -124,7 +123,6 @@ def build_train_loader(
     shared = next(iter(settings.values()))  # of `settings.SHARED` all parts have the same
     weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
     counts = part_rows(weights, config["batch_size"])
-    processes = part_processes(weights, shared.num_processes)
     tagger = dataset.build_tagger(config)
     streams = {
         name: make(
@@ -132,7 +130,7 @@ def build_train_loader(
             {},
             part.where,
             part=part,
-            settings=dataclasses.replace(settings[name], num_processes=processes[name]),
+            settings=settings[name],
             batch_size=counts[name],
             seed=part_seed(config["seed"], name) if mixed else config["seed"],
             tokenizer=tokenizer,
@@ -149,6 +147,7 @@ def build_train_loader(
         rows=rows,
         num_threads=shared.num_threads,
         prefetch=shared.prefetch,
+        num_processes=shared.num_processes,
     )
 
 
@@ -167,9 +166,7 @@ def _build_rows(
     stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
     images = None
     if "image_embedding" not in part.precomputed:
-        images = ImagePipeline(
-            settings.transform, settings.views_per_image, settings.num_processes
-        )
+        images = ImagePipeline(settings.transform, settings.views_per_image)
     extra = ExtraFields(open_joins(part.precomputed, source), tagger)
     texts = _build_texts(part, settings, tokenizer, keep_label)
     return RowStream(stream, texts, images, extra)

@@ -28,8 +28,7 @@ def test_a_field_has_the_default_of_every_part_that_takes_it(field):
 def test_what_parts_of_a_mixture_share_are_settings_of_the_whole_batch():
     fields = {field.name for field in dataclasses.fields(LoaderSettings)}
     assert set(SHARED) <= fields
-    of_batch = fields & set(inspect.signature(TrainLoader).parameters)
-    assert set(SHARED) == of_batch | {"num_processes"}
+    assert set(SHARED) == fields & set(inspect.signature(TrainLoader).parameters)
 
 
 @pytest.mark.parametrize("part", PARTS)

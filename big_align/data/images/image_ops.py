@@ -154,12 +154,18 @@ def register(operation: Callable[..., View]) -> Callable[..., View]:
 def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
     """Makes a function of an RGB picture, a generator and literals known by its name."""
 
-    @functools.wraps(operation)
-    def on_view(view: View, rng: Rng, **arguments: Any) -> View:
-        return _show_all(operation(view.render_picture(), rng, **arguments))
-
-    register(on_view)
+    register(_OnPixels(operation))
     return operation
+
+
+class _OnPixels:
+    """An operation on views that is one on pixels; another process finds it by the latter's name."""
+
+    def __init__(self, operation: Callable[..., Image.Image]):
+        functools.update_wrapper(self, operation)
+
+    def __call__(self, view: View, rng: Rng, **arguments: Any) -> View:
+        return _show_all(self.__wrapped__(view.render_picture(), rng, **arguments))
 
 
 for _operation in (
@@ -265,11 +271,6 @@ class Transform:
 
     def __init__(self, transform: str):
         self._steps = [_bind(node, transform) for node in _split_chain(transform)]
-
-    @property
-    def modules(self) -> list[str]:
-        """The modules that define the operations, for another process to import."""
-        return sorted({operation.__module__ for operation, _ in self._steps})
 
     def __call__(
         self, image: bytes | UInt8[np.ndarray, "_ _ 3"], rng: Rng

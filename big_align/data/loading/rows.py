@@ -10,10 +10,10 @@ from jaxtyping import Int
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.parallel import HostBatch, Row
 from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
 from big_align.data.randomness import PositionRandom
+from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
 
 
@@ -38,8 +38,8 @@ class RowStream:
 
     Attributes:
       examples: the stream.
-      num_processes: those of the images.
       row: the shape and the type of each array of a batch, without the batch's axis.
+      staying: what other processes that fill rows call in this one.
 
     Raises:
       UserError: the source names other classes than a class list, or holds an example without a
@@ -56,11 +56,15 @@ class RowStream:
     ):
         texts.check(examples.source)
         self.examples = examples
-        self.num_processes = images.num_processes if images else 0
         self._texts, self._images, self._extra = texts, images, extra or ExtraFields()
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
             examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
+
+    @property
+    def staying(self) -> list[Any]:
+        """The count of broken examples, and the tokenizer: one for all processes."""
+        return [self.examples.tally, self._texts.tokenizer]
 
     def fill(
         self,
@@ -91,11 +95,6 @@ class RowStream:
             batch[name][into] = [visit.extra[name] for visit in visits]
         texts = [visit.texts for visit in visits]
         batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
-
-    def close(self) -> None:
-        """Ends the processes of the images."""
-        if self._images:
-            self._images.close()
 
     def _draw(self, location: Location, rng: PositionRandom) -> Visit:
         """Reads an example and draws its texts."""
