@@ -4,8 +4,8 @@ The pipeline reads tar shards, decodes, resizes, crops, flips, draws a caption, 
 fills batches. What it is compared with has the same bytes in memory already and does nothing but
 decode and resize them, with the same library, the same filter and as many threads, in alternating
 rounds of the same run. The mark is a ratio of at least 0.85 for the better of the two settings:
-threads alone (fewest cycles an image; best where cores are few or busy, or images large) or
-processes too (no shared lock; best where images are small and cores are free).
+threads (fewest cycles an image; best where cores are few or busy, or images large) or processes
+(no shared lock; best where images are small, or cores many).
 
 Finding tags is measured apart, where WordNet is ($NLTK_DATA): captions per second of one thread,
 looking for all nouns of WordNet, and the images per second of the pipeline with it against
@@ -154,10 +154,10 @@ def compare(title: str, work, tokenizer, options, num_processes: int) -> float:
     source, images, (side, transform) = work
     batch_size = min(options.batch_size, len(images) // 8)
     num_threads = None if num_processes else options.threads
-    pipeline = ImagePipeline(transform, num_processes=num_processes)
-    rows = RowStream(ExampleStream(source, batch_size), CaptionSampler(tokenizer), pipeline)
+    texts = CaptionSampler(tokenizer)
+    rows = RowStream(ExampleStream(source, batch_size), texts, ImagePipeline(transform))
     with (
-        TrainLoader(rows, num_threads=num_threads) as train,
+        TrainLoader(rows, num_threads=num_threads, num_processes=num_processes) as train,
         concurrent.futures.ThreadPoolExecutor(options.threads) as pool,
     ):
         rate = time_bare(pool, images, side, 4 * batch_size)
@@ -205,7 +205,10 @@ def compare_tags(source: tar_source.TarSource, options: argparse.Namespace) -> f
             )
             for tagger in taggers
         ]
-        loaders = [stack.enter_context(TrainLoader(each, num_threads=1)) for each in streams]
+        loaders = [
+            stack.enter_context(TrainLoader(each, num_threads=1, num_processes=0))
+            for each in streams
+        ]
         for turn in range(options.rounds):
             rows.append(
                 [time_pipeline(one, turn * steps, steps, options.batch_size) for one in loaders]

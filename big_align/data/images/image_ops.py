@@ -159,7 +159,7 @@ def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Imag
 
 
 class _OnPixels:
-    """An operation on views that is one on pixels; another process finds it by the latter's name."""
+    """An operation on views; another process finds it by the name of the one on pixels."""
 
     def __init__(self, operation: Callable[..., Image.Image]):
         functools.update_wrapper(self, operation)

@@ -88,6 +88,11 @@ class TrainLoader:
         return sum(stream.examples.broken for stream in self._streams.values())
 
     @property
+    def pids(self) -> list[int]:
+        """The numbers of the processes that fill batches."""
+        return self._processes.pids if self._processes else []
+
+    @property
     def shards(self) -> dict[str, str]:
         """What each shard of each stream is called and holds, by its number."""
         return {

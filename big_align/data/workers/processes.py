@@ -51,9 +51,16 @@ class RowProcesses:
         staying: Sequence[Any] = (),
     ):
         self._staying = tuple(staying)
-        with pack((memory.layout, filler), staying, Remote) as parcel:
-            descriptors = memory.descriptor, parcel.fileno()
-            self._processes = [_Process(descriptors, threads) for _ in range(count)]
+        life, self._life = os.pipe()  # when this end closes, by whatever cause, they end
+        try:
+            with pack((memory.layout, filler), staying, Remote) as parcel:
+                descriptors = memory.descriptor, parcel.fileno(), life
+                self._processes = [_Process(descriptors, threads) for _ in range(count)]
+        except BaseException:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(life)
         self._idle: queue.SimpleQueue[tuple[_Process, Channel]] = queue.SimpleQueue()
         for number in range(threads):
             for process in self._processes:
@@ -87,17 +94,18 @@ class RowProcesses:
 
     def close(self) -> None:
         """Ends the processes; nothing may be running in them."""
-        for process in self._processes:
-            process.release()
+        os.close(self._life)
         for process in self._processes:
             process.child.wait()
+            for channel in process.channels:
+                channel.close()
 
 
 class _Process:
     """One process, and the sockets to its threads."""
 
-    def __init__(self, descriptors: tuple[int, int], threads: int):
-        here, there = zip(*(socket.socketpair() for _ in range(1 + threads)), strict=True)
+    def __init__(self, descriptors: tuple[int, int, int], threads: int):
+        here, there = zip(*(socket.socketpair() for _ in range(threads)), strict=True)
         passed = [*descriptors, *(end.fileno() for end in there)]
         path = os.pathsep.join(each or os.getcwd() for each in sys.path)
         with _signals_held():
@@ -109,14 +117,7 @@ class _Process:
             )
         for end in there:
             end.close()
-        self._life, *ends = here
-        self.channels = [Channel(end.detach()) for end in ends]
-
-    def release(self) -> None:
-        """Lets the process end."""
-        self._life.close()
-        for channel in self.channels:
-            channel.close()
+        self.channels = [Channel(end.detach()) for end in here]
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """A process of `RowProcesses`: `python -m big_align.data.workers.worker DESCRIPTORS`."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -13,20 +12,19 @@ from big_align.data.workers.parcel import unpack
 
 
 def run(memory: int, parcel: int, life: int, channels: list[int]) -> None:
-    """Serves the parent until it closes `life`, or dies.
+    """Serves the parent until it closes its end of `life`, or dies.
 
     Args:
       memory: descriptor of the shared batches.
       parcel: descriptor of what fills them.
-      life: descriptor of a socket that the parent has open.
+      life: descriptor of a pipe that nobody writes to.
       channels: descriptors of the sockets that bring jobs, one a thread.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
         signal.signal(number, signal.SIG_IGN)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the parent's output is its own
     threading.Thread(target=_start, args=(memory, parcel, channels), daemon=True).start()
-    with contextlib.suppress(OSError):
-        os.read(life, 1)  # returns at the end
+    os.read(life, 1)  # returns at the end
     os._exit(0)  # whatever is still being made
 
 
