@@ -16,6 +16,9 @@ from big_align.data.randomness import PositionRandom
 from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
 
+HELD_BYTES = 2**24
+"""Of encoded images that a worker holds at a time: many photographs, one or two of the largest."""
+
 
 class Visit(NamedTuple):
     """An example as it is drawn for a row; its image is still encoded."""
@@ -57,6 +60,7 @@ class RowStream:
         texts.check(examples.source)
         self.examples = examples
         self._texts, self._images, self._extra = texts, images, extra or ExtraFields()
+        self._image_bytes = 1  # of the largest file that was read last
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
             examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
@@ -81,6 +85,20 @@ class RowStream:
           rows: of the global batch.
           into: the rows of `batch` that they go to.
         """
+        first = 0
+        while first < len(rows):
+            end = first + max(1, HELD_BYTES // self._image_bytes)
+            self._fill_some(batch, step, rows[first:end], into[first:end])
+            first = end
+
+    def _fill_some(
+        self,
+        batch: HostBatch,
+        step: int,
+        rows: Int[np.ndarray, " n"],
+        into: Int[np.ndarray, " n"],
+    ) -> None:
+        """Fills rows whose encoded images are held in memory together."""
         memory = _image_memory(batch, into) if self._images else []
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
@@ -90,6 +108,7 @@ class RowStream:
             return self._images.apply(work, [memory[n] for n in numbers])
 
         visits = self.examples.visit(step, rows, self._draw, finish)
+        self._image_bytes = max(_count_bytes(visit.image) for visit in visits)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._extra.row:
             batch[name][into] = [visit.extra[name] for visit in visits]
@@ -113,11 +132,17 @@ class RowStream:
         self, _: list[int], visits: list[Visit]
     ) -> Sequence[BrokenExample | None]:
         (first,) = visits
+        self._image_bytes = _count_bytes(first.image)
         try:
             self.row |= self._images.start(first.image, first.rng)
         except BrokenExample as error:
             return [error]
         return [None]
+
+
+def _count_bytes(image: Any) -> int:
+    """Returns what an encoded image holds in memory; pixels are those of the source."""
+    return max(1, len(image)) if isinstance(image, bytes) else 1
 
 
 def _image_memory(batch: HostBatch, rows: Int[np.ndarray, " n"]) -> list[memoryview]:

@@ -15,9 +15,10 @@ from big_align.data.workers.channel import Channel, ChannelClosed, Remote, order
 from big_align.data.workers.parcel import pack
 
 ENVIRONMENT = {
-    # glibc gives freed images back to the system and fetches new pages for the next
-    "MALLOC_TRIM_THRESHOLD_": str(2**28),
-    "MALLOC_MMAP_THRESHOLD_": str(2**28),
+    # glibc gives freed images back to the system and fetches new pages for the next; but what a
+    # few huge ones took goes back
+    "MALLOC_TRIM_THRESHOLD_": str(2**26),
+    "MALLOC_MMAP_THRESHOLD_": str(2**26),
     # NumPy's linear algebra would start a thread a core in every process
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
