@@ -47,6 +47,8 @@ class Example:
 class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
+    Where processes fill batches, each has a pickled copy (`data/workers/parcel.py`).
+
     Attributes:
       shard_sizes: int64 [shards], the number of examples of each shard.
       broken: int64 [shards], examples of each shard that were found broken while indexing and

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from big_align.data import examples, files
+from big_align.data.packed_texts import PackedTexts
 
 SHARD_SIZE = 16
 """Examples of a shard. Lists often stand class by class; `Shuffle` permutes the shards over the
@@ -37,8 +38,8 @@ class ListedSource:
         self._paths = np.array([path.encode("utf-8", "surrogateescape") for path in paths])
         self._labels = np.array([label for row in labels for label in row], np.int32)
         self._label_ends = np.cumsum([len(row) for row in labels])
-        self._captions = captions
-        self._lines = lines
+        self._captions = None if captions is None else PackedTexts(captions)
+        self._lines = None if lines is None else np.array(lines, np.int64)
         self.class_names = class_names
         starts = np.arange(0, len(paths), SHARD_SIZE)
         self.shard_sizes = np.minimum(SHARD_SIZE, len(paths) - starts).astype(np.int64)

@@ -107,7 +107,8 @@ class _Pickler(pickle.Pickler):
             mode = "r+" if each.mode == "w+" else each.mode
             where = each.filename, each.dtype, mode, each.offset, each.shape, order
             return np.memmap, where
-        if type(each).__module__.partition(".")[0] not in ("builtins", "numpy", "functools"):
+        room = type(each).__module__.partition(".")[0]
+        if room not in ("builtins", "numpy", "functools") and not room.startswith("_"):
             self.last = f"{type(each).__module__}.{type(each).__qualname__}"
         return NotImplemented
 
