@@ -12,7 +12,7 @@ from jaxtyping import Int
 from big_align.data.workers.batch_memory import HostBatch
 
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay; a long one blocks threads
-CHUNK_MIN = 8  # of a job of a process, where the batch has them: the parent pays by the job
+CHUNK_MIN = 16  # of a job of a process, where the batch has them: the parent pays by the job
 
 THREADS_SUFFICE = 8
 """Cores up to which threads fill batches by default: beyond, they wait for Python's lock."""
