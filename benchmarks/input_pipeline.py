@@ -4,8 +4,8 @@ The pipeline reads tar shards, decodes, resizes, crops, flips, draws a caption, 
 fills batches. What it is compared with has the same bytes in memory already and does nothing but
 decode and resize them, with the same library, the same filter and as many threads, in alternating
 rounds of the same run. The mark is a ratio of at least 0.85 for the better of the two settings:
-threads alone (fewest cycles an image; best where cores are few or busy, or images large) or
-processes too (no shared lock; best where images are small and cores are free).
+threads (fewest cycles an image; best where cores are few or busy, or images large) or processes
+(no shared lock; best where images are small, or cores many).
 
 The same batches by TensorFlow's own operations (`tf_pipelines:image_text`) stand beside threads and
 processes where TensorFlow is: images per second, CPU time of this process per image, and how much
@@ -161,10 +161,10 @@ def compare(title: str, work, tokenizer, options, num_processes: int) -> float:
     source, images, (side, transform) = work
     batch_size = min(options.batch_size, len(images) // 8)
     num_threads = None if num_processes else options.threads
-    pipeline = ImagePipeline(transform, num_processes=num_processes)
-    rows = RowStream(ExampleStream(source, batch_size), CaptionSampler(tokenizer), pipeline)
+    texts = CaptionSampler(tokenizer)
+    rows = RowStream(ExampleStream(source, batch_size), texts, ImagePipeline(transform))
     with (
-        TrainLoader(rows, num_threads=num_threads) as train,
+        TrainLoader(rows, num_threads=num_threads, num_processes=num_processes) as train,
         concurrent.futures.ThreadPoolExecutor(options.threads) as pool,
     ):
         rate = time_bare(pool, images, side, 4 * batch_size)
@@ -197,27 +197,27 @@ def time_cpu(take, count: int) -> tuple[float, float]:
 
 def compare_tensorflow(title: str, work, tokenizer, options) -> None:
     """Prints a row of the table of threads, processes and TensorFlow."""
-    from big_align.data.tf_data.row_plans import RowPlanner, TransformedRows
+    from big_align.data.tf_data.row_plans import RowPlanner
     from big_align.data.tf_data.stream_dataset import make_stream_dataset
 
     source, images, (_, transform) = work
     size = min(options.batch_size, len(images) // 8)
     steps = max(8, round(400 * options.seconds / size))
 
-    def make_rows(num_processes: int) -> RowStream:
-        pipeline = ImagePipeline(transform, num_processes=num_processes)
+    def make_rows() -> RowStream:
+        pipeline = ImagePipeline(transform)
         return RowStream(ExampleStream(source, size), CaptionSampler(tokenizer), pipeline)
 
     def take(batches) -> None:
         next(batches)  # the graph is made, and what is ahead begins
         sides[-1].append(time_cpu(lambda: [next(batches) for _ in range(steps)], steps * size))
 
-    rows = {"": TransformedRows(make_rows(0), transform, 1)}
+    rows = {"": make_rows()}
     dataset = make_stream_dataset(rows, tokenizer, num_threads=options.threads)
     planner, sides = RowPlanner(rows, np.arange(size)), []
     with (
-        TrainLoader(make_rows(0), num_threads=options.threads) as threads,
-        TrainLoader(make_rows(options.threads)) as processes,
+        TrainLoader(make_rows(), num_threads=options.threads, num_processes=0) as threads,
+        TrainLoader(make_rows(), num_processes=options.threads) as processes,
     ):
         for turn in range(options.rounds + 1):
             sides.append([])
@@ -281,7 +281,10 @@ def compare_tags(source: tar_source.TarSource, options: argparse.Namespace) -> f
             )
             for tagger in taggers
         ]
-        loaders = [stack.enter_context(TrainLoader(each, num_threads=1)) for each in streams]
+        loaders = [
+            stack.enter_context(TrainLoader(each, num_threads=1, num_processes=0))
+            for each in streams
+        ]
         for turn in range(options.rounds):
             rows.append(
                 [time_pipeline(one, turn * steps, steps, options.batch_size) for one in loaders]

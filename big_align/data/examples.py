@@ -52,6 +52,7 @@ class Source(Protocol):
 
     A source whose examples have keys also offers `key(shard, index)`: the key without reading the
     example, such as the path of its file. Data are held out by it (`sources/split_source.py`).
+    Where processes fill batches, each has a pickled copy (`data/workers/parcel.py`).
 
     Attributes:
       shard_sizes: int64 [shards], the number of examples of each shard.

@@ -155,6 +155,9 @@ class TensorFlowFiles:
         self._tensorflow = tensorflow_on_cpu.load()
         self._gfile = self._tensorflow.io.gfile
 
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), ()
+
     def glob(self, path: str) -> list[str]:
         return self._gfile.glob(path)
 

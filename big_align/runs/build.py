@@ -126,6 +126,7 @@ def build_train_loader(
         rows=rows,
         num_threads=shared.num_threads,
         prefetch=shared.prefetch,
+        num_processes=shared.num_processes,
     )
 
 

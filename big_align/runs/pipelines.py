@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from big_align.data.loading.parallel import Row
+from big_align.data.workers.batch_memory import Row
 from big_align.errors import ConfigError, suggest
 from big_align.nodes import Node
 from big_align.types import TrainingData

@@ -1,6 +1,5 @@
 """The streams of rows of the training data, built of a config without JAX."""
 
-import dataclasses
 import os
 import shlex
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.mixture import part_processes, part_rows, part_seed
+from big_align.data.loading.mixture import part_rows, part_seed
 from big_align.data.loading.rows import RowStream
 from big_align.data.loading.settings import LoaderSettings
 from big_align.data.loading.stream import ExampleStream
@@ -67,15 +66,12 @@ def _write_build_vocab(config: Node) -> str:
     return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
 
 
-def build_streams(
-    config: Node, tokenizer: Any, num_processes: int | None = None
-) -> dict[str, BuiltPart]:
+def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:
     """Builds the stream of every part of the training data; of one alone, its name is "".
 
     Args:
       config: the config.
       tokenizer: makes the ids of texts.
-      num_processes: of images, in place of the config's.
 
     Raises:
       ConfigError: a field does not fit; the message names it.
@@ -84,25 +80,22 @@ def build_streams(
     settings = {name: make(LoaderSettings, p.loader, p.where) for name, p in parts.items()}
     weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
     counts = part_rows(weights, config["batch_size"])
-    shared = next(iter(settings.values())).num_processes if num_processes is None else num_processes
-    processes = part_processes(weights, shared)
     tagger = dataset.build_tagger(config)
     built = {}
     for name, part in parts.items():
-        own = dataclasses.replace(settings[name], num_processes=processes[name])
         rows = make(
             _build_rows,
             {},
             part.where,
             part=part,
-            settings=own,
+            settings=settings[name],
             batch_size=counts[name],
             seed=part_seed(config["seed"], name) if mixed else config["seed"],
             tokenizer=tokenizer,
             tagger=tagger,
             keep_label=not mixed,
         )
-        built[name if mixed else ""] = BuiltPart(rows, own)
+        built[name if mixed else ""] = BuiltPart(rows, settings[name])
     return built
 
 
@@ -122,10 +115,7 @@ def _build_rows(
     images = None
     if "image_embedding" not in part.precomputed:
         images = ImagePipeline(
-            settings.transform,
-            settings.views_per_image,
-            settings.num_processes,
-            settings.max_pixels,
+            settings.transform, settings.views_per_image, settings.max_pixels
         )
     extra = ExtraFields(open_joins(part.precomputed, source), tagger)
     texts = _build_texts(part, settings, tokenizer, keep_label)

@@ -14,7 +14,7 @@ WORDS = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
 FLIP = "resize(8)|random_crop(6)|flip_horizontal"
 
 STREAM = ("seed", "window", "max_broken_fraction")
-IMAGES = ("views_per_image", "num_processes")
+IMAGES = ("views_per_image",)
 CAPTIONS = ("captions_per_image", "captions_used", "keep_label")
 TEMPLATES = ("captions_per_image", "templates", "describe_classes", "label_offset")
 
@@ -49,11 +49,12 @@ def make_loader(
     rows=None,
     num_threads=3,
     prefetch=4,
+    num_processes=0,
     **options,
 ) -> TrainLoader:
     """A loader of one source."""
     stream = make_stream(source, batch_size, transform, tokenizer, **options)
-    return TrainLoader(stream, rows, num_threads, prefetch)
+    return TrainLoader(stream, rows, num_threads, prefetch, num_processes)
 
 
 def assert_equal(one, two):

@@ -1,4 +1,5 @@
 import io
+import pickle
 import random
 
 import numpy as np
@@ -194,17 +195,20 @@ def test_operations_on_pixels_need_a_whole_file():
         Transform("grayscale(1)")(encode_image(NOISE, "JPEG")[:900], RNG)
 
 
+def darken(picture: Image.Image, rng: image_ops.Rng, by: int) -> Image.Image:
+    return picture.point([max(0, value - by) for value in range(256)] * 3)
+
+
 def test_operations_on_pixels_can_be_registered(monkeypatch):
-    """And are imported in other processes from where they are defined."""
+    """And other processes, where nothing is registered, import them where they are defined."""
     monkeypatch.setattr(image_ops, "OPERATIONS", dict(OPERATIONS))
-
-    def darken(picture: Image.Image, rng: image_ops.Rng, by: int) -> Image.Image:
-        return picture.point([max(0, value - by) for value in range(256)] * 3)
-
     assert image_ops.register_pixels(darken) is darken
     transform = Transform("central_crop(2)|darken(3)")
     np.testing.assert_array_equal(transform(PIXELS + 9, RNG), PIXELS[2:4, 3:5] + 6)
-    assert __name__ in transform.modules
+    data = pickle.dumps(transform)
+    monkeypatch.undo()
+    assert "darken" not in OPERATIONS
+    np.testing.assert_array_equal(pickle.loads(data)(PIXELS + 9, RNG), PIXELS[2:4, 3:5] + 6)
 
 
 def test_parts_are_pure_functions_of_the_generator():

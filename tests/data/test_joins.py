@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from loaders import make_loader, make_stream
+from loaders import assert_equal, make_loader, make_stream
 from samples import make_members, write_tar
 
 from big_align.data.loading.loader import TrainLoader
@@ -112,6 +112,18 @@ def test_embeddings_come_in_place_of_images_and_a_broken_one_is_replaced(source,
             np.testing.assert_array_equal(batch["text"][:, 2] - 5, shown)
             seen += shown.tolist()
         assert loader.broken == 1 and NONE not in seen
+
+
+def test_processes_find_the_rows_that_threads_find(source, clusters, embeddings):
+    for paths in ({"clusters": clusters}, {"image_embedding": embeddings}):
+        given = options(source, paths, max_broken_fraction=0.1)
+        with (
+            make_loader(source, **given) as threads,
+            make_loader(source, **given, num_processes=1) as processes,
+        ):
+            for step in range(4):
+                assert_equal(processes.batch(step), threads.batch(step))
+            assert processes.broken == threads.broken == len(paths.keys() - {"clusters"})
 
 
 def source_path(source):

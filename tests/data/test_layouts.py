@@ -5,11 +5,13 @@ import zlib
 import layouts
 import numpy as np
 import pytest
+from loaders import make_loader
 
 from big_align.components.signatures import make_named
 from big_align.components.tables import SOURCES
 from big_align.data.examples import Source
 from big_align.data.sources.array_source import ArraySource
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import ConfigError, UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval
@@ -17,6 +19,21 @@ from big_align.evaluators.retrieval import Retrieval
 
 def open_source(layout, folder):
     return make_named(SOURCES, layout(folder / layout.__name__), "config.data.source")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.__name__)
+def test_processes_read_every_layout_as_threads_do(layout, tmp_path):
+    source, tokenizer = open_source(layout, tmp_path), WordTokenizer(("dog",), length=4)
+    with (
+        make_loader(source, 8, "", tokenizer, num_processes=0) as threads,
+        make_loader(source, 8, "", tokenizer, num_processes=1) as processes,
+    ):
+        for step in range(4):
+            expected, actual = threads.batch(step), processes.batch(step)
+            assert expected.keys() == actual.keys()
+            for name, array in expected.items():
+                np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 def read_all(source):

@@ -9,8 +9,8 @@ import pytest
 from loaders import FLIP, WORDS, assert_equal, make_loader, make_stream
 from samples import make_array
 
+from big_align.data.loading import parallel
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.parallel import count_cores
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import BrokenDataError
@@ -135,15 +135,23 @@ def test_close_in_the_middle_drops_what_is_not_filled_yet(closed):
 
 
 @pytest.mark.parametrize(
-    ("num_threads", "num_processes", "expected"),
-    [(None, 0, count_cores()), (None, 2, 4), (3, 2, 3)],
+    ("cores", "num_threads", "num_processes", "expected"),
+    [
+        (2, None, None, (2, 0)),
+        (8, None, None, (8, 0)),
+        (9, None, None, (1, 9)),
+        (200, None, None, (1, 64)),  # the rows
+        (200, None, 0, (200, 0)),
+        (200, 3, 0, (3, 0)),
+        (200, 2, None, (2, 64)),
+        (2, None, 4, (1, 4)),
+    ],
 )
-def test_threads_are_as_many_as_cores_or_twice_as_many_as_processes(
-    num_threads, num_processes, expected
+def test_threads_and_processes_follow_the_machine(
+    monkeypatch, cores, num_threads, num_processes, expected
 ):
-    kept = {"num_threads": num_threads, "num_processes": num_processes}
-    with make_loader(make_array(8), **kept) as loader:
-        assert loader._workers.num_threads == expected
+    monkeypatch.setattr(parallel, "count_cores", lambda: cores)
+    assert parallel.choose_workers(num_threads, num_processes, rows=64) == expected
 
 
 def test_a_mixture_of_one_is_that_one():

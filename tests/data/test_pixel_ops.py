@@ -1,3 +1,4 @@
+import pickle
 import random
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from samples import encode_image
 
-from big_align.data.images import image_workers, pixel_ops, rand_augment
+from big_align.data.images import pixel_ops, rand_augment
 from big_align.data.images.image_ops import Transform
 from big_align.data.randomness import PositionRandom
 
@@ -306,21 +307,13 @@ def test_the_whole_chain_is_a_pure_function_of_the_generator():
     assert len({pixels.tobytes() for pixels in first}) == 40
 
 
-def test_processes_make_what_threads_make():
-    count, shape = 8, (24, 24, 3)
-    images = [encode_image(np.roll(SMOOTH, 3 * n, 0), "JPEG") for n in range(count)]
-    results = []
-    processes = image_workers.ImageProcesses(CHAIN, shape, count=1, capacity=count)
-    try:
-        for workers in (image_workers.LocalImages(CHAIN, shape), processes):
-            pixels = np.zeros((count, 24 * 24 * 3), np.uint8)
-            work = [(image, PositionRandom(3, n)) for n, image in enumerate(images)]
-            assert workers.apply(work, [memoryview(row) for row in pixels]) == [None] * count
-            results.append(pixels)
-    finally:
-        processes.close()
-    np.testing.assert_array_equal(*results)
-    assert results[0].any(1).all()
+def test_a_pickled_chain_makes_the_same():
+    chain = Transform(CHAIN)
+    again = pickle.loads(pickle.dumps(chain))
+    for number in range(8):
+        image = encode_image(np.roll(SMOOTH, 3 * number, 0), "JPEG")
+        made = [each(image, PositionRandom(3, number)) for each in (chain, again)]
+        np.testing.assert_array_equal(*made)
 
 
 def test_arguments_of_earlier_workdirs_keep_their_meaning():

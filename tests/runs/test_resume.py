@@ -43,13 +43,15 @@ def stopped(uninterrupted, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path):
-    run = Run(tmp_path, *FLAGS)
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 2), (2, 0)])
+def test_a_killed_run_continues_with_the_same_losses(uninterrupted, tmp_path, before, after):
+    """Whether threads or processes fill its batches."""
+    run = Run(tmp_path, *FLAGS, f"--config.data.num_processes={before}")
     run.wait_for_step(random.randint(3, STEPS // 2))
     run.signal(signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     assert run.steps[-1] < STEPS
-    assert Run(tmp_path, *FLAGS).wait() == 0
+    assert Run(tmp_path, *FLAGS, f"--config.data.num_processes={after}").wait() == 0
     assert read_losses(tmp_path) == uninterrupted
 
 

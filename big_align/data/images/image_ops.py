@@ -127,12 +127,18 @@ def register(operation: Callable[..., View]) -> Callable[..., View]:
 def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
     """Makes a function of an RGB picture, a generator and literals known by its name."""
 
-    @functools.wraps(operation)
-    def on_view(view: View, rng: Rng, **arguments: Any) -> View:
-        return _show_all(operation(view.render_picture(), rng, **arguments))
-
-    register(on_view)
+    register(_OnPixels(operation))
     return operation
+
+
+class _OnPixels:
+    """An operation on views; another process finds it by the name of the one on pixels."""
+
+    def __init__(self, operation: Callable[..., Image.Image]):
+        functools.update_wrapper(self, operation)
+
+    def __call__(self, view: View, rng: Rng, **arguments: Any) -> View:
+        return _show_all(self.__wrapped__(view.render_picture(), rng, **arguments))
 
 
 for _operation in (
@@ -242,10 +248,9 @@ class Transform:
         self._max_pixels = max_pixels
         self.steps = [_bind(node, transform) for node in _split_chain(transform)]
 
-    @property
-    def modules(self) -> list[str]:
-        """The modules that define the operations, for another process to import."""
-        return sorted({operation.__module__ for operation, _ in self.steps})
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        decoding.raise_pillow_limit(self._max_pixels)  # it is of the process
 
     def __call__(
         self, image: bytes | UInt8[np.ndarray, "_ _ 3"], rng: Rng

@@ -29,6 +29,9 @@ class WordNet:
     def __init__(self, folder: str | None = None):
         self._folder = folder
 
+    def __reduce__(self) -> tuple[type, tuple[str | None]]:
+        return type(self), (self._folder,)
+
     @functools.cached_property
     def _reader(self) -> Any:
         import nltk.data

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from big_align.data.examples import Example
-from big_align.data.loading.parallel import Row
 from big_align.data.loading.stream import Location
 from big_align.data.precomputed.joins import Join
 from big_align.data.tags.tag_extraction import Tagger
+from big_align.data.workers.batch_memory import Row
 
 
 class ExtraFields:

@@ -5,44 +5,48 @@ from typing import Any
 
 import numpy as np
 
-from big_align.data.images import image_ops, image_workers
+from big_align.data import examples
+from big_align.data.images import image_ops
 from big_align.data.loading import parallel
-from big_align.data.loading.parallel import Row
+from big_align.data.workers.batch_memory import Row
+from big_align.errors import UserError
+
+Work = Sequence[tuple[Any, image_ops.Rng]]
+"""Encoded images or pixels, each with the random numbers of its transform."""
+
+Outcome = examples.BrokenExample | None
+"""Why an image could not be decoded, or None."""
 
 
 class ImagePipeline:
-    """Decodes and transforms images, in the calling thread or in processes.
+    """Decodes and transforms images.
 
     Args:
       transform: image operations, as in `resize(346)|random_crop(289)|flip_horizontal`; the
         result has one size.
       views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
-      num_processes: processes that decode and transform images; 0 does it in the calling thread.
-        They are worth their start on many cores, and where images are small (`image_workers`).
       max_pixels: an encoded image with more is broken; it is not decoded.
+
+    Attributes:
+      operations: `transform`.
+      views: `views_per_image`.
+      max_pixels: as it was given.
 
     Raises:
       ValueError: a value is out of range or the transform is wrong.
     """
 
     def __init__(
-        self,
-        transform: str,
-        views_per_image: int = 1,
-        num_processes: int = 0,
-        max_pixels: int = image_ops.MAX_PIXELS,
+        self, transform: str, views_per_image: int = 1, max_pixels: int = image_ops.MAX_PIXELS
     ):
         parallel.check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
-        parallel.check_at_least(0, num_processes=num_processes)
-        self.num_processes = num_processes
-        self._views = views_per_image
-        self._operations = transform
-        self._max_pixels = max_pixels
+        self.operations, self.views, self.max_pixels = transform, views_per_image, max_pixels
         self._transform = image_ops.Transform(transform, max_pixels)
-        self._images: image_workers.Images | None = None
+        self._shape: tuple[int, ...] = ()
+        self._size = 0
 
     def start(self, image: Any, rng: image_ops.Rng) -> Row:
-        """Makes a first image, whose size all others must have, and starts the processes.
+        """Makes a first image, whose size all others must have.
 
         Args:
           image: an encoded file, or pixels uint8 [h w 3].
@@ -54,17 +58,12 @@ class ImagePipeline:
         Raises:
           BrokenExample: the image cannot be decoded.
         """
-        shape = self._transform(image, rng).shape
-        self._images = image_workers.make_images(
-            self._operations, shape, self.num_processes, parallel.CHUNK_MAX, self._views,
-            self._max_pixels,
-        )  # fmt: skip
-        views = (self._views,) if self._views > 1 else ()
-        return {"image": ((*views, *shape), np.uint8)}
+        self._shape = self._transform(image, rng).shape
+        self._size = int(np.prod(self._shape))
+        views = (self.views,) if self.views > 1 else ()
+        return {"image": ((*views, *self._shape), np.uint8)}
 
-    def apply(
-        self, work: image_workers.Work, rows: Sequence[memoryview]
-    ) -> list[image_workers.Outcome]:
+    def apply(self, work: Work, rows: Sequence[memoryview]) -> list[Outcome]:
         """Writes all views of each image into a row, and tells which could not be decoded.
 
         Args:
@@ -73,11 +72,17 @@ class ImagePipeline:
 
         Raises:
           UserError: the sizes of the results differ.
-          RuntimeError: a process has ended.
         """
-        return self._images.apply(work, rows)
+        return [self._apply(image, rng, row) for (image, rng), row in zip(work, rows, strict=True)]
 
-    def close(self) -> None:
-        """Ends the processes; nothing may be running in them."""
-        if self._images is not None:
-            self._images.close()
+    def _apply(self, image: Any, rng: image_ops.Rng, row: memoryview) -> Outcome:
+        for start in range(0, self.views * self._size, self._size):
+            try:
+                pixels = self._transform(image, rng)
+            except examples.BrokenExample as error:
+                return error
+            if pixels.shape != self._shape:
+                raise UserError(image_ops.explain_sizes(self._shape, pixels.shape))
+            # NumPy's copy would let go of Python's lock and wait for it
+            row[start : start + self._size] = pixels.reshape(-1)
+        return None

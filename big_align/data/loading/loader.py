@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 from jaxtyping import Int
 
 from big_align.data.loading import parallel
-from big_align.data.loading.mixture import interleave
-from big_align.data.loading.parallel import HostBatch
+from big_align.data.loading.filler import BatchFiller
 from big_align.data.loading.rows import RowStream
+from big_align.data.workers.batch_memory import BatchLayout, BatchMemory, HostBatch
+from big_align.data.workers.processes import RowProcesses
 from big_align.errors import UserError
 
 REMEDIES = {
@@ -26,25 +28,32 @@ REMEDIES = {
 class TrainLoader:
     """The endless training stream: the batch of any step, or all batches from a step on.
 
-    Every batch has the rows of one stream, or set numbers of rows of several: the global batch of
-    each is laid into the rows of the whole by `interleave`. So a batch is a pure function of the
-    seeds and the step, each stream goes through its own epochs, and the split over processes
-    changes nothing.
+    Every batch has the rows of one stream, or set numbers of rows of several (`BatchFiller`). So a
+    batch is a pure function of the seeds and the step, each stream goes through its own epochs, and
+    the split over processes, of this machine or of several, changes nothing.
+
+    A batch stays as it is for as long as anything refers to one of its arrays; then its memory is
+    used again.
 
     Args:
-      streams: one, or several by name; the rows of each in a batch are its `batch_size`. They are
-        closed with the loader.
+      streams: one, or several by name; the rows of each in a batch are its `batch_size`.
       rows: the rows of the global batch that this process makes, ascending; None is all.
-      num_threads: threads that fill batches; None is one a core, or two an image process.
+      num_threads: threads that fill batches, of each process; None is one a core, or one for each
+        process.
       prefetch: batches that are filled ahead; each is held in memory.
+      num_processes: processes that fill batches; 0 is none but the threads of this one. None
+        follows the machine: 0 up to eight cores or where the streams cannot be sent to processes,
+        and one a core else.
 
     Attributes:
       batch_size: rows of the global batch.
       num_examples: examples of all streams.
       saved: what a checkpoint holds of it beside the step: nothing.
+      num_threads: threads of each process.
+      num_processes: processes; 0 is none but this one.
 
     Raises:
-      UserError: streams differ in the shape of a field.
+      UserError: streams differ in the shape of a field, or cannot be sent to processes.
       ValueError: a value is out of range.
     """
 
@@ -56,19 +65,22 @@ class TrainLoader:
         rows: Int[np.ndarray, " r"] | None = None,
         num_threads: int | None = None,
         prefetch: int = 4,
+        num_processes: int | None = None,
     ):
         self._streams = dict(streams) if isinstance(streams, Mapping) else {"": streams}
         parallel.check_at_least(1, streams=len(self._streams), prefetch=prefetch)
-        counts = {name: stream.examples.batch_size for name, stream in self._streams.items()}
-        self.batch_size = sum(counts.values())
-        self.num_examples = sum(stream.examples.num_examples for stream in self._streams.values())
-        self._rows = parallel.check_rows(rows, self.batch_size)
-        self._parts, self._stream_rows = interleave(counts)
-        self._work = self._group_rows()
+        parallel.check_at_least(1, num_threads=1 if num_threads is None else num_threads)
+        parallel.check_at_least(0, num_processes=num_processes or 0)
         self._check_shapes()
+        self._filler = BatchFiller(self._streams, rows)
+        self.batch_size = self._filler.batch_size
+        self.num_examples = sum(stream.examples.num_examples for stream in self._streams.values())
+        self._layout = BatchLayout.of(self._filler.row, self._filler.size)
         self._prefetch = prefetch
-        processes = sum(stream.num_processes for stream in self._streams.values())
-        self._workers = parallel.Workers(num_threads or 2 * processes or None)
+        self._processes = self._start_processes(num_threads, num_processes)
+        count = self.num_processes or 1
+        least = parallel.CHUNK_MIN if self.num_processes else 1
+        self._workers = parallel.Workers(count * self.num_threads, least)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -79,6 +91,11 @@ class TrainLoader:
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
         return sum(stream.examples.broken for stream in self._streams.values())
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the processes that fill batches."""
+        return self._processes.pids if self._processes else []
 
     @property
     def shards(self) -> dict[str, str]:
@@ -101,15 +118,16 @@ class TrainLoader:
         return self._start(step).result()
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
-        """Yields the batches from a step on, filled ahead in threads."""
+        """Yields the batches from a step on, filled ahead."""
         steps = iter(range(start_step, np.iinfo(np.int64).max))
         return parallel.take_ahead(map(self._start, steps), self._prefetch + 1)
 
     def close(self) -> None:
-        """Ends threads and processes; the loader cannot be used again."""
+        """Ends threads and processes; the loader cannot be used again, but its batches can."""
         self._workers.close()
-        for stream in self._streams.values():
-            stream.close()
+        if self._processes:
+            self._processes.close()
+        self._memory.close()
 
     def __enter__(self) -> "TrainLoader":
         return self
@@ -118,26 +136,45 @@ class TrainLoader:
         self.close()
 
     def _start(self, step: int) -> parallel.Filling:
+        number, batch = self._memory.acquire()
+
         def job(batch: HostBatch, begin: int, end: int) -> None:
-            here = self._work[begin:end]
-            for number, stream in enumerate(self._streams.values()):
-                rows = here[self._parts[self._rows[here]] == number]
-                if len(rows):
-                    stream.fill(batch, step, self._stream_rows[self._rows[rows]], rows)
+            if self._processes:
+                self._processes.fill(number, step, begin, end)
+            else:
+                self._filler.fill(batch, step, begin, end)
 
-        size, row = len(self._rows), next(iter(self._streams.values())).row
-        batch = {name: np.empty((size, *shape), dtype) for name, (shape, dtype) in row.items()}
-        return self._workers.fill(batch | {"mask": np.ones(size, bool)}, size, job)
+        return self._workers.fill(batch, self._filler.size, job)
 
-    def _group_rows(self) -> Int[np.ndarray, " r"]:
-        """Orders this process's rows for the threads: jobs are mostly of one stream, in turns.
-
-        A job of one stream costs what it costs with that stream alone; turns keep the image
-        processes of all streams busy.
-        """
-        rows = np.arange(len(self._rows))
-        turns = rows // (parallel.CHUNK_MAX * len(self._streams))
-        return np.lexsort((rows, self._parts[self._rows], turns))
+    def _start_processes(
+        self, num_threads: int | None, num_processes: int | None
+    ) -> RowProcesses | None:
+        """Chooses how many threads and processes there are, and starts the processes."""
+        size = self._filler.size
+        self.num_threads, self.num_processes = parallel.choose_workers(
+            num_threads, num_processes, size
+        )
+        keep = self._prefetch + 2  # those that are filled ahead, and the one that is taken
+        if self.num_processes:
+            self._memory = BatchMemory(self._layout, keep, shared=True)
+            try:
+                return RowProcesses(
+                    self._filler,
+                    self._memory,
+                    self.num_processes,
+                    self.num_threads,
+                    self._filler.staying,
+                )
+            except UserError as error:
+                self._memory.close()
+                if num_processes is not None:
+                    raise UserError(
+                        f"num_processes = {num_processes}: {error}; num_processes = 0 is threads"
+                    ) from error
+                logging.warning("threads fill the batches: %s", error)
+                self.num_threads, self.num_processes = parallel.choose_workers(num_threads, 0, size)
+        self._memory = BatchMemory(self._layout, keep, shared=False)
+        return None
 
     def _check_shapes(self) -> None:
         (one, first), *others = self._streams.items()

@@ -53,12 +53,6 @@ def part_seed(seed: int, name: str) -> int:
     return (seed << 32) + zlib.crc32(name.encode())
 
 
-def part_processes(weights: Mapping[str, float], num_processes: int) -> dict[str, int]:
-    """Divides image processes among the parts, at least one each; 0 of 0."""
-    least = min(1, num_processes)
-    return {name: max(least, round(fraction * num_processes)) for name, fraction in weights.items()}
-
-
 def interleave(counts: Mapping[str, int]) -> tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]:
     """Lays the rows of the parts into one batch as evenly as they go.
 

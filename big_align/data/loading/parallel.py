@@ -5,17 +5,17 @@ import concurrent.futures
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-HostBatch = dict[str, np.ndarray]
-
-Row = dict[str, tuple[tuple[int, ...], Any]]
-"""The shape and the type of each array of a batch, without the batch's axis."""
+from big_align.data.workers.batch_memory import HostBatch
 
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay; a long one blocks threads
+CHUNK_MIN = 16  # of a job of a process, where the batch has them: the parent pays by the job
+
+THREADS_SUFFICE = 8
+"""Cores up to which threads fill batches by default: beyond, they wait for Python's lock."""
 
 
 class Filling:
@@ -52,14 +52,32 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
+def choose_workers(
+    num_threads: int | None, num_processes: int | None, rows: int
+) -> tuple[int, int]:
+    """Returns how many threads each process has, and how many processes; 0 is none but this one.
+
+    Args:
+      num_threads: None is one for each process, or one a core where there is none.
+      num_processes: None is none up to eight cores, and one a core above, but no more than rows.
+      rows: of a batch that are made here.
+    """
+    cores = count_cores()
+    if num_processes is None:
+        num_processes = min(cores, rows) if cores > THREADS_SUFFICE else 0
+    return num_threads or (1 if num_processes else cores), num_processes
+
+
 class Workers:
     """Threads that fill batches; decoding and resampling run outside Python's lock.
 
     Args:
       num_threads: None takes one a core that this process may use.
+      least: rows of a job, where there are as many.
     """
 
-    def __init__(self, num_threads: int | None):
+    def __init__(self, num_threads: int | None, least: int = 1):
+        self._least = least
         self.num_threads = num_threads or count_cores()
         self._pool = concurrent.futures.ThreadPoolExecutor(self.num_threads, "data")
 
@@ -67,7 +85,7 @@ class Workers:
         self, batch: HostBatch, rows: int, job: Callable[[HostBatch, int, int], None]
     ) -> Filling:
         """Starts `job(batch, first, end)` on chunks of rows."""
-        chunk = min(CHUNK_MAX, -(-rows // self.num_threads))
+        chunk = min(CHUNK_MAX, max(self._least, -(-rows // self.num_threads)))
         futures = [
             self._pool.submit(job, batch, first, min(first + chunk, rows))
             for first in range(0, rows, chunk)

@@ -11,11 +11,14 @@ from big_align.data.boundary import ONE_EXAMPLE, read_example
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.parallel import HostBatch, Row
 from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
 from big_align.data.randomness import PositionRandom
+from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
+
+HELD_BYTES = 2**24
+"""Of encoded images that a worker holds at a time: many photographs, one or two of the largest."""
 
 
 class Visit(NamedTuple):
@@ -39,8 +42,9 @@ class RowStream:
 
     Attributes:
       examples: the stream.
-      num_processes: those of the images.
+      images: what makes their pixels, if anything.
       row: the shape and the type of each array of a batch, without the batch's axis.
+      staying: what other processes that fill rows call in this one.
 
     Raises:
       UserError: the source names other classes than a class list, or holds an example without a
@@ -57,11 +61,17 @@ class RowStream:
     ):
         texts.check(examples.source)
         self.examples = examples
-        self.num_processes = images.num_processes if images else 0
-        self._texts, self._images, self._extra = texts, images, extra or ExtraFields()
+        self.images = images
+        self._texts, self._extra = texts, extra or ExtraFields()
+        self._image_bytes = 1  # of the largest file that was read last
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
             examples.visit(0, np.zeros(1, np.int64), self.draw, self._start_images)
+
+    @property
+    def staying(self) -> list[Any]:
+        """The count of broken examples, and the tokenizer: one for all processes."""
+        return [self.examples.tally, self._texts.tokenizer]
 
     def fill(
         self,
@@ -78,18 +88,33 @@ class RowStream:
           rows: of the global batch.
           into: the rows of `batch` that they go to.
         """
-        memory = _image_memory(batch, into) if self._images else []
+        first = 0
+        while first < len(rows):
+            end = first + max(1, HELD_BYTES // self._image_bytes)
+            self._fill_some(batch, step, rows[first:end], into[first:end])
+            first = end
+
+    def _fill_some(
+        self,
+        batch: HostBatch,
+        step: int,
+        rows: Int[np.ndarray, " n"],
+        into: Int[np.ndarray, " n"],
+    ) -> None:
+        """Fills rows whose encoded images are held in memory together."""
+        memory = _image_memory(batch, into) if self.images else []
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
             texts = [visit.texts for visit in visits]
             outcomes = self._tokenize(batch, into[numbers], texts)
-            if self._images is None:
+            if self.images is None:
                 return outcomes
             work = [(visit.image, visit.rng) for visit in visits]
-            images = self._images.apply(work, [memory[n] for n in numbers])
+            images = self.images.apply(work, [memory[n] for n in numbers])
             return [one or other for one, other in zip(outcomes, images, strict=True)]
 
         visits = self.examples.visit(step, rows, self.draw, finish)
+        self._image_bytes = max(_count_bytes(visit.image) for visit in visits)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._extra.row:
             batch[name][into] = [visit.extra[name] for visit in visits]
@@ -107,11 +132,6 @@ class RowStream:
             each = (self._tokenize(batch, into[n : n + 1], [row]) for n, row in enumerate(texts))
             return [outcome for outcomes in each for outcome in outcomes]
         return [None] * len(texts)
-
-    def close(self) -> None:
-        """Ends the processes of the images."""
-        if self._images:
-            self._images.close()
 
     def draw(self, location: Location, rng: PositionRandom) -> Visit:
         """Reads an example and draws its texts.
@@ -139,11 +159,17 @@ class RowStream:
         self, _: list[int], visits: list[Visit]
     ) -> Sequence[BrokenExample | None]:
         (first,) = visits
+        self._image_bytes = _count_bytes(first.image)
         try:
-            self.row |= self._images.start(first.image, first.rng)
+            self.row |= self.images.start(first.image, first.rng)
         except BrokenExample as error:
             return [error]
         return [None]
+
+
+def _count_bytes(image: Any) -> int:
+    """Returns what an encoded image holds in memory; pixels are those of the source."""
+    return max(1, len(image)) if isinstance(image, bytes) else 1
 
 
 def _image_memory(batch: HostBatch, rows: Int[np.ndarray, " n"]) -> list[memoryview]:

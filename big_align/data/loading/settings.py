@@ -18,8 +18,10 @@ class LoaderSettings:
       max_broken_fraction: the fraction of broken examples above which the run stops.
       max_pixels: an image with more is broken, and is not decoded: a small file can hold so many
         that memory ends.
-      num_threads: threads that fill batches; None is one a core, or two a process.
-      num_processes: processes that decode and transform images; 0 does it in the threads.
+      num_threads: threads that fill batches, of each process; None is one a core, or one for each
+        process.
+      num_processes: processes that fill batches; 0 is none but the threads of this one, and None
+        follows the machine: 0 up to eight cores, and one a core above.
       prefetch: batches that are filled ahead; each is held in memory.
       captions_per_image: different texts of a visit; with 0 no texts are read.
       views_per_image: differently augmented images of a visit.
@@ -37,7 +39,7 @@ class LoaderSettings:
     max_broken_fraction: float = 0.01
     max_pixels: int = MAX_PIXELS
     num_threads: int | None = None
-    num_processes: int = 0
+    num_processes: int | None = None
     prefetch: int = 4
     captions_per_image: int = 1
     views_per_image: int = 1

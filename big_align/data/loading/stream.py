@@ -67,6 +67,11 @@ class ExampleStream:
         self._tally = BrokenTally(source, max_broken_fraction)
 
     @property
+    def tally(self) -> BrokenTally:
+        """What counts broken examples."""
+        return self._tally
+
+    @property
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
         return self._tally.count

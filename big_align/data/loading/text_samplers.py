@@ -10,10 +10,10 @@ from big_align.data import examples
 from big_align.data.labels import label_check, prompts
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading import parallel
-from big_align.data.loading.parallel import Row
 from big_align.data.randomness import PositionRandom
 from big_align.data.text.caption_check import find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
+from big_align.data.workers.batch_memory import Row
 from big_align.errors import FieldError, UserError
 
 
@@ -25,6 +25,7 @@ class TextSampler(abc.ABC):
       count: texts of an example.
 
     Attributes:
+      tokenizer: makes ids of texts.
       row: the shape and the type of `text` and `text_mask` in a batch.
       needs_labels: whether an example with a wrong label is an error of the user; elsewhere it is
         a broken example.
@@ -34,7 +35,7 @@ class TextSampler(abc.ABC):
 
     def __init__(self, tokenizer: Tokenizer, count: int):
         parallel.check_at_least(0, captions_per_image=count)
-        self._tokenizer, self._count = tokenizer, count
+        self.tokenizer, self._count = tokenizer, count
         shape = text_shape_of(tokenizer.length, count)
         self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
 
@@ -73,7 +74,7 @@ class TextSampler(abc.ABC):
         gaps = [self._count - len(row) for row in texts]
         missing = [n >= len(row) for row in texts for n in range(self._count)]
         padded = [row + [""] * gap for row, gap in zip(texts, gaps, strict=True)]
-        text, text_mask = self._tokenizer([text for row in padded for text in row])
+        text, text_mask = self.tokenizer([text for row in padded for text in row])
         text_mask[np.array(missing, bool)] = False
         shape = (len(texts), *self.row["text"][0])
         return text.reshape(shape), text_mask.reshape(shape)

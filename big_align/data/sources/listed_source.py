@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from big_align.data import examples, files
+from big_align.data.packed_texts import PackedTexts
 
 SHARD_SIZE = 16
 """Examples of a shard. Lists often stand class by class; `Shuffle` permutes the shards over the
@@ -35,16 +36,14 @@ class ListedSource:
     ):
         self._title = title
         self._files = files.files_of(paths[0])
-        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
-        self._paths = b"".join(encoded)  # an array would make all as wide as the longest
-        self._path_ends = np.cumsum([len(path) for path in encoded])
+        self._paths = PackedTexts(paths)
         self._labels = np.array([label for row in labels for label in row], np.int32)
         self._label_ends = np.cumsum([len(row) for row in labels])
         self._captions = None
         if captions is not None:
-            self._captions = [text for row in captions for text in row]
+            self._captions = PackedTexts(text for row in captions for text in row)
             self._caption_ends = np.cumsum([len(row) for row in captions])
-        self._lines = lines
+        self._lines = None if lines is None else np.array(lines, np.int64)
         self.class_names = class_names
         starts = np.arange(0, len(paths), SHARD_SIZE)
         self.shard_sizes = np.minimum(SHARD_SIZE, len(paths) - starts).astype(np.int64)
@@ -91,9 +90,7 @@ class ListedSource:
         return f"{self._title} ({size} examples from {self._path(first)} on)"
 
     def _path(self, number: int) -> str:
-        first = self._path_ends[number - 1] if number else 0
-        path = self._paths[first : self._path_ends[number]]
-        return path.decode("utf-8", "surrogateescape")
+        return self._paths[number]
 
 
 def _stretch(ends: np.ndarray, number: int) -> slice:

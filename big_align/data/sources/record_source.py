@@ -49,6 +49,12 @@ class RecordSource:
         if not self.shard_sizes.sum():
             raise ValueError(f"no record in {', '.join(names)}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_parse"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _parse=tensorflow_on_cpu.load().train.Example.FromString)
+
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
         features = self._features(shard, index)
@@ -206,7 +212,11 @@ class _ArrayRecords:
     def __init__(self, path: str):
         from array_record.python import array_record_data_source
 
+        self._path = path
         self._records = array_record_data_source.ArrayRecordDataSource([path])
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (self._path,)
 
     def __len__(self) -> int:
         return len(self._records)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from big_align.data import tensorflow_on_cpu
-from big_align.data.loading.parallel import HostBatch, Row
 from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
 from big_align.data.tf_data.facts import facts_of
+from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
 
 SAVED = "pipeline"

@@ -3,39 +3,24 @@
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from big_align.data.examples import BrokenExample
-from big_align.data.images.image_workers import LocalImages
 from big_align.data.loading.mixture import interleave
-from big_align.data.loading.parallel import Row
 from big_align.data.loading.rows import RowStream, Visit
 from big_align.data.loading.stream import Location
 from big_align.data.randomness import PositionRandom
 from big_align.data.tf_data.frames import Frame, FrameTransform
 from big_align.data.tf_data.jpeg_header import read_plain_jpeg
+from big_align.data.workers.batch_memory import Row
 from big_align.errors import UserError
 
-LARGEST = 2**24  # pixels; what is larger is left to the loader, which knows the limit
+LARGEST = 2**24  # pixels; a graph decodes the whole image, the loader a smaller version
 
 Arrays = dict[str, np.ndarray]
-
-
-class TransformedRows(NamedTuple):
-    """A stream of rows with what a graph has to do with their images.
-
-    Attributes:
-      rows: the stream; its own images are not asked for.
-      transform: image operations, those of `frames.OPERATIONS`.
-      views: how often an image is transformed, each time with its own draws.
-    """
-
-    rows: RowStream
-    transform: str
-    views: int
 
 
 class RowPlanner:
@@ -58,27 +43,23 @@ class RowPlanner:
       UserError: a stream has no images, or an operation of its transform is not for a graph.
     """
 
-    def __init__(self, streams: Mapping[str, TransformedRows], rows: Int[np.ndarray, " r"]):
+    def __init__(self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"]):
         self._streams = list(streams.values())
         for name, stream in streams.items():
-            if "image" not in stream.rows.row:
+            if stream.images is None:
                 raise UserError(
                     f"{name or 'the data'} has a precomputed image_embedding and no images, which "
                     "a tf.data pipeline would decode; train with config.data.pipeline = None"
                 )
-        self.row: Row = self._streams[0].rows.row
-        self._frames = [FrameTransform(stream.transform) for stream in self._streams]
-        counts = {name: each.rows.examples.batch_size for name, each in streams.items()}
+        self.row: Row = self._streams[0].row
+        self._frames = [FrameTransform(stream.images.operations) for stream in self._streams]
+        counts = {name: each.examples.batch_size for name, each in streams.items()}
         self._parts, self._stream_rows = interleave(counts)
         self._rows = rows
         shape = self.row["text"][0]
         self.texts = shape[0] if len(shape) > 1 else 1
         self._extra = [k for k in self.row if k not in ("image", "text", "text_mask", "label")]
-        self._views = self._streams[0].views
-        self._images = [
-            LocalImages(each.transform, each.rows.row["image"][0][-3:], each.views)
-            for each in self._streams
-        ]
+        self._views = self._streams[0].images.views
         self.error: Exception | None = None
         self._lock = threading.Lock()
 
@@ -122,7 +103,7 @@ class RowPlanner:
           `image`, `texts` [k], `count`, `label` and the extra fields.
         """
         ((stream, step),) = self._group(np.array([number]))
-        rows, images = self._streams[stream].rows, self._images[stream]
+        rows = self._streams[stream]
         image = np.empty(self.row["image"][0], np.uint8)
         memory = [memoryview(image.reshape(-1))]
 
@@ -132,7 +113,7 @@ class RowPlanner:
                     text.encode()
             except UnicodeEncodeError as error:
                 return [BrokenExample(f"the text is not Unicode ({error})")]
-            return images.apply([(visit.image, visit.rng) for visit in visits], memory)
+            return rows.images.apply([(visit.image, visit.rng) for visit in visits], memory)
 
         (visit,) = rows.examples.visit(step, self._rows_of(np.array([number])), rows.draw, finish)
         fields = self._make_fields(1)
@@ -170,7 +151,7 @@ class RowPlanner:
         self, stream: int, step: int, numbers: Int[np.ndarray, " n"]
     ) -> list[tuple[Visit, list[Frame]] | None]:
         """Reads examples and draws their texts and frames; None where the graph cannot make one."""
-        examples = self._streams[stream].rows.examples
+        examples = self._streams[stream].examples
         found = examples.locate(step, self._rows_of(numbers))
         drawn = [self._draw_one(stream, location, rng) for location, rng in found]
         examples.count_read(len(drawn) - drawn.count(None))
@@ -180,11 +161,12 @@ class RowPlanner:
         self, stream: int, location: Location, rng: PositionRandom
     ) -> tuple[Visit, list[Frame]] | None:
         try:
-            visit = self._streams[stream].rows.draw(location, rng)
+            rows = self._streams[stream]
+            visit = rows.draw(location, rng)
             for text in visit.texts:
                 text.encode()
             size = read_plain_jpeg(visit.image) if isinstance(visit.image, bytes) else None
-            if size is None or size.width * size.height > LARGEST:
+            if size is None or size.width * size.height > min(LARGEST, rows.images.max_pixels):
                 return None
             frames = self._draw_frames(stream, size.width, size.height, visit.rng)
             return frames and (visit, frames)

@@ -9,15 +9,16 @@ from jaxtyping import Int
 from big_align.data import tensorflow_on_cpu
 from big_align.data.loading import parallel
 from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.rows import RowStream
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.tf_data.facts import DatasetFacts, attach_facts
 from big_align.data.tf_data.row_graph import Tensors, make_rows
-from big_align.data.tf_data.row_plans import RowPlanner, TransformedRows
+from big_align.data.tf_data.row_plans import RowPlanner
 from big_align.data.tf_data.token_graph import make_tokenize
 
 
 def make_stream_dataset(
-    streams: Mapping[str, TransformedRows],
+    streams: Mapping[str, RowStream],
     tokenizer: Tokenizer,
     start_step: int = 0,
     rows: Int[np.ndarray, " r"] | None = None,
@@ -44,7 +45,7 @@ def make_stream_dataset(
     tf = tensorflow_on_cpu.load()
     parallel.check_at_least(0, start_step=start_step)
     # It makes no batch here: it checks streams and tells what is known of them.
-    loader = TrainLoader({name: each.rows for name, each in streams.items()}, rows, 1, prefetch)
+    loader = TrainLoader(streams, rows, num_threads=1, num_processes=0, prefetch=prefetch)
     rows = parallel.check_rows(rows, loader.batch_size)
     planner = RowPlanner(streams, rows)
     num_threads = num_threads or parallel.count_cores()

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from big_align.data.tf_data.row_plans import TransformedRows
 from big_align.data.tf_data.stream_dataset import make_stream_dataset
 from big_align.nodes import Node
 from big_align.runs import streams
@@ -28,13 +27,10 @@ def image_text(
       UserError: an operation of the transform is not for a graph, or the data are wrong.
     """
     tokenizer = streams.make_tokenizer(config)
-    parts = streams.build_streams(config, tokenizer, num_processes=0)
+    parts = streams.build_streams(config, tokenizer)
     settings = next(iter(parts.values())).settings
     return make_stream_dataset(
-        {
-            name: TransformedRows(part.rows, part.settings.transform, part.settings.views_per_image)
-            for name, part in parts.items()
-        },
+        {name: part.rows for name, part in parts.items()},
         tokenizer,
         start_step,
         rows,

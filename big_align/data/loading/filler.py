@@ -1,0 +1,75 @@
+"""What fills the rows of a batch from the streams, here or in another process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from big_align.data.loading import parallel
+from big_align.data.loading.mixture import interleave
+from big_align.data.loading.rows import RowStream
+from big_align.data.workers.batch_memory import HostBatch, Row
+
+
+class BatchFiller:
+    """Fills rows of batches: a pure function of the seeds and the step.
+
+    The global batch of each stream is laid into the rows of the whole by `interleave`.
+
+    Args:
+      streams: by name; the rows of each in a batch are its `batch_size`.
+      rows: the rows of the global batch that this process makes, ascending; None is all.
+
+    Attributes:
+      batch_size: rows of the global batch.
+      size: rows that this process makes.
+      row: the shape and the type of each array.
+      staying: what processes call in the parent: the tokenizers, and the counts of broken examples.
+
+    Raises:
+      ValueError: a value is out of range.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"] | None = None
+    ):
+        counts = {name: stream.examples.batch_size for name, stream in streams.items()}
+        self.batch_size = sum(counts.values())
+        self._streams = list(streams.values())
+        self._rows = parallel.check_rows(rows, self.batch_size)
+        self.size = len(self._rows)
+        self._parts, self._stream_rows = interleave(counts)
+        self._work = self._group_rows()
+        self.row: Row = {**self._streams[0].row, "mask": ((), np.dtype(bool))}
+
+    @property
+    def staying(self) -> list[Any]:
+        """What processes call in the parent."""
+        return [each for stream in self._streams for each in stream.staying]
+
+    def fill(self, batch: HostBatch, step: int, begin: int, end: int) -> None:
+        """Writes one job's rows of the batch of a step.
+
+        Args:
+          batch: arrays as `row` describes them.
+          step: of the batch.
+          begin: of the job, counted in an order of its own.
+          end: of the job, likewise.
+        """
+        here = self._work[begin:end]
+        for number, stream in enumerate(self._streams):
+            rows = here[self._parts[self._rows[here]] == number]
+            if len(rows):
+                stream.fill(batch, step, self._stream_rows[self._rows[rows]], rows)
+        batch["mask"][here] = True
+
+    def _group_rows(self) -> Int[np.ndarray, " r"]:
+        """Orders this process's rows for the jobs, which are mostly of one stream, in turns.
+
+        A job of one stream costs what it costs with that stream alone; turns keep all streams
+        equally far.
+        """
+        rows = np.arange(len(self._rows))
+        turns = rows // (parallel.CHUNK_MAX * len(self._streams))
+        return np.lexsort((rows, self._parts[self._rows], turns))

@@ -1,0 +1,131 @@
+"""Processes that write into batches: Python's lock keeps one process to a few cores."""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from big_align.data.workers.batch_memory import BatchMemory
+from big_align.data.workers.channel import Channel, ChannelClosed, Remote, order
+from big_align.data.workers.parcel import pack
+
+ENVIRONMENT = {
+    # glibc gives freed images back to the system and fetches new pages for the next; but what a
+    # few huge ones took goes back
+    "MALLOC_TRIM_THRESHOLD_": str(2**26),
+    "MALLOC_MMAP_THRESHOLD_": str(2**26),
+    # NumPy's linear algebra would start a thread a core in every process
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class RowProcesses:
+    """Processes that fill rows of batches; they end when they are closed or when this one dies.
+
+    They are new interpreters: a copy of this process would have the locks of its threads, of JAX
+    and TensorFlow, as they were when it was made.
+
+    Args:
+      filler: what has `fill(batch, ...)`; it is pickled, see `parcel.pack`.
+      memory: of the batches, which is shared.
+      count: how many processes.
+      threads: jobs that each does at a time.
+      staying: objects within `filler` that stay here and are called here.
+
+    Raises:
+      UserError: `filler` cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        filler: Any,
+        memory: BatchMemory,
+        count: int,
+        threads: int = 1,
+        staying: Sequence[Any] = (),
+    ):
+        self._staying = tuple(staying)
+        life, self._life = os.pipe()  # when this end closes, by whatever cause, they end
+        try:
+            with pack((memory.layout, filler), staying, Remote) as parcel:
+                descriptors = memory.descriptor, parcel.fileno(), life
+                self._processes = [_Process(descriptors, threads) for _ in range(count)]
+        except BaseException:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(life)
+        self._idle: queue.SimpleQueue[tuple[_Process, Channel]] = queue.SimpleQueue()
+        for number in range(threads):
+            for process in self._processes:
+                self._idle.put((process, process.channels[number]))
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the processes."""
+        return [process.child.pid for process in self._processes]
+
+    def fill(self, number: int, *arguments: Any) -> None:
+        """Calls `fill` in a process; waits for one that is idle.
+
+        Args:
+          number: of the block of the batch.
+          *arguments: of `fill` after the batch.
+
+        Raises:
+          Exception: what `fill` raised.
+          RuntimeError: the process has ended.
+        """
+        process, channel = self._idle.get()
+        try:
+            order(channel, (number, *arguments), self._staying)
+        except ChannelClosed as error:
+            status = process.child.wait()
+            hint = "; the system kills it where memory is short" if status == -9 else ""
+            raise RuntimeError(f"a process that makes rows ended with {status}{hint}") from error
+        finally:
+            self._idle.put((process, channel))
+
+    def close(self) -> None:
+        """Ends the processes; nothing may be running in them."""
+        os.close(self._life)
+        for process in self._processes:
+            process.child.wait()
+            for channel in process.channels:
+                channel.close()
+
+
+class _Process:
+    """One process, and the sockets to its threads."""
+
+    def __init__(self, descriptors: tuple[int, int, int], threads: int):
+        here, there = zip(*(socket.socketpair() for _ in range(threads)), strict=True)
+        passed = [*descriptors, *(end.fileno() for end in there)]
+        path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        with _signals_held():
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "big_align.data.workers.worker", *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=passed,
+                env={**ENVIRONMENT, **os.environ, "PYTHONPATH": path},
+            )
+        for end in there:
+            end.close()
+        self.channels = [Channel(end.detach()) for end in here]
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Holds back signals that the parent handles: what is started now inherits that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
