@@ -4,6 +4,7 @@ A server imports what the calls need, once, and forks for each of them. It speak
 call, on its standard streams: `{"kind": ..., "path": ...}` in, an `Outcome` out.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -84,6 +85,8 @@ class _Server:
 def serve() -> None:
     for module in sys.argv[1:]:  # once, not in every child
         importlib.import_module(module)
+    gc.disable()  # a collection in a child would copy every page of the server
+    gc.freeze()
     for line in sys.stdin:
         call = json.loads(line)
         print(json.dumps(_fork(KINDS[call["kind"]].read, pathlib.Path(call["path"]))), flush=True)
