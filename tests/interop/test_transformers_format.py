@@ -76,6 +76,7 @@ def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
     np.testing.assert_allclose(logits, io["logits_per_image"], **TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOWERS + DUALS)
 def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path, name):
     folder = reference_dir / f"hf-{name}"

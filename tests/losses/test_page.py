@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import big_align
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "losses.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_training_loop_of_the_page_trains(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     path = tmp_path / "loop.py"

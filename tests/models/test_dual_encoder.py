@@ -142,6 +142,7 @@ def test_golden_numbers_of_open_clip(reference_dir):
     np.testing.assert_allclose(ztxt, io["text_embeds"], atol=1e-4)
 
 
+@pytest.mark.slow
 # The published models of OpenAI (B, L) and LAION (H) with their projections, without the scale.
 @pytest.mark.parametrize(
     "variant, words, dim, published",

@@ -155,6 +155,7 @@ def test_embeddings_in_the_batch_take_the_place_of_images(projection):
         assert_close(differentiate(objective, *variables, embedded), expected, 5e-3)
 
 
+@pytest.mark.slow
 def test_embeddings_of_another_tower_are_an_error():
     objective = make_objective()
     params, model_state = make_params(objective)

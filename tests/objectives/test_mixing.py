@@ -192,6 +192,7 @@ def test_unicl_is_that_of_soft_targets_in_both_directions(devices):
     np.testing.assert_allclose(metrics["temperature"], 1 / 3, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_eight_devices_equal_one():
     def run(devices):
         objective = make_cross_entropy(devices)

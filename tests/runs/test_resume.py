@@ -69,10 +69,10 @@ def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
 
 
 def test_steps_after_the_last_checkpoint_are_repeated_with_the_same_losses(tmp_path):
-    flags = *FLAGS, "--config.total_steps=5", "--config.checkpoint.every=2"
+    flags = *FLAGS, "--config.total_steps=4", "--config.checkpoint.every=2"
     train.run(load_config(TINY, *flags), str(tmp_path))
     losses = read_losses(tmp_path)
-    assert [step for step, _ in losses] == [1, 2, 3, 4, 5]
+    assert [step for step, _ in losses] == [1, 2, 3, 4]
     for folder in (tmp_path / "checkpoints").iterdir():
         if folder.name.isdecimal() and int(folder.name) > 2:
             shutil.rmtree(folder)  # as if the run had been killed in step 3

@@ -165,7 +165,7 @@ def change_format(folder):
         (None, {"iterations": 0}, "iterations = 0 must be at least 1"),
         (None, {"embeddings": "nowhere"}, "nowhere has no index.json"),
         (cut_embeddings, {}, "f3.npy is cut short"),
-        (put_nan, {}, "the embedding of shard-2.tar: key 42 is not finite"),
+        (put_nan, {}, "f2.npy: row 2 is not finite"),
         (change_format, {}, "has format 7; this version reads 1"),
     ],
 )
