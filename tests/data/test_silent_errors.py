@@ -137,9 +137,8 @@ def test_shards_laid_end_to_end_hold_the_examples_of_all(tmp_path):
 
 
 GRAY = {
-    "8 bits": (np.array([[0, 7, 255]], np.uint16), [0, 7, 255]),
-    "12 bits": (np.array([[0, 256, 4095]], np.uint16), [0, 16, 255]),
     "16 bits": (np.array([[0, 4096, 65535]], np.uint16), [0, 16, 255]),
+    "16 bits, dark": (np.array([[0, 255, 4095]], np.uint16), [0, 0, 15]),
     "32 bits": (np.array([[0, 2**29, 2**30]], np.int32), [0, 128, 255]),
     "negative": (np.array([[-100, 0, 100]], np.int32), [0, 128, 255]),
     "float of 1": (np.array([[0, 0.2, 1]], np.float32), [0, 51, 255]),

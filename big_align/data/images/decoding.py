@@ -66,11 +66,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
-    """Scales gray values to 8 bits.
+    """Scales gray values to 8 bits, equally in every image of a kind.
 
-    Files do not tell how deep they are, so it is seen from their values: integers are of the first
-    of 8, 12 and 16 bits that holds them, and floats go up to the first of 1, 255 and 65535. What
-    lies outside of all, such as negative values, is stretched from its least value, or 0, to its
+    Integers up to 65535 are of 16 bits, as PNG defines them, and keep their high byte. Other files
+    do not say what white is: floats go up to the first of 1, 255 and 65535 that holds them, and
+    whatever lies outside, such as negative values, is stretched from its least value, or 0, to its
     largest.
 
     Raises:
@@ -79,11 +79,9 @@ def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     least, largest = float(gray.min(initial=0)), float(gray.max(initial=0))
     if not np.isfinite(least) or not np.isfinite(largest):
         raise examples.BrokenExample("the image has values that are NaN or infinite")
-    if gray.dtype.kind != "f":
-        bits = next((bits for bits in (8, 12, 16) if 0 <= least and largest < 2**bits), None)
-        if bits:
-            return (gray >> (bits - 8)).astype(np.uint8)
-    else:
+    if gray.dtype.kind != "f" and 0 <= least and largest < 2**16:
+        return (gray >> 8).astype(np.uint8)
+    if gray.dtype.kind == "f":
         top = next((top for top in (1, 255, 65535) if 0 <= least and largest <= top), None)
         if top:
             return np.rint(gray * 255 / top).astype(np.uint8)
