@@ -183,7 +183,8 @@ def write_texts(kind: str, texts: Sequence[str]) -> Callable[..., None]:
     return write
 
 
-write_many_lines = write_texts("txt", ["number #\nanother\n\n", "number #", "\r\n a # \x85b\u2028c"])
+ENDS = "\r\n a # \x85b\u2028c"
+write_many_lines = write_texts("txt", ["number #\nanother\n\n", "number #", ENDS])
 LINES = [{"text": text} for text in ("\n\n", " \r\n", b"\xff\xfe", b"a\n\x80")]
 write_lists = write_texts("json", ['["number #", "b"]', "['number #', \"it's\"]", "[#] a"])
 LISTS = [
@@ -253,7 +254,7 @@ def unpack_wide(folder: Path, rng: Random) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    count = 20_000
+    count = 2000
     image = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [zeros()[:500_000]])
     captions = [f"number {number % 9}" for number in range(count)]
     table = pa.table({"jpg": image, "caption": captions, "label": np.zeros(count, int)})

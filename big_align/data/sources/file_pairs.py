@@ -4,6 +4,7 @@ import glob
 import os
 
 import numpy as np
+from absl import logging
 
 from big_align.data import examples, files
 from big_align.data.text_members import TextMembers
@@ -47,7 +48,15 @@ class FilePairsSource:
         self._folders, self._names, broken = [], [], []
         for folder, found in folders.items():
             images = [(stem, kinds) for stem, kinds in found.items() if _image_kind(kinds)]
-            whole = [(stem, kinds) for stem, kinds in images if set(wanted) <= set(kinds)]
+            lost = [(stem, why) for stem, kinds in images if (why := _find_fault(kinds, wanted))]
+            left_out = {stem for stem, _ in lost}
+            whole = [(stem, kinds) for stem, kinds in images if stem not in left_out]
+            if lost:
+                logging.warning(
+                    "%s: %d images are left out; of the first, %s.%s, %s",
+                    folder, len(lost), lost[0][0], _image_kind(folders[folder][lost[0][0]]),
+                    lost[0][1],
+                )  # fmt: skip
             if images:
                 names = [f"{stem}.{_image_kind(kinds)}" for stem, kinds in whole]
                 self._folders.append(folder)
@@ -109,6 +118,15 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
         if stem and kind.lower() in kinds:
             folders.setdefault(folder, {}).setdefault(stem, []).append(kind)
     return folders
+
+
+def _find_fault(kinds: list[str], wanted: list[str]) -> str:
+    """Tells what is wrong with the files of a name, of which one or more are images."""
+    images = [kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS]
+    if len(images) > 1:
+        return f"there are several images: {', '.join(images)}"
+    missing = [kind for kind in wanted if kind not in kinds]
+    return f"the file {missing[0]!r} is missing" if missing else ""
 
 
 def _image_kind(kinds: list[str]) -> str:
