@@ -11,7 +11,7 @@ from absl import logging
 from big_align.data import columns, examples, files
 from big_align.data.row_groups import Place, RowGroups, open_table, read_group
 from big_align.data.sources import shard_index
-from big_align.errors import UserError
+from big_align.errors import UserError, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
 NO_TABLE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, LookupError)
@@ -160,7 +160,7 @@ def _read_schema(paths: list[str]) -> tuple[str, pa.Schema]:
             with files.files_of(path).open(path) as file:
                 return path, open_table(file).schema_arrow
         except NO_TABLE as error:
-            fault = fault or f"{path} is no whole Parquet file: {error}"
+            fault = fault or f"{path} is no whole Parquet file: {put_in_a_line(str(error))}"
     raise UserError(fault)
 
 
