@@ -143,7 +143,8 @@ def parquet(folder) -> dict:
         numbers = [n for number in numbers for n in ((number, None) if number % 4 else (number,))]
         take = lambda values: [None if n is None else values[n] for n in numbers]  # noqa: B023, E731
         written = take([json.dumps(texts) for texts in CAPTIONS])
-        table = {"url": take(NAMES), "key": take(NAMES), "png": take(IMAGES), "caption": written, "txt": written}
+        names, captions = take(NAMES), {"caption": written, "txt": written}
+        table = {"url": names, "key": names, "png": take(IMAGES), **captions}
         pq.write_table(pa.table(table), folder / f"{shard:05d}.parquet", row_group_size=4)
     return dict(name="parquet", path=f"{folder}/*.parquet")
 

@@ -24,6 +24,7 @@ class Kind(NamedTuple):
       spoil: faults that must not go unnoticed.
       sealed: whether checksums guard it: what is read must be what was written.
       tensorflow: whether it is read by TensorFlow.
+      slow: whether reading it takes a second, too long for the quick loop.
     """
 
     write: Callable[[Path], None]
@@ -31,6 +32,7 @@ class Kind(NamedTuple):
     spoil: Sequence[Spoil] = ()
     sealed: bool = False
     tensorflow: bool = False
+    slow: bool = False
 
 
 ROWS = tables.ROW_CHANGES
@@ -84,7 +86,9 @@ KINDS = {
         tables.read_as("parquet", "*.parquet", label="label"),
         tables.PARQUET_FAULTS,
     ),
-    "tf.data": Kind(tf_kinds.write_shard, tf_kinds.read_both, tf_kinds.FAULTS, tensorflow=True),
+    "tf.data": Kind(
+        tf_kinds.write_shard, tf_kinds.read_both, tf_kinds.FAULTS, tensorflow=True, slow=True
+    ),
 }
 """By name. A kind of input more is a line here."""
 

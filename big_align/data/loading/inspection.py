@@ -177,7 +177,8 @@ def inspect_source(
                 captions.add(seen.number, _digest(caption.encode("utf-8", "surrogatepass")))
             if seen.number in shown and len(kept) < pictures:
                 some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
-                kept.append(Picture(read.name(seen.number), seen.pixels, seen.size, some, seen.labels))
+                name = read.name(seen.number)
+                kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
 
     def text_of(number: int) -> list[str]:
         return boundary.read_texts(source, *offsets.locate_one(number))[0]
