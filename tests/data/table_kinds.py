@@ -1,7 +1,6 @@
 """Small inputs whose captions stand in a table or in files beside the images, and their faults."""
 
 import csv
-import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -238,24 +237,13 @@ def change_page(folder: Path, rng: Random) -> None:
     (folder / "x.parquet").write_bytes(data.replace(b"number 2", b"number 7", 1))
 
 
-@functools.cache
-def zeros() -> bytes:
-    return bytes(5 * 10**7)
-
-
-def unpack_long(folder: Path, rng: Random) -> None:
-    """Puts images of nothing but zeros in a row group: 300 MB in some kilobytes."""
-    options = {"compression": "zstd", "use_dictionary": False, "row_group_size": 100}
-    write_parquet(folder, options=options, jpg=[zeros()] * SIZE)
-
-
-def unpack_wide(folder: Path, rng: Random) -> None:
-    """Puts one image in very many rows: a dictionary holds it once."""
+def unpack_rows(folder: Path, rng: Random) -> None:
+    """Puts one image in many rows, 1 GB of them: a dictionary holds it once."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     count = 2000
-    image = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [zeros()[:500_000]])
+    image = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [bytes(500_000)])
     captions = [f"number {number % 9}" for number in range(count)]
     table = pa.table({"jpg": image, "caption": captions, "label": np.zeros(count, int)})
     pq.write_table(table, folder / "x.parquet", store_schema=False)  # it is bytes to who reads
@@ -268,7 +256,7 @@ PARQUET_CHANGES = [
     *({"label": (value,)} for value in (-3, 2**40)),
     *({"label": [0.0] * VICTIM + [value] + [0.0] * 3} for value in (2.9, float("nan"), 1e300)),
     *({"label": [value] * SIZE} for value in (True, "x", "1_0", b"1", {"a": 1}, [0, 2.5])),
-    *({"jpg": (value,)} for value in (b"", b"no image", zeros()[:1000])),
+    *({"jpg": (value,)} for value in (b"", b"no image", bytes(1000))),
     *({"jpg": [value] * SIZE} for value in ("text", 7, 1.5, [1, 2], True, {"byte": b"a"}, None)),
     *({"jpg": [{"bytes": value, "path": None}] * SIZE} for value in (7, "x", [1])),
 ]  # fmt: skip
@@ -277,5 +265,5 @@ STRAY = ("folder.png", "a\0b.png", "x" * 5000, "loop.png", "zero.png", "fifo.png
 PARQUET_FAULTS: list[Spoil] = [
     *vary(write_parquet, PARQUET_CHANGES),
     *vary(write_paths, [{"path": path} for path in STRAY]),
-    change_page, unpack_long, unpack_wide,
+    change_page, unpack_rows,
 ]  # fmt: skip
