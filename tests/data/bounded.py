@@ -51,7 +51,7 @@ class BoundedCalls:
     fork."""
 
     def __init__(self):
-        self._servers = [_Server("pyarrow.parquet"), _Server("tensorflow")]
+        self._servers = [_Server("pyarrow.parquet"), _Server("tensorflow", "tensorflow_text")]
 
     def __call__(self, kind: str, path: os.PathLike) -> Outcome:
         return self._servers[KINDS[kind].tensorflow](kind, path)

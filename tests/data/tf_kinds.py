@@ -11,6 +11,8 @@ from folder_kinds import png_of_size
 from PIL import Image
 from samples import write_tar
 
+from big_align.data.loading.loader import TrainLoader
+
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 BATCH, STEPS = 1, 2 * SIZE  # so few that two examples left are enough
 
@@ -42,7 +44,7 @@ def read_both(folder: Path) -> tuple[Any, int]:
     """
     from big_align.data.tf_data.facts import facts_of
     from big_align.data.tf_pipelines import image_text
-    from big_align.runs import build
+    from big_align.runs import streams
 
     source = {"name": "tar", "path": f"{folder}/x.tar", "caption": "json.caption"}
     data = {
@@ -51,7 +53,9 @@ def read_both(folder: Path) -> tuple[Any, int]:
     }  # fmt: skip
     words = {"name": "wordpiece", "vocabulary": f"{folder}/vocabulary.txt", "length": 5}
     config = {"seed": 0, "batch_size": BATCH, "data": data, "tokenizer": words}
-    with build.build_train_loader(config, build.make_tokenizer(config)) as loader:
+    parts = streams.build_streams(config, streams.make_tokenizer(config))
+    rows = {name: part.rows for name, part in parts.items()}
+    with TrainLoader(rows, num_threads=1, prefetch=1, num_processes=0) as loader:
         wanted = [loader.batch(step) for step in range(STEPS)]
         broken = loader.broken
     dataset = image_text(config)
