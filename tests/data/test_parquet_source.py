@@ -157,8 +157,14 @@ def test_the_key_is_that_of_the_file_or_the_path_of_the_image_or_the_row(tmp_pat
     images = [{"bytes": data, "path": f"a/{n}"} for n, data in enumerate(layouts.IMAGES)]
     source = ParquetSource(write(tmp_path / "x.parquet", image=images), caption="")
     assert [source.key(0, n) for n in range(2)] == ["a/0", "a/1"]
-    for columns in ({}, {"key": list(range(layouts.COUNT))}):
-        source = ParquetSource(write(tmp_path / "x.parquet", **columns))
+    path = write(tmp_path / "x.parquet", image=images, name=names)
+    assert ParquetSource(path, key="name").key(1, 2) == "00006"
+    assert ParquetSource(path, key="image.path").key(1, 2) == "a/6"
+    with pytest.raises(UserError, match="no column 'nme'; .* set key=COLUMN"):
+        ParquetSource(path, key="nme")
+    numbers = list(range(layouts.COUNT))
+    for columns, key in (({}, None), ({"key": numbers}, None), ({"key": names}, "")):
+        source = ParquetSource(write(tmp_path / "x.parquet", **columns), key=key)
         assert source.key(1, 2) == source.name(1, 2) == "x.parquet: row 6"
 
 

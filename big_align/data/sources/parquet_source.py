@@ -29,9 +29,6 @@ class ParquetSource:
     img2dataset and datasets write them, can be shuffled at will; for larger groups `data.window`
     should be no more examples than `cache_megabytes` hold.
 
-    The key of an example is its text in the column `key`, which img2dataset writes, or the path in
-    the struct of its image; without these, its file and row.
-
     Args:
       path: the files; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path;
         or a list of them.
@@ -44,6 +41,8 @@ class ParquetSource:
       caption_lines: whether each line of a text is a caption of its own.
       cache_megabytes: of decoded row groups that are kept, in each process that reads.
       index_dir: a folder that keeps for the next start which rows have images.
+      key: the column of texts that tell examples apart, by which data are held out. None takes
+        `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
 
     Raises:
       UserError: nothing matches the path, a column is missing or cannot be told, or no row has an
@@ -59,6 +58,7 @@ class ParquetSource:
         caption_lines: bool = False,
         cache_megabytes: int = 256,
         index_dir: str | None = None,
+        key: str | None = None,
     ):
         if cache_megabytes < 1:
             raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
@@ -68,7 +68,9 @@ class ParquetSource:
         names = [*schema.names, *_list_fields(schema)]
         self._caption, self._label = columns.choose_texts(caption, label, names, where)
         self._parts = _find_parts(schema, self._image, where)
-        self._key = _find_key(schema, self._parts)
+        self._key = columns.choose("key", key, names, [], where)
+        if key is None:
+            self._key = _find_key(schema, self._parts)
         texts = filter(None, (self._caption, self._label, self._key))
         self._texts = tuple(dict.fromkeys(texts))
         found = columns.describe(image=self._image, caption=self._caption, label=self._label)
