@@ -7,8 +7,11 @@ that fails on everything is still an error, with its reason. Errors of the user 
 are about what is asked for and not about one example.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from big_align.data.examples import BrokenExample, Example, Source
-from big_align.errors import UserError, tell_in_a_line
+from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 
 class _OneExample:
@@ -36,3 +39,14 @@ def read_texts(source: Source, shard: int, index: int) -> tuple[list[str], tuple
     """Reads captions and labels; raises BrokenExample whatever is wrong, or UserError."""
     with ONE_EXAMPLE:
         return source.read_text(shard, index)
+
+
+@contextlib.contextmanager
+def name_example(source: Source, shard: int, index: int) -> Iterator[None]:
+    """Around all that is done for an example that no other can replace; raises UserError."""
+    try:
+        with ONE_EXAMPLE:
+            yield
+    except BrokenExample as error:
+        name = put_in_a_line(source.name(shard, index))
+        raise UserError(f"{name}: {put_in_a_line(str(error))}") from error

@@ -157,7 +157,7 @@ def _unwrap(value: Any) -> Any:
     for read in (json.loads, ast.literal_eval):
         try:
             found = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(found, list) and (not found or any(isinstance(x, str) for x in found)):
             return found

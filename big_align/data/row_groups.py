@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -10,6 +11,11 @@ import pyarrow.parquet as pq
 from absl import logging
 
 from big_align.data import examples, files
+
+UNPACKED_MIN = 2**28  # bytes that any row group may unpack to
+UNPACKED_MAX = 100  # times what it takes in the file: encoded images hardly shrink, zeros do
+LEVEL = 8  # bytes that a value takes at least, also one that is null
+BATCH = 64  # rows that are decoded before their bytes are counted
 
 
 class Place(NamedTuple):
@@ -33,6 +39,7 @@ class RowGroups:
             collections.OrderedDict()
         )
         self._sizes: dict[tuple, int] = {}
+        self._refused: dict[tuple, str] = {}  # not decoded again for each of their rows
         self._lock = threading.Lock()
         self._told = False
 
@@ -56,6 +63,8 @@ class RowGroups:
             ) from error
 
     def _get(self, key: tuple[Place, tuple[str, ...]]) -> pa.Table:
+        if reason := self._refused.get(key):
+            raise ValueError(reason)
         with self._lock:
             future = self._kept.get(key)
             first = future is None
@@ -68,6 +77,8 @@ class RowGroups:
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
+                    if isinstance(error, ValueError):  # a disk or a network may work again
+                        self._refused[key] = str(error)
                 future.set_exception(error)
             else:
                 future.set_result(table)
@@ -77,9 +88,7 @@ class RowGroups:
     def _load(self, place: Place, names: tuple[str, ...]) -> pa.Table:
         path = self._paths[place.file]
         with files.files_of(path).open(path) as file:
-            return pq.ParquetFile(file).read_row_group(
-                place.group, columns=list(names), use_threads=False
-            )
+            return read_group(open_table(file), place.group, names)
 
     def _keep(self, key: tuple, size: int) -> None:
         """Lets go of those not used for longest until the rest is within the budget."""
@@ -97,6 +106,43 @@ class RowGroups:
                 "every image. Write the file with fewer rows in a group, such as 100",
                 self._paths[key[0].file], size // 2**20,
             )
+
+
+def open_table(file: files.ReadableFile) -> pq.ParquetFile:
+    """Opens a Parquet file; pages that have checksums are compared with them as they are read."""
+    return pq.ParquetFile(file, page_checksum_verification=True)
+
+
+def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Table:
+    """Reads columns of a row group.
+
+    Args:
+      table: the file.
+      group: the number of the row group.
+      names: columns, or fields of structs as `image.bytes`.
+
+    Raises:
+      ValueError: they unpack to far more than they take in the file, as images do not.
+      pyarrow.ArrowException, OSError: they cannot be read.
+    """
+    described = table.metadata.row_group(group)
+    listed = map(described.column, range(described.num_columns))
+    parts = [c for c in listed if any(f"{c.path_in_schema}.".startswith(f"{n}.") for n in names)]
+    packed = sum(part.total_compressed_size for part in parts)
+    most = max(UNPACKED_MIN, UNPACKED_MAX * packed)
+    size = sum(max(part.total_uncompressed_size, LEVEL * part.num_values) for part in parts)
+    batches = []
+    if size <= most:
+        size = 0
+        for batch in table.iter_batches(BATCH, [group], list(names), use_threads=False):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > most:
+                break
+    if size > most:
+        raise ValueError(f"its {packed} bytes unpack to {size} or more; at most {most} are read")
+    schema = batches[0].schema if batches else table.schema_arrow
+    return pa.Table.from_batches(batches, schema)
 
 
 def _value(table: pa.Table, name: str, row: int) -> Any:

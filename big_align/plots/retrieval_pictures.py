@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
+from big_align.data import boundary
 from big_align.data.examples import Source
 from big_align.data.images.image_ops import Transform
 from big_align.evaluators.retrieval import Pairs
@@ -45,14 +46,18 @@ def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list
 
 
 def read_pixels(source: Source, size: int = 160) -> Pixels:
-    """Returns a function that reads the middle of the example of a number as a square picture."""
+    """Returns a function that reads the middle of the example of a number as a square picture.
+
+    It raises UserError where it cannot be read.
+    """
     show = Transform(f"resize_small({size})|central_crop({size})")
     ends = np.cumsum(source.shard_sizes)
 
     def read(number: int) -> UInt8[np.ndarray, "h w 3"]:
         shard = int(np.searchsorted(ends, number, side="right"))
         index = int(number - ends[shard] + source.shard_sizes[shard])
-        return show(source.read(shard, index).image, random.Random(0))
+        with boundary.name_example(source, shard, index):
+            return show(source.read(shard, index).image, random.Random(0))
 
     return read
 

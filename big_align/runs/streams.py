@@ -61,7 +61,7 @@ def _write_build_vocab(config: Node) -> str:
     flags = "--config=..., with the flags of this run for config.data,"
     if len(nodes) == 1 and not nodes[0].get("classes"):
         flags = write_source_flags(nodes[0]["source"])
-    size = (config["model"].get("text") or {}).get("vocab_size") or 30_000
+    size = ((config.get("model") or {}).get("text") or {}).get("vocab_size") or 30_000
     output = shlex.quote(config["tokenizer"]["vocabulary"])
     return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
 

@@ -90,6 +90,7 @@ def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: 
     from big_align.components import signatures, tables
     from big_align.data.labels.prompts import choose_templates, fill_templates
     from big_align.data.loading import inspection
+    from big_align.data.loading.settings import LoaderSettings
 
     texts = None
     if config.tokenizer.name != "none":
@@ -109,7 +110,13 @@ def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: 
         texts = inspection.Texts(tokenizer.length, long, texts_of)
     most = None if options.examples == "all" else int(options.examples)
     return inspection.inspect_source(
-        source, part.loader["transform"], texts, most, options.pictures, options.seed
+        source,
+        part.loader["transform"],
+        texts,
+        most,
+        options.pictures,
+        options.seed,
+        part.loader.get("max_pixels", LoaderSettings.max_pixels),
     )
 
 

@@ -27,7 +27,8 @@ from absl import logging
 from matplotlib.figure import Figure
 
 from big_align.components.source_flags import add_source_flags, open_source
-from big_align.data.examples import BrokenExample, Source
+from big_align.data.boundary import name_example
+from big_align.data.examples import Source
 from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             path = os.path.join(options.output, f"{name}.png")
             figure.savefig(path, dpi=100)
             print(path)
-    except (UserError, BrokenExample, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -149,13 +150,14 @@ def draw_labels(
     keys = functools.lru_cache(lambda shard: clusters.keys(clusters.shards[shard]))
 
     def pixels(place: Place) -> np.ndarray:
-        example, key = source.read(*place), keys(place[0])[place[1]]
-        if example.key != key:
-            raise UserError(
-                f"{source.name(*place)} has the key {example.key!r}, but in {clusters.path} it is "
-                f"{key!r}: the clusters are of other examples"
-            )
-        return show(example.image, random.Random(0))
+        with name_example(source, *place):
+            example, key = source.read(*place), keys(place[0])[place[1]]
+            if example.key != key:
+                raise UserError(
+                    f"{source.name(*place)} has the key {example.key!r}, but in {clusters.path} it "
+                    f"is {key!r}: the clusters are of other examples"
+                )
+            return show(example.image, random.Random(0))
 
     return cluster_pictures.draw_labels(labels, examples, pixels, options.examples)
 
@@ -230,9 +232,13 @@ def draw_patches(model: str, source: Source, chosen: list[Place]) -> Figure:
     """Draws the components of the patches of the chosen images (Fig. 6)."""
     pretrained = workdir.load(model)
     prepare = Transform(cluster_pictures.find_preprocessing(pretrained).transform)
-    images = np.stack([prepare(source.read(*place).image, random.Random(0)) for place in chosen])
+    images = []
+    for place in chosen:
+        with name_example(source, *place):
+            images.append(prepare(source.read(*place).image, random.Random(0)))
+    pixels = np.stack(images)
     return cluster_pictures.draw_patches(
-        images, cluster_pictures.patch_features(pretrained, images)
+        pixels, cluster_pictures.patch_features(pretrained, pixels)
     )
 
 

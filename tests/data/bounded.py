@@ -24,6 +24,7 @@ from mutations import KINDS
 from big_align.errors import UserError
 
 SECONDS, MEGABYTES = 10, 700
+SLOW_SECONDS = 60
 ROOM = 2**31  # bytes of addresses that a call may add: threads take much that they never touch
 
 
@@ -50,7 +51,7 @@ class BoundedCalls:
     fork."""
 
     def __init__(self):
-        self._servers = [_Server(), _Server("tensorflow")]
+        self._servers = [_Server("pyarrow.parquet"), _Server("tensorflow", "tensorflow_text")]
 
     def __call__(self, kind: str, path: os.PathLike) -> Outcome:
         return self._servers[KINDS[kind].tensorflow](kind, path)
@@ -89,10 +90,12 @@ def serve() -> None:
     gc.freeze()
     for line in sys.stdin:
         call = json.loads(line)
-        print(json.dumps(_fork(KINDS[call["kind"]].read, pathlib.Path(call["path"]))), flush=True)
+        kind, path = KINDS[call["kind"]], pathlib.Path(call["path"])
+        outcome = _fork(kind.read, path, SLOW_SECONDS if kind.slow else SECONDS)
+        print(json.dumps(outcome), flush=True)
 
 
-def _fork(read: Any, path: pathlib.Path) -> Outcome:
+def _fork(read: Any, path: pathlib.Path, seconds: float) -> Outcome:
     receive, send = os.pipe()
     child = os.fork()
     if not child:
@@ -102,7 +105,7 @@ def _fork(read: Any, path: pathlib.Path) -> Outcome:
             outcome = outcome[os.write(send, outcome) :]
         os._exit(0)
     os.close(send)
-    answer, end = b"", time.monotonic() + SECONDS
+    answer, end = b"", time.monotonic() + seconds
     while True:
         ready, _, _ = select.select([receive], [], [], max(0, end - time.monotonic()))
         piece = os.read(receive, 2**16) if ready else None

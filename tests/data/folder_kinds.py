@@ -91,7 +91,7 @@ def write_images(folder: Path) -> None:
 
 def bomb(folder: Path, rng: Random) -> None:
     path = rng.choice(sorted((folder / "x" / "a").iterdir()))
-    sizes = (13300, 13300, 13300), (2**31 - 1, 2, 1), (9, 0, 0)
+    sizes = (13300, 13300, 13300), (2**31 - 1, 2, 0), (9, 0, 0)
     path.write_bytes(png_of_size(*rng.choice(sizes)))
 
 

@@ -143,7 +143,8 @@ def parquet(folder) -> dict:
         numbers = [n for number in numbers for n in ((number, None) if number % 4 else (number,))]
         take = lambda values: [None if n is None else values[n] for n in numbers]  # noqa: B023, E731
         written = take([json.dumps(texts) for texts in CAPTIONS])
-        table = {"url": take(NAMES), "png": take(IMAGES), "caption": written, "txt": written}
+        names, captions = take(NAMES), {"caption": written, "txt": written}
+        table = {"url": names, "key": names, "png": take(IMAGES), **captions}
         pq.write_table(pa.table(table), folder / f"{shard:05d}.parquet", row_group_size=4)
     return dict(name="parquet", path=f"{folder}/*.parquet")
 
@@ -197,6 +198,9 @@ def tfrecord(folder, written: bool = True) -> dict:
 def tfrecord_of_lists(folder) -> dict:
     return tfrecord(folder, written=False)
 
+
+NAMELESS = (parquet_of_structs, tfrecord, tfrecord_of_lists)
+"""Layouts that do not keep the names of files, or not where they are read without the rest."""
 
 LAYOUTS = [
     tar_of_lists,

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import example_kinds as examples
 import folder_kinds as folders
 import list_kinds as lists
-from example_kinds import Path, Random, Spoil
+import table_kinds as tables
+import tf_kinds
+from example_kinds import Path, Random, Spoil, vary
 
 
 class Kind(NamedTuple):
@@ -22,6 +24,7 @@ class Kind(NamedTuple):
       spoil: faults that must not go unnoticed.
       sealed: whether checksums guard it: what is read must be what was written.
       tensorflow: whether it is read by TensorFlow.
+      slow: whether reading it takes a second, too long for the quick loop.
     """
 
     write: Callable[[Path], None]
@@ -29,8 +32,10 @@ class Kind(NamedTuple):
     spoil: Sequence[Spoil] = ()
     sealed: bool = False
     tensorflow: bool = False
+    slow: bool = False
 
 
+ROWS = tables.ROW_CHANGES
 KINDS = {
     "tar": Kind(examples.write_members(), examples.read_tar, examples.TAR_FAULTS),
     "csv": Kind(examples.write_csv, examples.read_csv, examples.CSV_FAULTS),
@@ -47,6 +52,43 @@ KINDS = {
     "classes.txt": Kind(lists.write_classes("txt"), lists.read_class_list("txt")),
     "tags": Kind(lists.write_tags, lists.read_tags, lists.TAG_FAULTS),
     "embeddings": Kind(lists.write_embedded, lists.read_embedded, lists.EMBEDDING_FAULTS),
+    "csv.rows": Kind(
+        tables.write_table, tables.read_as("csv", "x.csv"), vary(tables.write_table, ROWS)
+    ),
+    "imagefolder.csv": Kind(
+        tables.write_metadata, tables.read_as("imagefolder", ""), vary(tables.write_metadata, ROWS)
+    ),
+    "imagefolder.jsonl": Kind(
+        tables.write_lines,
+        tables.read_as("imagefolder", "", label="label"),
+        vary(tables.write_lines, tables.LINE_CHANGES),
+    ),
+    "coco": Kind(
+        tables.write_coco, tables.read_as("coco", "captions.json"), tables.COCO_FAULTS
+    ),
+    "files": Kind(
+        tables.write_files,
+        tables.read_as("files", "x", caption="json.caption", label="json.label"),
+        tables.FILE_FAULTS,
+    ),
+    "tar.lines": Kind(
+        tables.write_many_lines,
+        tables.read_as("tar", "x.tar", caption_lines=True),
+        vary(tables.write_many_lines, tables.LINES),
+    ),
+    "tar.lists": Kind(
+        tables.write_lists,
+        tables.read_as("tar", "x.tar", caption="json.caption"),
+        vary(tables.write_lists, tables.LISTS),
+    ),
+    "parquet": Kind(
+        tables.write_parquet,
+        tables.read_as("parquet", "*.parquet", label="label"),
+        tables.PARQUET_FAULTS,
+    ),
+    "tf.data": Kind(
+        tf_kinds.write_shard, tf_kinds.read_both, tf_kinds.FAULTS, tensorflow=True, slow=True
+    ),
 }
 """By name. A kind of input more is a line here."""
 

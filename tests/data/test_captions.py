@@ -1,6 +1,7 @@
 """What a caption may be written as, and what is no caption."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from samples import encode_image, make_members, make_pixels, write_tar
 from big_align.components.signatures import make
 from big_align.data.examples import BrokenExample, clean_captions
 from big_align.data.sources.array_source import ArraySource
+from big_align.data.sources.coco_source import CocoSource
+from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.image_folder import read_image_folder
 from big_align.data.sources.tar_source import TarSource
@@ -32,6 +35,9 @@ SAMPLER = make_sampler(WordTokenizer(("a",), length=2))
         ("{smile}", ["{smile}"]),
         ("[" * 100_000 + "]" * 100_000, ["[" * 100_000 + "]" * 100_000]),
         ("[", ["["]),
+        ("{[1]: 2}", ["{[1]: 2}"]),
+        ("[" + "-" * 100_000 + "1]", ["[" + "-" * 100_000 + "1]"]),
+        ("[" + "1+" * 100_000 + "1]", ["[" + "1+" * 100_000 + "1]"]),
     ],
 )
 def test_a_list_written_as_a_text_is_a_list_and_brackets_alone_are_text(written, captions):
@@ -105,6 +111,46 @@ def test_mistakes_of_metadata_name_file_and_line(lines, message, tmp_path):
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match=message):
         read_image_folder(str(tmp_path))
+
+
+def test_a_caption_of_metadata_that_is_no_text_breaks_its_example_alone(tmp_path):
+    (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
+    texts = ["a", 7, ["b", None], [["c"]], {"en": "d"}, True, None, []]
+    rows = []
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.png").write_bytes(encode_image(make_pixels(number)))
+        rows.append({"file_name": f"{number}.png", "text": text})
+    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = read_image_folder(str(tmp_path))
+    assert source.read_text(0, 0) == (["a"], ())
+    for number in range(1, len(texts)):
+        with pytest.raises(BrokenExample, match="the caption (is|has)"):
+            source.read_text(0, number)
+
+
+def test_images_of_one_id_are_refused(tmp_path):
+    (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
+    images = [{"id": n, "file_name": f"{n}.png"} for n in (0, 1)] + [{"id": 0, "file_name": "2"}]
+    found = {"images": images, "annotations": [{"image_id": 0, "caption": "a"}]}
+    (tmp_path / "x.json").write_text(json.dumps(found))
+    with pytest.raises(UserError, match="x.json: 2 images have the id 0; each needs one of its"):
+        CocoSource(str(tmp_path / "x.json"))
+
+
+def test_files_with_two_images_or_no_text_are_left_out_and_told(tmp_path, caplog):
+    for name in ("0.png", "1.png", "1.jpg", "2.png", "3.png"):
+        (tmp_path / name).write_bytes(encode_image(make_pixels(0)))
+    for name in "0134":
+        (tmp_path / f"{name}.txt").write_text(f"number {name}")
+    with caplog.at_level("WARNING", logger="absl"):
+        source = FilePairsSource(str(tmp_path))
+    assert source.broken.tolist() == [2] and source.shard_sizes.tolist() == [2]
+    assert [source.read_text(0, n)[0] for n in range(2)] == [["number 0"], ["number 3"]]
+    assert re.search("2 images are left out; .*/1, there are several images: jpg, png", caplog.text)
+    for name in "03":
+        (tmp_path / f"{name}.png").unlink()
+    with pytest.raises(UserError, match="no image in .*of the first, .*/1, there are several imag"):
+        FilePairsSource(str(tmp_path))
 
 
 def test_metadata_has_labels_by_number_or_name(tmp_path):

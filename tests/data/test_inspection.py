@@ -55,6 +55,19 @@ def test_numbers_of_a_set_that_is_counted_by_hand(tmp_path):
     assert report.captions_twice.groups == [(2, "number 1 2 3", ["a.tar: 0", "a.tar: 2"])]
 
 
+def test_images_with_more_pixels_than_training_takes_are_broken(tmp_path):
+    sizes = {"small": (5, 6), "large": (6, 7)}
+    members = []
+    for name, size in sizes.items():
+        image = encode_image(np.zeros((*size, 3), np.uint8))
+        members += [(f"{name}.png", image), (f"{name}.txt", b"n")]
+    source = TarSource(write_tar(tmp_path / "a.tar", members))
+    for most, broken in ((29, 2), (30, 1), (41, 1), (42, 0)):
+        report = inspect_source(source, "resize(4)", make_texts(4), max_pixels=most)
+        assert sum(fault.count for fault in report.faults) == broken
+        assert all(f"max_pixels={most}" in fault.reason for fault in report.faults)
+
+
 def test_pictures_are_what_the_transform_makes_and_their_tokens_those_of_the_model(tmp_path):
     members = [m for number in range(30) for m in make_members(number)]
     source = TarSource(write_tar(tmp_path / "a.tar", members), caption="json.captions")

@@ -11,6 +11,7 @@ from big_align.components.signatures import make_named
 from big_align.components.tables import SOURCES
 from big_align.data.examples import Source
 from big_align.data.sources.array_source import ArraySource
+from big_align.data.sources.split_source import SplitSource
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import ConfigError, UserError
 from big_align.evaluators.embedder import Embedder
@@ -89,6 +90,14 @@ def test_every_layout_gives_the_same_examples_and_the_same_recall(layout, tmp_pa
     assert len({source.name(*place) for place in places}) == layouts.COUNT
     reference = open_source(layouts.tar_of_lists, tmp_path / "reference")
     assert measure(source) == measure(reference)
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.__name__)
+def test_every_layout_with_names_holds_out_the_same_images(layout, tmp_path):
+    reference = SplitSource(open_source(layouts.tar_of_lists, tmp_path / "x"), 0.3, held_out=True)
+    held = SplitSource(open_source(layout, tmp_path), 0.3, held_out=True)
+    same = {e.image for e in read_all(held)} == {e.image for e in read_all(reference)}
+    assert same == (layout not in layouts.NAMELESS)
 
 
 def test_the_recall_of_the_layouts_is_not_trivial(tmp_path):

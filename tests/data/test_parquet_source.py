@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from big_align.data import row_groups
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.row_groups import Place, RowGroups
 from big_align.data.sources.parquet_source import ParquetSource
@@ -113,6 +114,58 @@ def test_torn_files_are_named(tmp_path):
     with pytest.raises(BrokenExample, match="row group 0 of .*c.parquet cannot be read"):
         source.read(0, 0)
     assert source.read(5, 3).image == layouts.IMAGES[23]
+
+
+def test_a_page_that_does_not_have_its_checksum_is_refused(tmp_path):
+    table = pa.table({"image": layouts.IMAGES, "caption": ["a dog"] * layouts.COUNT})
+    options = {"compression": "none", "row_group_size": 12, "write_page_checksum": True}
+    pq.write_table(table, tmp_path / "x.parquet", **options)
+    data = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "x.parquet").write_bytes(data.replace(b"a dog", b"a cow", 1))
+    source = ParquetSource(str(tmp_path / "x.parquet"))
+    with pytest.raises(BrokenExample, match="row group 0 of .*x.parquet .*CRC"):
+        source.read_text(0, 3)
+    assert source.read_text(1, 3)[0] == ["a dog"]
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_a_row_group_that_unpacks_to_far_more_than_the_file_is_refused_once(
+    tmp_path, monkeypatch, dictionary
+):
+    monkeypatch.setattr(row_groups, "UNPACKED_MIN", 2**20)
+    images = [bytes(2**16)] * layouts.COUNT
+    options = {"compression": "zstd", "use_dictionary": dictionary, "row_group_size": 20}
+    pq.write_table(pa.table({"image": images, "caption": layouts.CAPTIONS}), tmp_path / "x.parquet",
+                   **options)  # fmt: skip
+    groups = CountedGroups([str(tmp_path / "x.parquet")], 2**20)
+    for row in range(20):
+        with pytest.raises(BrokenExample, match="row group 0 .* unpack to .* at most 1048576"):
+            groups.read(Place(0, 0), ("image",), row)
+    assert groups.read(Place(0, 1), ("image",), 3) == images[:1]
+    assert groups.read(Place(0, 0), ("caption",), 19) == [layouts.CAPTIONS[19]]
+    assert groups.loads.count((Place(0, 0), ("image",))) == 1
+
+
+def test_the_key_is_that_of_the_file_or_the_path_of_the_image_or_the_row(tmp_path):
+    names = [f"{number:05d}" for number in range(layouts.COUNT)]
+    path = write(tmp_path / "x.parquet", key=[None, "", *names[2:]])
+    source = ParquetSource(path)
+    assert [source.key(0, n) for n in range(4)] == [
+        "row 0 of x.parquet", "row 1 of x.parquet", "00002", "00003",
+    ]  # fmt: skip
+    assert source.read(0, 2).key == "00002"
+    images = [{"bytes": data, "path": f"a/{n}"} for n, data in enumerate(layouts.IMAGES)]
+    source = ParquetSource(write(tmp_path / "x.parquet", image=images), caption="")
+    assert [source.key(0, n) for n in range(2)] == ["a/0", "a/1"]
+    path = write(tmp_path / "x.parquet", image=images, name=names)
+    assert ParquetSource(path, key="name").key(1, 2) == "00006"
+    assert ParquetSource(path, key="image.path").key(1, 2) == "a/6"
+    with pytest.raises(UserError, match="no column 'nme'; .* set key=COLUMN"):
+        ParquetSource(path, key="nme")
+    numbers = list(range(layouts.COUNT))
+    for columns, key in (({}, None), ({"key": numbers}, None), ({"key": names}, "")):
+        source = ParquetSource(write(tmp_path / "x.parquet", **columns), key=key)
+        assert source.key(1, 2) == source.name(1, 2) == "x.parquet: row 6"
 
 
 def test_values_of_other_kinds_are_broken_examples(tmp_path):

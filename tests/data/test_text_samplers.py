@@ -161,6 +161,19 @@ def test_wrong_labels_stop_before_anything_is_read(labels, message):
         make_loader(source, batch_size=3, classes=CLASSES)
 
 
+def test_a_source_with_a_label_below_none_is_refused():
+    """Sources of this package refuse it as they read; one of a user may not."""
+
+    class Below(ArraySource):
+        def read_text(self, shard, index):
+            captions, labels = super().read_text(shard, index)
+            return captions, (-2,) if index == 1 else labels
+
+    source = Below(np.zeros((3, 8, 8, 3), np.uint8), [[]] * 3, [0, 1, 2])
+    with pytest.raises(UserError, match="array: 1 has the label -2, .* the labels 0 to 9"):
+        make_loader(source, batch_size=3, classes=CLASSES)
+
+
 def test_labels_are_looked_at_evenly_and_the_rest_as_it_is_read(monkeypatch):
     monkeypatch.setattr(label_check, "CHECKED_FIRST", 50)
     asked = []

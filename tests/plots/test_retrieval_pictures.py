@@ -100,6 +100,19 @@ def test_pixels_are_those_of_the_example_across_shards():
     assert {picture.shape for picture in shown} == {(8, 8, 3)}
 
 
+def test_a_picture_that_cannot_be_read_is_named():
+    class Torn(ArraySource):
+        def read(self, shard, index):
+            if index == 1:
+                raise RecursionError("too deep")
+            return Example("", b"no image", [], ())
+
+    pixels = retrieval_pictures.read_pixels(Torn(np.zeros((2, 4, 4, 3), np.uint8), [["a"]] * 2))
+    for number, message in ((0, "array: 0: the image cannot be"), (1, "array: 1: .*too deep")):
+        with pytest.raises(UserError, match=message):
+            pixels(number)
+
+
 def test_curves_hold_the_metrics_of_the_file(tmp_path):
     records = [{"step": s, "loss": 1 / s, "images_per_second": 9.0} for s in range(1, 5)]
     records += [{"step": s, "a/r1": s / 10, "a/r5": s / 5, "b/top1": "nan"} for s in (2, 4)]

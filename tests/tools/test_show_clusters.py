@@ -1,12 +1,14 @@
 """The tool draws what it is given, of the right examples, and names what does not fit."""
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from big_align import interop
 from big_align.data.precomputed import shard_files
-from big_align.data.sources.array_source import read_npz
+from big_align.data.sources.array_source import ArraySource, read_npz
 from big_align.interop.formats.architecture import make_model
 from big_align.tools import show_clusters
 
@@ -128,3 +130,17 @@ def test_what_does_not_fit_is_one_line(source, tmp_path, capsys):
         assert isinstance(error, str) and error.startswith("error: ") and error.count("\n") == 1
         assert message in error
     assert not (tmp_path / "out").exists()
+
+
+def test_an_image_that_cannot_be_read_is_named(source, tmp_path, capsys, monkeypatch):
+    class Torn(ArraySource):
+        def read(self, shard, index):
+            raise KeyError("torn")
+
+    whole = read_npz(source[0].partition("=")[2])
+    clusters = write_clusters(tmp_path / "c", source)
+    torn = Torn(np.zeros((COUNT, 8, 8, 3), np.uint8), [[]] * COUNT)
+    torn.shard_name = whole.shard_name
+    monkeypatch.setattr(show_clusters, "open_source", lambda *given: (torn, None))
+    error = run(capsys, tmp_path / "out", *source, f"--clusters={clusters}")
+    assert re.fullmatch(r"error: array: \d+: KeyError: 'torn'\n", error)

@@ -13,7 +13,7 @@ from jaxtyping import Int, UInt8
 from tqdm import tqdm
 
 from big_align.data import boundary, examples
-from big_align.data.images.image_ops import Transform, open_view
+from big_align.data.images.image_ops import MAX_PIXELS, Transform, open_view
 from big_align.data.loading.parallel import count_cores
 from big_align.data.randomness import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
@@ -140,6 +140,7 @@ def inspect_source(
     most: int | None = None,
     pictures: int = 24,
     seed: int = 0,
+    max_pixels: int = MAX_PIXELS,
 ) -> Report:
     """Looks at the examples of a source, or at some of them drawn at random.
 
@@ -150,6 +151,7 @@ def inspect_source(
       most: how many examples are looked at; None for all.
       pictures: how many of these are kept.
       seed: of all that is drawn.
+      max_pixels: an encoded image with more is broken, as in the training.
     """
     offsets, random = ShardOffsets(source.shard_sizes), np.random.default_rng(seed)
     numbers = np.arange(offsets.count)
@@ -160,7 +162,8 @@ def inspect_source(
     kept: list[Picture] = []
     sizes, counts, tokens, unknown, labels = [], [], [], 0, Counter()
     images, captions = _Hashes(), _Hashes()
-    for chunk in _read_chunks(source, offsets, Transform(transform), numbers, faults, seed):
+    read = _Reader(source, Transform(transform, max_pixels), max_pixels, seed)
+    for chunk in _read_chunks(read, numbers, faults):
         visible = [texts.texts_of(s.captions, s.labels) if texts else [] for s in chunk]
         pieces, strange = _tokenize(texts, visible)
         unknown += strange
@@ -173,10 +176,10 @@ def inspect_source(
             for caption in dict.fromkeys(seen.captions):
                 captions.add(seen.number, _digest(caption.encode("utf-8", "surrogatepass")))
             if seen.number in shown and len(kept) < pictures:
-                name = source.name(*offsets.locate_one(seen.number))
                 some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
+                name = read.name(seen.number)
                 kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
-    name_of = lambda number: source.name(*offsets.locate_one(number))  # noqa: E731
+
     def text_of(number: int) -> list[str]:
         return boundary.read_texts(source, *offsets.locate_one(number))[0]
 
@@ -192,8 +195,8 @@ def inspect_source(
         length=texts.length if texts else 0,
         unknown=unknown,
         labels=labels,
-        images_twice=images.find(name_of, lambda number, digest: ""),
-        captions_twice=captions.find(name_of, lambda n, digest: _find_text(text_of(n), digest)),
+        images_twice=images.find(read.name, lambda number, digest: ""),
+        captions_twice=captions.find(read.name, lambda n, digest: _find_text(text_of(n), digest)),
         pictures=kept,
     )
 
@@ -238,28 +241,33 @@ def _find_text(captions: Sequence[str], digest: int) -> str:
     return next(c for c in captions if _digest(c.encode("utf-8", "surrogatepass")) == digest)
 
 
-def _read_chunks(
-    source: examples.Source,
-    offsets: ShardOffsets,
-    transform: Transform,
-    numbers: Int[np.ndarray, " n"],
-    faults: dict[str, Fault],
-    seed: int,
-) -> Iterator[list[_Seen]]:
-    """Yields the intact examples, decoded, in threads; counts the others."""
+class _Reader:
+    """Reads and decodes the example of a number."""
 
-    def read(number: int) -> _Seen | examples.BrokenExample:
+    def __init__(self, source: examples.Source, transform: Transform, max_pixels: int, seed: int):
+        self._source, self._offsets = source, ShardOffsets(source.shard_sizes)
+        self._transform, self._max_pixels, self._seed = transform, max_pixels, seed
+
+    def __call__(self, number: int) -> _Seen | examples.BrokenExample:
         try:
-            example = boundary.read_example(source, *offsets.locate_one(number))
+            example = boundary.read_example(self._source, *self._offsets.locate_one(number))
             image = example.image
-            view = open_view(image)
-            pixels = transform(image, PositionRandom(seed, number))
+            view = open_view(image, self._max_pixels)
+            pixels = self._transform(image, PositionRandom(self._seed, number))
         except examples.BrokenExample as error:
             return error
         data = image.tobytes() if isinstance(image, np.ndarray) else bytes(image)
         size = view.width, view.height
         return _Seen(number, example.captions, example.labels, size, _digest(data), pixels)
 
+    def name(self, number: int) -> str:
+        return self._source.name(*self._offsets.locate_one(number))
+
+
+def _read_chunks(
+    read: _Reader, numbers: Int[np.ndarray, " n"], faults: dict[str, Fault]
+) -> Iterator[list[_Seen]]:
+    """Yields the intact examples, decoded, in threads; counts the others."""
     with (
         concurrent.futures.ThreadPoolExecutor(count_cores()) as pool,
         tqdm(total=len(numbers), unit=" examples", dynamic_ncols=True) as bar,
@@ -272,8 +280,8 @@ def _read_chunks(
                     intact.append(seen)
                     continue
                 reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # Pillow names an object
-                name = source.name(*offsets.locate_one(number))
-                faults.setdefault(_name_kind(reason), Fault(0, name, reason)).count += 1
+                fault = Fault(0, read.name(number), reason)
+                faults.setdefault(_name_kind(reason), fault).count += 1
             yield intact
 
 

@@ -1,5 +1,6 @@
 """COCO's captions: a JSON file of images and annotations beside a folder of images."""
 
+import collections
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ from absl import logging
 
 from big_align.data import files
 from big_align.data.sources.table_source import Row, TableSource, join, read_table
-from big_align.errors import FieldError, UserError
+from big_align.errors import FieldError, UserError, put_in_a_line
 
 
 class CocoSource(TableSource):
@@ -39,6 +40,12 @@ class CocoSource(TableSource):
                 "`file_name`, and `annotations`, each with the `image_id` of one of them and a "
                 f"`caption` (the first thing missing is {error})"
             ) from error
+        if len(names) < len(found["images"]):
+            ids = collections.Counter(image["id"] for image in found["images"])
+            raise UserError(
+                f"{path}: {ids.most_common(1)[0][1]} images have the id "
+                f"{put_in_a_line(str(ids.most_common(1)[0][0]))}; each needs one of its own"
+            )
         rows = list(_make_rows(path, names, captions))
         if not rows:
             raise UserError(f"{path} has no caption")

@@ -4,16 +4,18 @@ import glob
 import os
 
 import numpy as np
+from absl import logging
 
 from big_align.data import examples, files
 from big_align.data.text_members import TextMembers
-from big_align.errors import FieldError, UserError
+from big_align.errors import FieldError, UserError, put_in_a_line
 
 
 class FilePairsSource:
     """Examples of folders with `000000042.jpg` beside `000000042.txt`, `.json` or `.cls`.
 
     The files are in the folder or in folders below it, as in img2dataset's FOLDER/00000/*.jpg.
+    A name with several images, or without one of its texts, counts as broken.
     Each folder is a shard; its files are listed once and read when they are asked for.
 
     Args:
@@ -44,20 +46,26 @@ class FilePairsSource:
         self._files = files.files_of(listed[0])
         folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *self._text_members.names})
         wanted = self._text_members.names
-        self._folders, self._names, broken = [], [], []
+        self._folders, self._names, broken, said = [], [], [], ""
         for folder, found in folders.items():
-            images = [(stem, kinds) for stem, kinds in found.items() if _image_kind(kinds)]
-            whole = [(stem, kinds) for stem, kinds in images if set(wanted) <= set(kinds)]
+            images = {stem: kinds for stem, kinds in found.items() if _image_kind(kinds)}
+            faults = {stem: why for stem in images if (why := _find_fault(found[stem], wanted))}
+            if faults:
+                stem, fault = next(iter(faults.items()))
+                told = put_in_a_line(f"of the first, {folder}/{stem}, {fault}")
+                logging.warning("%s: %d images are left out; %s", folder, len(faults), told)
+                said = said or told
             if images:
-                names = [f"{stem}.{_image_kind(kinds)}" for stem, kinds in whole]
+                whole = [stem for stem in images if stem not in faults]
+                names = [f"{stem}.{_image_kind(images[stem])}" for stem in whole]
                 self._folders.append(folder)
                 encoded = [name.encode("utf-8", "surrogateescape") for name in names]
                 self._names.append(np.array(encoded, dtype="S"))
-                broken.append(len(images) - len(whole))
+                broken.append(len(faults))
         self.shard_sizes = np.array([len(names) for names in self._names], np.int64)
         self.broken = np.array(broken, np.int64)
         if not self.shard_sizes.sum():
-            raise _explain_nothing(path, listed, wanted)
+            raise _explain_nothing(path, listed, wanted, said)
 
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample where a file cannot be read."""
@@ -111,16 +119,28 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
     return folders
 
 
+def _find_fault(kinds: list[str], wanted: list[str]) -> str:
+    """Tells what is wrong with the files of a name, of which one or more are images."""
+    images = [kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS]
+    if len(images) > 1:
+        return f"there are several images: {', '.join(images)}"
+    missing = [kind for kind in wanted if kind not in kinds]
+    return f"the file {missing[0]!r} is missing" if missing else ""
+
+
 def _image_kind(kinds: list[str]) -> str:
     return next((kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS), "")
 
 
-def _explain_nothing(path: files.Paths, listed: list[str], wanted: list[str]) -> UserError:
+def _explain_nothing(
+    path: files.Paths, listed: list[str], wanted: list[str], said: str
+) -> UserError:
     """Tells what is there in place of images with texts."""
     kinds = {os.path.basename(name).partition(".")[2] for name in listed} - {""}
     listing = ", ".join(sorted(kinds)[:20]) or "none"
     beside = " and ".join(f"NAME.{kind}" for kind in wanted)
-    message = f"no image in {path!r} has {beside} beside it; the files there end in {listing}"
+    there = "; ".join([f"the files there end in {listing}", *filter(None, [said])])
     if not wanted:
-        return UserError(f"no image in {path!r}; the files there end in {listing}")
+        return UserError(f"no image in {path!r}; {there}")
+    message = f"no image in {path!r} has {beside} beside it; {there}"
     return FieldError(message, caption="ENDING")

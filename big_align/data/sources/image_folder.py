@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.data import columns, files
+from big_align.data import columns, examples, files
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.table_source import Row, TableSource, read_table
 from big_align.errors import FieldError, UserError
@@ -117,6 +117,17 @@ def _make_row(
             )
     texts = found.get(caption) if caption else None
     texts = texts if isinstance(texts, list) else [] if texts is None else [texts]
-    # what is no text is refused when it is read: one broken example ends no run
-    captions = [text if isinstance(text, str) else json.dumps(text) for text in texts]
-    return Row(line, name.strip(), [str(one) for one in labels], captions)
+    # it is told when it is read: one broken example ends no run
+    strange = [text for text in texts if not isinstance(text, str)]
+    fault = _explain_caption(strange[0]) if strange else ""
+    captions = [text for text in texts if isinstance(text, str)]
+    return Row(line, name.strip(), [str(one) for one in labels], captions, fault)
+
+
+def _explain_caption(found: Any) -> str:
+    """Says what is wrong with a caption that is no text."""
+    try:
+        examples.clean_captions(found)
+    except examples.BrokenExample as error:
+        return str(error)
+    return f"the caption has the list {str(found)[:40]} inside a list"

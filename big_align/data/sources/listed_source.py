@@ -1,6 +1,6 @@
 """Images in files of their own, listed with labels and captions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class ListedSource:
         none are read.
       class_names: the name of each label, if known.
       lines: integers [n], the line of each example in the list; None where there is no list.
+      faults: why the captions of some examples cannot be used, by the number of the example.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class ListedSource:
         captions: Sequence[Sequence[str]] | None = None,
         class_names: tuple[str, ...] | None = None,
         lines: Sequence[int] | None = None,
+        faults: Mapping[int, str] | None = None,
     ):
         self._title = title
         self._files = files.files_of(paths[0])
@@ -44,6 +46,7 @@ class ListedSource:
             self._captions = PackedTexts(text for row in captions for text in row)
             self._caption_ends = np.cumsum([len(row) for row in captions])
         self._lines = None if lines is None else np.array(lines, np.int64)
+        self._faults = dict(faults or {})
         self.class_names = class_names
         starts = np.arange(0, len(paths), SHARD_SIZE)
         self.shard_sizes = np.minimum(SHARD_SIZE, len(paths) - starts).astype(np.int64)
@@ -65,6 +68,8 @@ class ListedSource:
         """Returns captions and labels; raises BrokenExample where captions are read and empty."""
         number = shard * SHARD_SIZE + index
         captions = []
+        if number in self._faults:
+            raise examples.BrokenExample(self._faults[number])
         if self._captions is not None:
             texts = self._captions[_stretch(self._caption_ends, number)]
             captions = [c for text in texts if text.strip() for c in examples.clean_captions(text)]

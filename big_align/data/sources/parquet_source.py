@@ -2,16 +2,20 @@
 
 import json
 import os
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from absl import logging
 
 from big_align.data import columns, examples, files
-from big_align.data.row_groups import Place, RowGroups
+from big_align.data.row_groups import Place, RowGroups, open_table, read_group
 from big_align.data.sources import shard_index
-from big_align.errors import UserError
+from big_align.errors import UserError, put_in_a_line
+
+MOST_ROWS = 2**25  # of a row group; a footer can claim any number
+NO_TABLE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, LookupError)
+"""What pyarrow raises where a file is not what it says."""
 
 
 class ParquetSource:
@@ -37,6 +41,8 @@ class ParquetSource:
       caption_lines: whether each line of a text is a caption of its own.
       cache_megabytes: of decoded row groups that are kept, in each process that reads.
       index_dir: a folder that keeps for the next start which rows have images.
+      key: the column of texts that tell examples apart, by which data are held out. None takes
+        `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
 
     Raises:
       UserError: nothing matches the path, a column is missing or cannot be told, or no row has an
@@ -52,6 +58,7 @@ class ParquetSource:
         caption_lines: bool = False,
         cache_megabytes: int = 256,
         index_dir: str | None = None,
+        key: str | None = None,
     ):
         if cache_megabytes < 1:
             raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
@@ -61,6 +68,11 @@ class ParquetSource:
         names = [*schema.names, *_list_fields(schema)]
         self._caption, self._label = columns.choose_texts(caption, label, names, where)
         self._parts = _find_parts(schema, self._image, where)
+        self._key = columns.choose("key", key, names, [], where)
+        if key is None:
+            self._key = _find_key(schema, self._parts)
+        texts = filter(None, (self._caption, self._label, self._key))
+        self._texts = tuple(dict.fromkeys(texts))
         found = columns.describe(image=self._image, caption=self._caption, label=self._label)
         logging.info("%s: %s", where, found)
         self.class_names = _class_names(schema, self._label)
@@ -98,8 +110,7 @@ class ParquetSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
         captions, labels = self.read_text(shard, index)
-        row = int(self._rows[shard][index, 0])
-        image, *path = self._groups.read(self._places[shard], self._parts, row)
+        image, *path = self._read(shard, index, self._parts)
         if image is None and path and path[0]:
             image = _read_file(path[0])
         if not isinstance(image, bytes):
@@ -108,11 +119,7 @@ class ParquetSource:
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        names = tuple(dict.fromkeys(filter(None, (self._caption, self._label))))
-        if not names:
-            return [], ()
-        row = int(self._rows[shard][index, 0])
-        values = dict(zip(names, self._groups.read(self._places[shard], names, row), strict=True))
+        values = dict(zip(self._texts, self._read(shard, index, self._texts), strict=True))
         captions, labels = [], ()
         if self._caption:
             captions = examples.clean_captions(values[self._caption], self._caption_lines)
@@ -121,8 +128,17 @@ class ParquetSource:
         return captions, labels
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the file and the row."""
-        return self.name(shard, index)
+        """Returns what the file calls an example, or else the file and the row."""
+        if not self._key:
+            return self.name(shard, index)
+        try:
+            key = self._read(shard, index, self._texts)[self._texts.index(self._key)]
+        except examples.BrokenExample:
+            key = None
+        if isinstance(key, str) and key:
+            return key
+        file, _, row = self.name(shard, index).partition(": ")
+        return f"{row} of {file}"  # the row first: what follows a dot does not count in a key
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `00003.parquet: row 42`, counted from 0."""
@@ -133,6 +149,10 @@ class ParquetSource:
         place = self._places[shard]
         return f"{self._names[place.file]}, row group {place.group}"
 
+    def _read(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
+        row = int(self._rows[shard][index, 0])
+        return self._groups.read(self._places[shard], names, row) if names else []
+
 
 def _read_schema(paths: list[str]) -> tuple[str, pa.Schema]:
     """Returns the columns of the first file that can be read, and its path."""
@@ -140,9 +160,9 @@ def _read_schema(paths: list[str]) -> tuple[str, pa.Schema]:
     for path in paths:
         try:
             with files.files_of(path).open(path) as file:
-                return path, pq.ParquetFile(file).schema_arrow
-        except (pa.ArrowException, OSError, ValueError) as error:
-            fault = fault or f"{path} is no whole Parquet file: {error}"
+                return path, open_table(file).schema_arrow
+        except NO_TABLE as error:
+            fault = fault or f"{path} is no whole Parquet file: {put_in_a_line(str(error))}"
     raise UserError(fault)
 
 
@@ -166,6 +186,15 @@ def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:
     return (image,)
 
 
+def _find_key(schema: pa.Schema, parts: tuple[str, ...]) -> str | None:
+    """Returns the column of texts that tell examples apart, or the field of the images' paths."""
+    if "key" in schema.names:
+        kind = schema.field("key").type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return "key"
+    return parts[1] if len(parts) > 1 else None
+
+
 def _read_file(path: str) -> bytes:
     try:
         return files.files_of(path).read_all(path)
@@ -179,9 +208,10 @@ def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None
         noted = json.loads((schema.metadata or {})[b"huggingface"])
         feature = noted["info"]["features"][label]
         names = feature.get("names") or feature.get("feature", {}).get("names")
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    return tuple(names) if names else None
+    named = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    return tuple(names) if named else None
 
 
 def _index(file: files.ReadableFile, parts: tuple[str, ...]) -> shard_index.ShardIndex:
@@ -192,19 +222,25 @@ def _index(file: files.ReadableFile, parts: tuple[str, ...]) -> shard_index.Shar
     rows, first = [np.zeros((0, 3), np.uint32)], 0
     fault = ""
     try:
-        table = pq.ParquetFile(file)
+        table = open_table(file)
         paths = [table.schema.column(n).path for n in range(len(table.schema.names))]
         for group in range(table.num_row_groups):
             described = table.metadata.row_group(group)
+            column = described.column(paths.index(parts[0]))
+            if not described.num_rows == column.num_values <= MOST_ROWS:
+                raise ValueError(
+                    f"row group {group} counts {described.num_rows} rows and {column.num_values} "
+                    f"images; at most {MOST_ROWS} are read"
+                )
             there = np.arange(described.num_rows)
-            statistics = described.column(paths.index(parts[0])).statistics
+            statistics = column.statistics
             if statistics is None or not statistics.has_null_count or statistics.null_count:
-                read = table.read_row_group(group, columns=list(parts), use_threads=False)
+                read = read_group(table, group, parts)
                 held = [np.asarray(values.is_valid()) for values in read.flatten().columns]
                 there = there[np.any(held, axis=0)]
             rows.append(np.stack([np.full_like(there, group), there, first + there], axis=1))
             first += described.num_rows
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except NO_TABLE as error:
         fault = f"it is no whole Parquet file with a column {parts[0]!r} ({error})"
     found = np.concatenate(rows).astype(np.uint32)
     if not fault and len(found) < first:

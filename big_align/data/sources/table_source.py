@@ -19,12 +19,14 @@ class Row(NamedTuple):
       image: the file, as the table has it.
       labels: integers or names.
       captions: texts.
+      fault: why it has no captions, where it should have some.
     """
 
     line: int
     image: str
     labels: list[str]
     captions: list[str]
+    fault: str = ""
 
 
 class TableSource(ListedSource):
@@ -67,6 +69,10 @@ class TableSource(ListedSource):
             captions=captions if has_captions else None,
             class_names=class_names,
             lines=[rows[group[0]].line for group in groups] if rows[0].line else None,
+            faults={
+                number: rows[n].fault
+                for number, group in enumerate(groups) for n in group if rows[n].fault
+            },
         )
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int32
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.text.clip_tokenizer import ClipTokenizer
-from big_align.errors import UserError
+from big_align.errors import UserError, tell_in_a_line
 
 __all__ = [
     "ClassNameTokenizer",
@@ -193,7 +193,7 @@ class WordPieceTokenizer:
       lowercase: as given.
 
     Raises:
-      ValueError: the file is missing, or lacks a special token, or the length is below 3.
+      ValueError: the file is missing or no vocabulary, or the length is below 3.
     """
 
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
@@ -206,7 +206,11 @@ class WordPieceTokenizer:
         places = {piece: number for number, piece in enumerate(pieces)}
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
-        self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+        try:
+            self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+        except RuntimeError as error:  # such as a piece of more than 256 bytes
+            reason = tell_in_a_line(error)
+            raise ValueError(f"vocabulary: {vocabulary!r} cannot be used: {reason}") from error
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id."""
@@ -256,18 +260,22 @@ def list_wordpieces(vocabulary: str) -> list[str]:
       Pieces in the order of their ids.
 
     Raises:
-      ValueError: the file is missing, or lacks a special token.
+      ValueError: the file is missing, cannot be read, or lacks a special token.
     """
     make = "python -m big_align.tools.build_vocab makes a vocabulary"
     if not os.path.isfile(vocabulary):
         raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}")
-    with open(vocabulary, encoding="utf-8") as file:
-        text = file.read()
-    if vocabulary.endswith(".json"):
-        ids = json.loads(text).get("model", {}).get("vocab", {})
-        pieces = sorted(ids, key=ids.__getitem__)
-    else:
-        pieces = text.splitlines()
+    try:
+        with open(vocabulary, encoding="utf-8") as file:
+            text = file.read()
+        if vocabulary.endswith(".json"):
+            ids = json.loads(text).get("model", {}).get("vocab", {})
+            pieces = sorted(ids, key=ids.__getitem__)
+        else:
+            pieces = text.splitlines()
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        reason = tell_in_a_line(error)
+        raise ValueError(f"vocabulary: {vocabulary!r} cannot be read: {reason}") from error
     missing = [token for token in SPECIAL_TOKENS[:4] if token not in pieces]
     if missing:
         raise ValueError(f"vocabulary: {vocabulary!r} lacks {', '.join(missing)}; {make}")
