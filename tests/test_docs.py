@@ -195,6 +195,8 @@ class Scratch:
             "BIG_ALIGN_DATA": str(data),
             "BIG_ALIGN_REFERENCE": str(reference),
             "JAX_PLATFORMS": "cpu",
+            # Many commands compile the same step.
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
             "NLTK_DATA": os.environ.get("NLTK_DATA", str(data / "nltk_data")),
             "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
         }
