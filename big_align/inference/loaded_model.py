@@ -1,9 +1,10 @@
 """A model that embeds, classifies and ranks what a user has, in a line each."""
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -283,7 +284,19 @@ def load(
       UserError: the path is none of these, or damaged; see `interop.load`.
     """
     settings = {"transform": transform, "tokenizer": tokenizer, "batch_size": batch_size}
-    return LoadedModel.of(workdir.load(path), progress=progress, **settings)
+    with _without_notes():
+        return LoadedModel.of(workdir.load(path), progress=progress, **settings)
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """Keeps back what Orbax warns of its own defaults whenever it reads a checkpoint."""
+    logger, keep = logging.get_absl_logger(), lambda record: "orbax" not in record.pathname
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
