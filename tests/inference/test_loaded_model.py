@@ -313,6 +313,7 @@ def test_embeddings_that_cannot_be_compared_are_told_in_a_line(model):
         model.rank("a dog", np.ones((2, 16)), k=0)
 
 
+@pytest.mark.slow
 def test_a_tower_by_itself_embeds_what_it_pools(model, pictures, tmp_path):
     image, text = model.tower("image"), model.tower("text")
     assert isinstance(image, big_align.LoadedModel) and image.tower("image") is image
@@ -347,6 +348,7 @@ def test_a_dual_encoder_may_lack_its_texts(pictures):
         model.embed_texts("a dog")
 
 
+@pytest.mark.slow
 def test_what_the_files_do_not_tell_can_be_given(pictures, tmp_path):
     interop.save(tmp_path / "bare", make_pretrained(DUAL), format="big_align")
     bare = big_align.load(tmp_path / "bare")
