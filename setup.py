@@ -17,7 +17,7 @@ setup(
         "einops>=0.8",
         "etils[epath]>=1.7",
         "flax>=0.12,<0.13",
-        "fsspec>=2024.2",
+        "fsspec[http]>=2024.2",
         "google-crc32c>=1.5",
         "jax>=0.10,<0.13",
         "jaxtyping>=0.2.30",

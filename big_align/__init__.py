@@ -1,8 +1,8 @@
 """Training, evaluation and use of image-text dual encoders.
 
     import big_align
-    clip = big_align.load("workdirs/flickr8k")  # or a folder of transformers, open_clip or timm
-    zimg = clip.model.apply(clip.variables, images, method="encode_image")
+    model = big_align.load("workdirs/flickr8k")  # or a folder of transformers, open_clip or timm
+    zimg = model.embed_images(["a.jpg", "b.jpg"])
 
 Names are imported when they are asked for, so that `import big_align` costs nothing.
 """
@@ -11,10 +11,11 @@ import importlib
 from typing import Any
 
 FACE = {
-    "load": "big_align.runs.workdir",
+    "load": "big_align.inference.loaded_model",
     "save": "big_align.interop.api",
     "make_loader": "big_align.runs.build",
     "as_dataset": "big_align.data.tf_pipelines",
+    "LoadedModel": "big_align.inference.loaded_model",
     "Pretrained": "big_align.interop.formats.pretrained",
     "Embedder": "big_align.evaluators.embedder",
     "contrastive_loss": "big_align.losses.contrastive",

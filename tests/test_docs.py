@@ -245,9 +245,9 @@ def test_a_command_runs_as_it_stands(text, scratch):
 
 
 def python_pages() -> list[str]:
-    """Returns the pages that have Python, but for one whose program tests/losses/ runs."""
+    """Returns the pages that have Python, but for those that have tests of their own."""
     pages = [p for p in PAGES if any(block.language == "python" for block in read_blocks(p))]
-    return [page for page in pages if page != "docs/losses.md"]
+    return [page for page in pages if page not in ("docs/losses.md", "docs/use.md")]
 
 
 @pytest.fixture

@@ -19,8 +19,12 @@ def embed_classes(
 ) -> Float[np.ndarray, "c d"]:
     """Embeds each class as the mean over its filled templates, brought back to unit length."""
     prompts = [prompt for group in fill_templates(names, templates) for prompt in group]
-    ztxt = embedder.embed_texts(*tokenizer(prompts)).reshape(len(names), len(templates), -1)
-    mean = ztxt.mean(axis=1)
+    return average_templates(embedder.embed_texts(*tokenizer(prompts)), len(names))
+
+
+def average_templates(ztxt: Float[np.ndarray, "n d"], classes: int) -> Float[np.ndarray, "c d"]:
+    """Averages the embeddings of each class's texts in turn, brought back to unit length."""
+    mean = ztxt.reshape(classes, -1, ztxt.shape[-1]).mean(axis=1)
     return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
 
 

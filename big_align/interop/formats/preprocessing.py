@@ -1,10 +1,15 @@
 """How images are prepared for a model, as transformers, open_clip and our configs say it."""
 
 import dataclasses
+import random
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt8
+
+from big_align.data.images.image_ops import Transform
 from big_align.errors import WeightFileError
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 
@@ -46,6 +51,17 @@ class Preprocessing:
         name = "resize_small" if self.keep_aspect else "resize"
         method = "" if self.method == "bicubic" else f", method={self.method!r}"
         return f"{name}({self.resize}{method})|central_crop({self.size})"
+
+    def __call__(self, image: bytes | UInt8[np.ndarray, "_ _ 3"]) -> UInt8[np.ndarray, "s s 3"]:
+        """Makes the pixels that the model sees, before they are standardized.
+
+        Args:
+          image: an encoded image, or its pixels.
+
+        Raises:
+          BrokenExample: the bytes are no image that can be decoded.
+        """
+        return Transform(self.transform)(image, random.Random(0))
 
     @staticmethod
     def from_transform(

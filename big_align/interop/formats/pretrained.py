@@ -44,13 +44,13 @@ class Pretrained:
     """
 
     node: Node
-    variables: Mapping[str, Any]
+    variables: Mapping[str, Any] = dataclasses.field(repr=False)
     image_size: int | None = None
     preprocessing: Preprocessing | None = None
     tokenizer: Mapping[str, Any] | None = None
     temperature: float | None = None
     source: str | None = None
-    kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,104 @@
+"""Images as a caller has them: paths, URLs, encoded bytes, PIL images and arrays of uint8."""
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+from big_align.data import boundary, examples, files
+from big_align.data.images import decoding
+from big_align.errors import UserError, put_in_a_line
+
+KINDS = "a path, a URL, encoded bytes, a PIL image or a uint8 array [h w 3]"
+
+_DECODING = threading.Lock()  # an image that Pillow has not decoded yet is no use to two threads
+
+
+def is_image(value: Any) -> bool:
+    """Tells whether a value is one image, and not several."""
+    if isinstance(value, str | os.PathLike | bytes | Image.Image):
+        return True
+    return hasattr(value, "__array__") and np.ndim(value) < 4
+
+
+def check_images(given: Any) -> list[Any]:
+    """Lists the images that were given, one or several, and checks what they are.
+
+    Nothing is read yet.
+
+    Args:
+      given: an image, or an iterable of images; an array [n h w 3] is n of them.
+
+    Returns:
+      Images that `read_image` reads.
+
+    Raises:
+      UserError: there is none, or one is nothing that can be read; the message says what would be
+        right.
+    """
+    if is_image(given):
+        given = [given]
+    elif not hasattr(given, "__iter__") or isinstance(given, dict):
+        raise UserError(f"images is a {type(given).__name__}; give a list, each {KINDS}")
+    checked = [_check_image(image, number) for number, image in enumerate(given)]
+    if not checked:
+        raise UserError("images is empty; give at least one image")
+    return checked
+
+
+def _check_image(image: Any, number: int) -> Any:
+    if isinstance(image, bytes | Image.Image):
+        return image
+    if isinstance(image, str | os.PathLike):
+        return os.fspath(image)
+    if not hasattr(image, "__array__"):
+        raise UserError(f"image {number} is a {type(image).__name__}; it must be {KINDS}")
+    array = np.asarray(image)
+    if array.dtype != np.uint8:
+        top = "np.uint8(np.rint(x * 255)) if its values go from 0 to 1"
+        advice = f", such as {top}" if array.dtype.kind == "f" else ""
+        raise UserError(
+            f"image {number} is an array of {array.dtype}, whose range is not clear; "
+            f"give uint8 from 0 to 255{advice}"
+        )
+    if array.ndim != 3 or array.shape[2] != 3 or not array.size:
+        raise UserError(
+            f"image {number} is an array {list(array.shape)}; it must be [h w 3], red, green and "
+            "blue; PIL.Image.fromarray(x) can be given for gray and for alpha"
+        )
+    return array
+
+
+def name_image(image: Any, number: int) -> str:
+    """Names an image of a list in a message: by its path, or else by its place."""
+    return put_in_a_line(image) if isinstance(image, str) else f"image {number}"
+
+
+def read_image(image: Any) -> bytes | UInt8[np.ndarray, "h w 3"]:
+    """Reads what `check_images` let pass, for `image_ops.Transform`.
+
+    Pixels of a PIL image are taken as they are, upright by its EXIF orientation.
+
+    Raises:
+      BrokenExample: there is no such file, or it cannot be read.
+    """
+    with boundary.ONE_EXAMPLE:
+        if isinstance(image, str):
+            return _read_file(image)
+        if not isinstance(image, Image.Image):
+            return image
+        with _DECODING:
+            image.load()
+        return np.asarray(decoding.to_rgb(ImageOps.exif_transpose(image)))
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        return files.files_of(path).read_all(path)
+    except FileNotFoundError as error:
+        pattern = any(letter in path for letter in "*?[")
+        hint = "; glob.glob lists the files of a pattern" if pattern else ""
+        raise examples.BrokenExample(f"there is no such file{hint}") from error

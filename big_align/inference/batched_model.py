@@ -1,0 +1,107 @@
+"""A model on all devices of this process, which embeds batches of few sizes."""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from big_align import sharding
+from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD, normalize, normalize_image
+from big_align.types import Batch, ModelState, Objective, Params
+
+DEVICE_ROWS = 64  # of a batch, on each device
+
+
+class ModelVerbs(Objective):
+    """A model without anything that trains it, as `Embedder` wants an objective.
+
+    The pooled features of a tower by itself are its embedding.
+
+    Args:
+      pretrained: the model; its parameters are `params`, its other variables `model_state`.
+    """
+
+    def __init__(self, pretrained: Pretrained):
+        self._model, self._dual = pretrained.model, pretrained.kind == "dual"
+        seen = pretrained.preprocessing
+        self._colors = (seen.mean, seen.std) if seen else (IMAGENET_MEAN, IMAGENET_STD)
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length image embeddings."""
+        variables, image = {"params": params, **model_state}, batch["image"]
+        if self._dual:
+            return self._model.apply(variables, image, method="encode_image")
+        features, _ = self._model.apply(variables, normalize_image(image, *self._colors))
+        return normalize(features)
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b d"]:
+        """Returns unit-length text embeddings."""
+        variables = {"params": params, **model_state}
+        texts = batch["text"], batch["text_mask"]
+        if self._dual:
+            return self._model.apply(variables, *texts, method="encode_text")
+        features, _ = self._model.apply(variables, *texts)
+        return normalize(features)
+
+
+class BatchedModel:
+    """Embeds batches, each padded to a power of two a device, so that few programs are compiled.
+
+    Args:
+      pretrained: the model.
+      batch_size: the most rows of a batch, over all devices; None for 64 a device.
+    """
+
+    def __init__(self, pretrained: Pretrained, batch_size: int | None):
+        self._verbs = ModelVerbs(pretrained)
+        self._mesh = sharding.make_mesh(devices=jax.local_devices())
+        self._most = max(1, (batch_size or DEVICE_ROWS * self._mesh.size) // self._mesh.size)
+        variables = dict(pretrained.variables)
+        weights = variables.pop("params"), variables
+        self._weights = jax.device_put(weights, sharding.replicated(self._mesh))
+        self._embedders: dict[int, Embedder] = {}
+
+    def choose_rows(self, count: int) -> int:
+        """Returns the rows of a batch that takes so many, or as many of them as it may have."""
+        rows = min(-(-count // self._mesh.size), 1 << self._most.bit_length() - 1)
+        return self._mesh.size << (rows - 1).bit_length()
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raises a UserError where the model cannot take images (height, width, 3)."""
+        batch = {"image": jax.ShapeDtypeStruct((1, *shape), np.uint8)}
+        try:
+            jax.eval_shape(self._verbs.embed_image, *self._weights, batch)
+        except Exception as error:  # towers raise what their layers make them
+            reason = str(error).splitlines()[0]
+            raise UserError(f"the model cannot take images {list(shape)}: {reason}") from error
+
+    def embed_images(
+        self, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
+    ) -> Float[np.ndarray, "b d"]:
+        """Embeds images of a batch; rows whose mask is False are NaN."""
+        count = len(image)
+        batch = {"image": self._pad(image), "mask": self._pad(mask)}
+        values, _ = self._make_embedder(count).embed_images([batch], count)
+        return np.where(mask[:, None], values, np.float32(np.nan))
+
+    def embed_texts(
+        self, text: Int[np.ndarray, "b l"], text_mask: Bool[np.ndarray, "b l"]
+    ) -> Float[np.ndarray, "b d"]:
+        """Embeds the token ids of a batch."""
+        return self._make_embedder(len(text)).embed_texts(text, text_mask)
+
+    def _pad(self, rows: np.ndarray) -> np.ndarray:
+        missing = self.choose_rows(len(rows)) - len(rows)
+        return np.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)]) if missing else rows
+
+    def _make_embedder(self, count: int) -> Embedder:
+        rows = self.choose_rows(count)
+        if rows not in self._embedders:
+            self._embedders[rows] = Embedder(self._verbs, self._mesh, rows).use(*self._weights)
+        return self._embedders[rows]

@@ -1,0 +1,338 @@
+"""A model that embeds, classifies and ranks what a user has, in a line each."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+from jaxtyping import Bool, Float, Int32
+from tqdm import tqdm
+
+from big_align.components.signatures import make_named
+from big_align.components.tables import TOKENIZERS
+from big_align.data.images import given_images
+from big_align.data.images.image_ops import Transform
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.text.tokenizers import Tokenizer
+from big_align.errors import UserError
+from big_align.evaluators.zero_shot import average_templates
+from big_align.inference.batched_model import BatchedModel
+from big_align.inference.image_batches import ImageBatch, load_images
+from big_align.inference.ranking import Ranking, compute_cosines, rank_by_cosine
+from big_align.interop.formats.pretrained import Pretrained
+from big_align.runs import build, workdir
+
+NAMED_FIRST = 20  # broken images that are named in the log
+BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
+
+Classes = list[tuple[str, float]]
+"""Names with their probabilities, the most probable first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel(Pretrained):
+    """A model, ready for use: it knows how images are prepared and texts are tokenized.
+
+    Work is done in batches on all devices of this process. A batch is padded to a power of two, so
+    that few programs are compiled; the first call for a size compiles. What takes more than a
+    second shows a progress bar.
+
+    Attributes:
+      transform: image operations in place of `preprocessing`, as an evaluator has them.
+      batch_size: the most rows of a batch, over all devices; None for 64 a device.
+      progress: whether there are progress bars.
+    """
+
+    transform: str | None = None
+    batch_size: int | None = None
+    progress: bool = True
+
+    @classmethod
+    def of(cls, pretrained: Pretrained, **settings: Any) -> "LoadedModel":
+        """Makes one of a model that is loaded or made already; `settings` replace attributes."""
+        fields = {f.name: getattr(pretrained, f.name) for f in dataclasses.fields(pretrained)}
+        return cls(**fields | {k: v for k, v in settings.items() if v is not None})
+
+    def embed_images(
+        self, images: Any, broken: str = "error"
+    ) -> Float[np.ndarray, "n d"]:
+        """Embeds images.
+
+        Args:
+          images: a list of paths, URLs that fsspec reads, encoded bytes, PIL images or uint8 arrays
+            [h w 3], mixed as they come, an array [n h w 3], or one image.
+          broken: what becomes of images that are missing or cannot be decoded: "error", or "nan"
+            for rows of NaN and a warning that names them.
+
+        Returns:
+          A row of unit length for each image, in their order.
+
+        Raises:
+          UserError: an image is broken; or nothing is given, or what is no image, such as floats;
+            or the model has no image tower, or does not tell how its images are made.
+        """
+        if broken not in ("error", "nan"):
+            raise UserError(f"broken = {broken!r} is neither 'error' nor 'nan'")
+        self._check_part("image")
+        given = given_images.check_images(images)
+        rows, lost = [], 0
+        with tqdm(total=len(given), unit="image", disable=not self.progress, **BAR) as bar:
+            for batch in load_images(
+                given, *self._operations, self._batched.choose_rows(len(given))
+            ):
+                self._tell_broken(batch, given, broken, lost)
+                lost += len(batch.faults)
+                rows.append(self._batched.embed_images(batch.image, batch.mask))
+                _check_finite(rows[-1][batch.mask])
+                bar.update(len(rows[-1]))
+        if lost > NAMED_FIRST:
+            logging.warning("%d of %d images are broken; their rows are NaN", lost, len(given))
+        return np.concatenate(rows)
+
+    def embed_texts(self, texts: Any) -> Float[np.ndarray, "n d"]:
+        """Embeds texts; what is longer than the tokenizer's length is cut off.
+
+        Args:
+          texts: a list of texts, or one.
+
+        Returns:
+          A row of unit length for each text, in their order.
+
+        Raises:
+          UserError: no text is given, or what is none; or the model has no text tower or tokenizer.
+        """
+        self._check_part("text")
+        texts = _check_texts(texts)
+        size, rows = self._batched.choose_rows(len(texts)), []
+        with tqdm(total=len(texts), unit="text", disable=not self.progress, **BAR) as bar:
+            for first in range(0, len(texts), size):
+                part = texts[first : first + size]
+                rows.append(_check_finite(self._batched.embed_texts(*self.tokenize(part))))
+                bar.update(len(part))
+        return np.concatenate(rows)
+
+    def classify(
+        self,
+        images: Any,
+        names: Any,
+        templates: Sequence[str] | None = None,
+        temperature: float | None = None,
+    ) -> Classes | list[Classes]:
+        """Names what images show, by the texts of the classes.
+
+        Args:
+          images: as `embed_images` takes them, or embeddings of images.
+          names: a list of names, or a class list: "imagenet", another of the package, or a file.
+          templates: texts with {} where the name goes; None for those of the class list, or else
+            "a photo of a {}.".
+          temperature: what cosines are divided by; None for the model's own.
+
+        Returns:
+          Every class with its probability, the most probable first; a list of such lists unless
+          there is one image alone.
+
+        Raises:
+          UserError: what `embed_images` and `embed_texts` raise; or there are no names; or a
+            template is wrong; or no temperature is known.
+        """
+        temperature = self.temperature if temperature is None else temperature
+        self._check_part("text")
+        if temperature is None or not temperature > 0:
+            known = "is unknown to the model" if temperature is None else f"is {temperature}"
+            raise UserError(f"the temperature {known}; give temperature= a number above 0")
+        classes = _read_names(names)
+        try:
+            prompts = fill_templates(classes.names, choose_templates(classes, templates))
+        except ValueError as error:
+            raise UserError(f"templates: {error}") from error
+        ztxt = self.embed_texts([text for group in prompts for text in group])
+        ztxt = average_templates(ztxt, len(classes))
+        zimg, alone = self._embed_or_take(images, self.embed_images, given_images.is_image)
+        logits = np.float64(compute_cosines(zimg, ztxt)) / temperature
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        found = [_sort(classes.names, row / row.sum()) for row in weights]
+        return found[0] if alone else found
+
+    def rank(self, texts: Any, images: Any, k: int | None = None) -> Ranking:
+        """Ranks images for each text by their cosines.
+
+        Args:
+          texts: queries: texts, or embeddings, of texts or of images.
+          images: as `embed_images` takes them, or embeddings, of images or of texts.
+          k: how many images to return for each text; None for all.
+
+        Returns:
+          `order`, the numbers of the images, nearest first, and their `cosine`, both a row a text.
+
+        Raises:
+          UserError: what `embed_images` and `embed_texts` raise; or embeddings do not fit.
+        """
+        queries, _ = self._embed_or_take(texts, self.embed_texts)
+        candidates, _ = self._embed_or_take(images, self.embed_images)
+        return rank_by_cosine(queries, candidates, k)
+
+    def tower(self, part: str) -> "LoadedModel":
+        """Returns one tower by itself, with what belongs to it, as `Pretrained.tower` does."""
+        tower = super().tower(part)
+        settings = {"batch_size": self.batch_size, "progress": self.progress}
+        settings |= {"transform": self.transform if part == "image" else None}
+        return self if tower is self else LoadedModel.of(tower, **settings)
+
+    def tokenize(
+        self, texts: Sequence[str]
+    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns token ids, and which of them are real."""
+        return self._tokenizer(texts)
+
+    def _check_part(self, part: str) -> None:
+        """Raises a UserError where the model lacks a tower."""
+        there = self.kind == part or self.kind == "dual" and self.node[part]
+        if not there or self.kind == "dual" and part not in self.variables["params"]:
+            other = "text" if part == "image" else "image"
+            raise UserError(
+                f"the model has no {part} tower, only {self.description} for {other}s; "
+                f"it cannot embed {part}s"
+            )
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UserError(
+                "the files of the model tell no tokenizer; give load() one, such as tokenizer="
+                "{'name': 'clip', 'merges': 'bpe_simple_vocab_16e6.txt.gz'}"
+            )
+        tokenizer = make_named(TOKENIZERS, self.tokenizer, "tokenizer")
+        tower = self.tower("text").model
+        for field, need in (("vocab_size", tokenizer.vocab_size), ("max_length", tokenizer.length)):
+            if getattr(tower, field, need) < need:
+                raise UserError(
+                    f"tokenizer: it needs a text tower of {field} = {need}, and the model's has "
+                    f"{getattr(tower, field)}"
+                )
+        return tokenizer
+
+    @functools.cached_property
+    def _operations(self) -> tuple[Transform, tuple[int, ...]]:
+        """The image operations, and the shape of what they make."""
+        text = self.transform or (self.preprocessing and self.preprocessing.transform)
+        if not text:
+            raise UserError(
+                "the files of the model do not tell how its images are made; give load() the "
+                "operations, such as transform='resize_small(224)|central_crop(224)'"
+            )
+        shape = build.shape_of_image(text, "transform")
+        self._batched.check_shape(shape)
+        return Transform(text), shape
+
+    @functools.cached_property
+    def _batched(self) -> BatchedModel:
+        return BatchedModel(self, self.batch_size)
+
+    def _tell_broken(
+        self, batch: ImageBatch, given: Sequence[Any], broken: str, before: int
+    ) -> None:
+        """Names the broken images of a batch in an error or in the log."""
+        named = [f"{given_images.name_image(given[n], n)}: {w}" for n, w in batch.faults.items()]
+        if named and broken == "error":
+            more = f" (and {len(named) - 1} more are broken)" if len(named) > 1 else ""
+            raise UserError(
+                f"{named[0]}{more}; embed_images(..., broken='nan') gives such images rows of NaN"
+            )
+        for text in named[: max(0, NAMED_FIRST - before)]:
+            logging.warning("%s; its row is NaN", text)
+
+    def _embed_or_take(
+        self, given: Any, embed: Any, is_one: Any = lambda _: False
+    ) -> tuple[Float[np.ndarray, "n d"], bool]:
+        """Embeds, unless embeddings are given; tells also whether there was one alone."""
+        if not _are_embeddings(given):
+            return embed(given), is_one(given)
+        rows = np.atleast_2d(np.asarray(given, np.float32))
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.maximum(length, 1e-12), np.ndim(given) == 1
+
+
+def load(
+    path: str | os.PathLike,
+    transform: str | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> LoadedModel:
+    """Loads any model: what a run has trained, or weights of other libraries.
+
+    Args:
+      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, a folder of
+        transformers, open_clip, timm or big_align, or a file of weights; see `interop.load`.
+      transform: image operations in place of the model's own, as an evaluator has them.
+      tokenizer: in place of the model's own, as `config.tokenizer` has it.
+      batch_size: the most rows of a batch, over all devices; None for 64 a device.
+      progress: whether work of more than a second shows a progress bar.
+
+    Returns:
+      The model. `embed_images`, `embed_texts`, `classify` and `rank` take files and texts;
+      `.model` and `.variables` are what flax needs.
+
+    Raises:
+      FileNotFoundError: there is nothing at the path.
+      MissingCheckpoint: the workdir has no complete checkpoint.
+      UserError: the path is none of these, or damaged; see `interop.load`.
+    """
+    settings = {"transform": transform, "tokenizer": tokenizer, "batch_size": batch_size}
+    with _without_notes():
+        return LoadedModel.of(workdir.load(path), progress=progress, **settings)
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """Keeps back what Orbax warns of its own defaults whenever it reads a checkpoint."""
+    logger, keep = logging.get_absl_logger(), lambda record: "orbax" not in record.pathname
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+    if not np.isfinite(rows).all():
+        raise UserError("an embedding is not finite; are the weights of the model damaged?")
+    return rows
+
+
+def _check_texts(texts: Any) -> list[str]:
+    texts = [texts] if isinstance(texts, str) else texts
+    if not hasattr(texts, "__iter__") or isinstance(texts, bytes):
+        raise UserError(f"texts is a {type(texts).__name__}; give a list of texts")
+    texts = list(texts)
+    if not texts:
+        raise UserError("texts is empty; give at least one text")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"text {number} is a {type(text).__name__}; it must be a text (str)")
+    return [str(text) for text in texts]
+
+
+def _read_names(names: Any) -> ClassList:
+    if isinstance(names, str):
+        return read_classes(names)
+    names = tuple(names) if hasattr(names, "__iter__") else ()
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise UserError("names must be a list of at least one class name, or the name of a list")
+    return ClassList.from_names(names)
+
+
+def _are_embeddings(given: Any) -> bool:
+    """Tells embeddings from images and texts: floats, in a row or in rows."""
+    array = isinstance(given, np.ndarray) or hasattr(given, "__array__") and hasattr(given, "dtype")
+    return array and np.asarray(given).dtype.kind == "f" and np.ndim(given) in (1, 2)
+
+
+def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:
+    order = np.argsort(-probability, kind="stable")
+    return [(names[n], float(probability[n])) for n in order]

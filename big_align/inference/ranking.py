@@ -1,0 +1,56 @@
+"""Which of many embeddings are nearest to others."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.errors import UserError
+
+
+class Ranking(NamedTuple):
+    """For each query the nearest candidates, the nearest first.
+
+    Attributes:
+      order: numbers of the candidates.
+      cosine: their cosines, in this order.
+    """
+
+    order: Int[np.ndarray, "q k"]
+    cosine: Float[np.ndarray, "q k"]
+
+
+def rank_by_cosine(
+    queries: Float[np.ndarray, "q d"], candidates: Float[np.ndarray, "n _"], k: int | None = None
+) -> Ranking:
+    """Ranks candidates by their cosines with each query.
+
+    Args:
+      queries: embeddings of unit length.
+      candidates: embeddings of unit length; rows of NaN come last.
+      k: how many to return for each query; None for all.
+
+    Raises:
+      UserError: `k` is below 1, or the embeddings are of two sizes.
+    """
+    if k is not None and k < 1:
+        raise UserError(f"k is {k}; it must be at least 1")
+    cosine = compute_cosines(queries, candidates)
+    order = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
+    return Ranking(order, np.take_along_axis(cosine, order, axis=1))
+
+
+def compute_cosines(
+    first: Float[np.ndarray, "q d"], second: Float[np.ndarray, "n _"]
+) -> Float[np.ndarray, "q n"]:
+    """Returns the cosine of each embedding of unit length with each of some others.
+
+    Raises:
+      UserError: the embeddings are of two sizes.
+    """
+    if first.shape[1] != second.shape[1]:
+        raise UserError(
+            f"embeddings of {first.shape[1]} and of {second.shape[1]} numbers cannot be compared; "
+            "both must come from one model"
+        )
+    return first @ second.T

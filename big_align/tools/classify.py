@@ -1,0 +1,71 @@
+"""Names what images show, by the texts of the classes that you name.
+
+    python -m big_align.tools.classify --model=workdirs/flickr8k --names="dog,cat" *.jpg
+    python -m big_align.tools.classify --model=clip-vit-base-patch32 --names=imagenet --top=3 *.jpg
+
+The model is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
+big_align, or a file of weights. A line is printed for each image: its path and the classes with
+their probabilities, the most probable first, parted by tabs. A broken image is named, and makes the
+exit status 1.
+"""
+
+import argparse
+import os
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.classify",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", required=True, help="a workdir, folder or file of weights")
+    parser.add_argument(
+        "--names", required=True,
+        help="names parted by commas, or a class list: one of the package, or a file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--template", action="append",
+        help="a text with {} for the name; may be given again (default: the class list's, or "
+        "'a photo of a {}.')",
+    )  # fmt: skip
+    parser.add_argument("--top", type=int, default=5, help="classes to print (%(default)s)")
+    parser.add_argument("--transform", help="image operations (default: the model's own)")
+    parser.add_argument("images", nargs="+", help="paths or URLs")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from big_align.errors import UserError
+
+    try:
+        return classify(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def classify(options: argparse.Namespace) -> int:
+    """Prints a line for each image; returns 1 where one is broken."""
+    import numpy as np
+
+    from big_align.errors import UserError
+    from big_align.inference.loaded_model import load
+
+    if options.top < 1:
+        raise UserError(f"--top is {options.top}; it must be at least 1")
+    names: list[str] | str = [name.strip() for name in options.names.split(",") if name.strip()]
+    if "," not in options.names:
+        names = options.names
+    model = load(options.model, transform=options.transform)
+    zimg = model.embed_images(options.images, broken="nan")
+    there = np.isfinite(zimg).all(axis=1)
+    found = model.classify(zimg[there], names, options.template) if there.any() else []
+    images = [path for path, real in zip(options.images, there, strict=True) if real]
+    for path, classes in zip(images, found, strict=True):
+        print(path, *(f"{name} {value:.3f}" for name, value in classes[: options.top]), sep="\t")
+    return 0 if there.all() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
