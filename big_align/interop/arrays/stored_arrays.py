@@ -27,11 +27,12 @@ DTYPES = {
 
 SAFETENSORS = "a safetensors file (.safetensors)"
 TORCH = "a zip archive, as torch.save writes it (.pt, .pth, .bin)"
-LEGACY = "a file that torch wrote before version 1.6"
+STREAM = "a file that torch wrote before version 1.6"
+TAR = "a tar archive, as torch wrote before version 0.2"
 
 SIGNATURES = (  # what a file begins with, and what it then is
     (b"PK\x03\x04", TORCH),
-    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", LEGACY),
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", STREAM),
     (b"\x80", "a pickle"),
     (b"version https://git-lfs", "a pointer of git-lfs (`git lfs pull` fetches the file itself)"),
     (b"<", "a web page (the download failed)"),
