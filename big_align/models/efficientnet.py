@@ -280,3 +280,23 @@ class EfficientNet(nn.Module):
                 )
         last = max(len(settings) - 1, 1)
         return [s | {"drop_path": self.drop_path * i / last} for i, s in enumerate(settings)]
+
+
+def find_variant(blocks: int, stem: int, last: int, lite: bool) -> str | None:
+    """Finds the variant that has some sizes.
+
+    Args:
+      blocks: number of blocks.
+      stem: channels of the first convolution.
+      last: channels of the last block's output.
+      lite: whether blocks lack squeeze and excite.
+
+    Returns:
+      Its name, or None if no variant has these sizes.
+    """
+    for variant in VARIANTS:
+        tower = EfficientNet(variant)
+        sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim, tower.is_lite
+        if sizes == (blocks, stem, last, lite):
+            return variant
+    return None

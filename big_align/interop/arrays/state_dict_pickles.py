@@ -29,6 +29,7 @@ STORAGES = {  # what a storage holds; an untyped one leaves it to its tensors
     "torch.storage.UntypedStorage": None,
 }
 
+
 class Storage(NamedTuple):
     """The elements of one or more tensors: where they lie in the file, from byte to byte."""
 

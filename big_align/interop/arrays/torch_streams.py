@@ -1,8 +1,8 @@
 """Files that torch wrote before version 1.6: pickles one after another, then the elements.
 
 The pickles are a magic number, the version of the format, the sizes of C's types, what was saved,
-and the keys of its storages. Then follow the storages in the order of these keys, each as the number
-of its elements (eight bytes) and the elements themselves.
+and the keys of its storages. Then follow the storages in the order of these keys, each as the
+number of its elements (eight bytes) and the elements themselves.
 """
 
 import io
@@ -53,7 +53,10 @@ def load_tree(file: BinaryFile) -> Any:
         StateDictUnpickler(stream, file, note, byte_order).load()
         places = _find_storages(file, stream, dtypes)
         stream.seek(start)
-        find = lambda key, dtype: places[key]
+
+        def find(key: str, dtype: np.dtype | None) -> tuple[int, int]:
+            return places[key]
+
         return StateDictUnpickler(stream, file, find, byte_order).load()
 
 
