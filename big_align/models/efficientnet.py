@@ -160,6 +160,8 @@ class EfficientNet(nn.Module):
         its classifier.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       group_size: examples that share batch-norm statistics; None for the global batch.
+      fixed_statistics: normalize by the running batch-norm statistics in training too, and leave
+        them as they are; for towers that start from weights.
       momentum: of the running batch-norm statistics.
       dtype: name of the type of the computation.
       remat: recompute each block in the backward pass instead of storing its activations.
@@ -174,6 +176,7 @@ class EfficientNet(nn.Module):
     dropout: float | None = 0.0
     drop_path: float = 0.2
     group_size: int | None = None
+    fixed_statistics: bool = False
     momentum: float = 0.99
     dtype: str = "float32"
     remat: bool = False
@@ -240,7 +243,12 @@ class EfficientNet(nn.Module):
           ValueError: the variant or the dtype is unknown, or the batch does not divide into groups.
         """
         activate = _activation(self.is_lite)
-        norm = functools.partial(layers.BatchNorm, self.momentum, group_size=self.group_size)
+        norm = functools.partial(
+            layers.BatchNorm,
+            self.momentum,
+            group_size=self.group_size,
+            fixed=self.fixed_statistics,
+        )
         stem = Convolution(
             self.stem_channels,
             3,
