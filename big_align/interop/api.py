@@ -9,6 +9,7 @@ from types import ModuleType
 from big_align.errors import UserError, WeightsMismatch
 from big_align.interop.arrays.weight_files import write_folder
 from big_align.interop.formats import (
+    efficientnet_pytorch_format,
     native_format,
     open_clip_format,
     timm_format,
@@ -23,6 +24,9 @@ FORMATS: dict[str, ModuleType] = {
     "timm": timm_format,
 }
 """Each has recognize(path), read(path) and write(pretrained)."""
+
+ONLY_READ = (efficientnet_pytorch_format,)
+"""These have no write."""
 
 
 @contextlib.contextmanager
@@ -51,8 +55,8 @@ def load(path: str | os.PathLike) -> Pretrained:
 
     Args:
       path: a folder of transformers, open_clip, timm or big_align, or a file of weights
-        (`.safetensors`, `.pt`, `.bin`, `.pth`) with timm's or open_clip's names. Pickled code is
-        never run.
+        (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip or
+        efficientnet_pytorch. Pickled code is never run.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -68,12 +72,13 @@ def load(path: str | os.PathLike) -> Pretrained:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     with explained(path):
-        for module in FORMATS.values():
+        for module in (*FORMATS.values(), *ONLY_READ):
             if module.recognize(path):
                 return module.read(path)
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
-        f"an open_clip_config.json, or a file of weights with timm's or open_clip's names"
+        f"an open_clip_config.json, or a file of weights with the names of timm, open_clip or "
+        f"efficientnet_pytorch"
     )
 
 

@@ -1,7 +1,12 @@
-"""EfficientNet B0 to B7 and L2 (Tan and Le, 2019; L2 from Xie et al., 2020), channels last."""
+"""EfficientNet B0 to B7, L2 and Lite 0 to 4, channels last.
+
+Tan and Le (2019); L2 is from Xie et al. (2020). Lite is the authors' version for small devices: no
+squeeze-excitation, ReLU6, and stem, head and the depth of the first and the last stage as at B0.
+"""
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -22,7 +27,18 @@ VARIANTS = {  # width, depth, dropout before the classifier
     "b6": (1.8, 2.6, 0.5),
     "b7": (2.0, 3.1, 0.5),
     "l2": (4.3, 5.3, 0.5),
+    "lite0": (1.0, 1.0, 0.2),
+    "lite1": (1.0, 1.1, 0.2),
+    "lite2": (1.1, 1.2, 0.3),
+    "lite3": (1.2, 1.4, 0.3),
+    "lite4": (1.4, 1.8, 0.3),
 }
+
+IMAGE_SIZES = {
+    **{"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600},
+    **{"l2": 800, "lite0": 224, "lite1": 240, "lite2": 260, "lite3": 280, "lite4": 300},
+}
+"""Pixels of an edge of the images that a variant was published for."""
 
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280
 
@@ -59,6 +75,7 @@ class InvertedBlock(nn.Module):
       stride: of the depthwise convolution.
       expansion: hidden width over input width; 1 leaves the expansion out.
       drop_path: stochastic depth's rate, where there is a residual connection.
+      lite: no squeeze and excite, and ReLU6 instead of swish.
       norm: makes a batch normalization of a given name.
       dtype: name of the type of the computation.
     """
@@ -68,16 +85,18 @@ class InvertedBlock(nn.Module):
     stride: int
     expansion: int
     drop_path: float
+    lite: bool
     norm: functools.partial
     dtype: str
 
     @nn.compact
     def __call__(self, x: Float[Array, "b h w c"], train: bool) -> Float[Array, "b h2 w2 c2"]:
         """Transforms activations; adds them to the input where their shapes are the same."""
+        activate = _activation(self.lite)
         inputs, width = x.shape[-1], x.shape[-1] * self.expansion
         if self.expansion != 1:
             x, residual = self._pointwise(width, "expand_conv")(x), x
-            x = nn.swish(self.norm(name="expand_norm")(x, train))
+            x = activate(self.norm(name="expand_norm")(x, train))
         else:
             residual = x
 
@@ -87,12 +106,13 @@ class InvertedBlock(nn.Module):
         kernel = self.param("depthwise_kernel", kernel_init, shape)
         convolve = functools.partial(depthwise_conv, stride=self.stride)
         x = layer_weights.apply_weight(convolve, x, kernel, axes, x.dtype)
-        x = nn.swish(self.norm(name="depthwise_norm")(x, train))
+        x = activate(self.norm(name="depthwise_norm")(x, train))
 
-        gate = x.mean((1, 2), keepdims=True)
-        squeezed = max(1, int(inputs * SQUEEZE_RATIO))
-        gate = nn.swish(self._pointwise(squeezed, "squeeze_conv", use_bias=True)(gate))
-        x *= nn.sigmoid(self._pointwise(width, "excite_conv", use_bias=True)(gate))
+        if not self.lite:
+            gate = x.mean((1, 2), keepdims=True)
+            squeezed = max(1, int(inputs * SQUEEZE_RATIO))
+            gate = nn.swish(self._pointwise(squeezed, "squeeze_conv", use_bias=True)(gate))
+            x *= nn.sigmoid(self._pointwise(width, "excite_conv", use_bias=True)(gate))
 
         x = self.norm(name="project_norm")(self._pointwise(self.channels, "project_conv")(x), train)
         if x.shape != residual.shape:
@@ -101,6 +121,10 @@ class InvertedBlock(nn.Module):
 
     def _pointwise(self, channels: int, name: str, use_bias: bool = False) -> layers.Dense:
         return _pointwise_conv(channels, name, self.dtype, use_bias)
+
+
+def _activation(lite: bool) -> Callable[[Array], Array]:
+    return nn.relu6 if lite else nn.swish
 
 
 def _pointwise_conv(channels: int, name: str, dtype: str, use_bias: bool = False) -> layers.Dense:
@@ -124,15 +148,20 @@ class EfficientNet(nn.Module):
     and parameter counts include the head convolution and its normalization: `head=True`.
 
     Args:
-      variant: "b0" to "b7" or "l2"; sets the width and depth coefficients.
+      variant: "b0" to "b7", "l2", or "lite0" to "lite4"; sets the width and depth coefficients.
       width: multiplies the channels, instead of the variant's coefficient.
       depth: multiplies the blocks of each stage, instead of the variant's coefficient.
+      lite: whether there is no squeeze-excitation, ReLU6 instead of swish, and the channels of stem
+        and head and the depth of the first and the last stage are those at width and depth 1;
+        instead of the variant's.
       stem_stride: of the first convolution; 1 suits small images.
       head: whether the 1x1 convolution to 1280 (at width 1) channels precedes the pooling.
       dropout: rate on the pooled features; None for the variant's published rate, which belongs to
         its classifier.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       group_size: examples that share batch-norm statistics; None for the global batch.
+      fixed_statistics: normalize by the running batch-norm statistics in training too, and leave
+        them as they are; for towers that start from weights.
       momentum: of the running batch-norm statistics.
       dtype: name of the type of the computation.
       remat: recompute each block in the backward pass instead of storing its activations.
@@ -141,11 +170,13 @@ class EfficientNet(nn.Module):
     variant: str = "b0"
     width: float | None = None
     depth: float | None = None
+    lite: bool | None = None
     stem_stride: int = 2
     head: bool = False
     dropout: float | None = 0.0
     drop_path: float = 0.2
     group_size: int | None = None
+    fixed_statistics: bool = False
     momentum: float = 0.99
     dtype: str = "float32"
     remat: bool = False
@@ -161,19 +192,39 @@ class EfficientNet(nn.Module):
         return width, depth, dropout
 
     @property
+    def is_lite(self) -> bool:
+        """Whether it is one of the Lite models: the variant's, unless given."""
+        return self.variant.startswith("lite") if self.lite is None else self.lite
+
+    @property
     def resolved(self) -> dict[str, Any]:
-        """The coefficients by the names of the arguments."""
-        return dict(zip(("width", "depth", "dropout"), self.coefficients, strict=True))
+        """The coefficients by the names of the arguments, and whether it is Lite."""
+        names = ("width", "depth", "dropout")
+        return dict(zip(names, self.coefficients, strict=True)) | {"lite": self.is_lite}
 
     @property
     def stage_depths(self) -> tuple[int, ...]:
         """Number of blocks of each stage."""
-        return tuple(math.ceil(repeats * self.coefficients[1]) for repeats, *_ in STAGES)
+        depth, ends = self.coefficients[1], (0, len(STAGES) - 1)
+        return tuple(
+            repeats if self.is_lite and stage in ends else math.ceil(repeats * depth)
+            for stage, (repeats, *_) in enumerate(STAGES)
+        )
+
+    @property
+    def stem_channels(self) -> int:
+        """Width of the first convolution."""
+        return self._scale_end(STEM_CHANNELS)
 
     @property
     def output_dim(self) -> int:
         """Width of the pooled features."""
-        return scale_channels(HEAD_CHANNELS if self.head else STAGES[-1][-1], self.coefficients[0])
+        if self.head:
+            return self._scale_end(HEAD_CHANNELS)
+        return scale_channels(STAGES[-1][-1], self.coefficients[0])
+
+    def _scale_end(self, channels: int) -> int:
+        return channels if self.is_lite else scale_channels(channels, self.coefficients[0])
 
     @nn.compact
     def __call__(
@@ -191,10 +242,15 @@ class EfficientNet(nn.Module):
         Raises:
           ValueError: the variant or the dtype is unknown, or the batch does not divide into groups.
         """
-        width, _, dropout = self.coefficients
-        norm = functools.partial(layers.BatchNorm, self.momentum, group_size=self.group_size)
+        activate = _activation(self.is_lite)
+        norm = functools.partial(
+            layers.BatchNorm,
+            self.momentum,
+            group_size=self.group_size,
+            fixed=self.fixed_statistics,
+        )
         stem = Convolution(
-            scale_channels(STEM_CHANNELS, width),
+            self.stem_channels,
             3,
             self.stem_stride,
             _conv_init,
@@ -202,7 +258,7 @@ class EfficientNet(nn.Module):
             same_padding=True,
             name="stem_conv",
         )
-        x = nn.swish(norm(name="stem_norm")(stem(image), train))
+        x = activate(norm(name="stem_norm")(stem(image), train))
 
         block_class = remat_block(InvertedBlock, train=2) if self.remat else InvertedBlock
         for i, settings in enumerate(self._block_settings()):
@@ -210,9 +266,9 @@ class EfficientNet(nn.Module):
             x = block(x, train)
         if self.head:
             x = _pointwise_conv(self.output_dim, "head_conv", self.dtype)(x)
-            x = nn.swish(norm(name="head_norm")(x, train))
+            x = activate(norm(name="head_norm")(x, train))
 
-        pooled = nn.Dropout(dropout, deterministic=not train)(x.mean((1, 2)))
+        pooled = nn.Dropout(self.coefficients[2], deterministic=not train)(x.mean((1, 2)))
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])
 
     def _block_settings(self) -> list[dict]:
@@ -227,7 +283,28 @@ class EfficientNet(nn.Module):
                         "kernel": kernel,
                         "stride": stride if i == 0 else 1,
                         "expansion": expansion,
+                        "lite": self.is_lite,
                     }
                 )
         last = max(len(settings) - 1, 1)
         return [s | {"drop_path": self.drop_path * i / last} for i, s in enumerate(settings)]
+
+
+def find_variant(blocks: int, stem: int, last: int, lite: bool) -> str | None:
+    """Finds the variant that has some sizes.
+
+    Args:
+      blocks: number of blocks.
+      stem: channels of the first convolution.
+      last: channels of the last block's output.
+      lite: whether blocks lack squeeze and excite.
+
+    Returns:
+      Its name, or None if no variant has these sizes.
+    """
+    for variant in VARIANTS:
+        tower = EfficientNet(variant)
+        sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim, tower.is_lite
+        if sizes == (blocks, stem, last, lite):
+            return variant
+    return None

@@ -76,6 +76,8 @@ class ResNet(nn.Module):
       dropout: rate on the pooled features.
       drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
       group_size: examples that share batch-norm statistics; None for the global batch.
+      fixed_statistics: normalize by the running batch-norm statistics in training too, and leave
+        them as they are; for towers that start from weights.
       momentum: of the running batch-norm statistics.
       epsilon: added to batch-norm variances.
       dtype: name of the type of the computation.
@@ -90,6 +92,7 @@ class ResNet(nn.Module):
     dropout: float = 0.0
     drop_path: float = 0.0
     group_size: int | None = None
+    fixed_statistics: bool = False
     momentum: float = 0.9
     epsilon: float = 1e-5
     dtype: str = "float32"
@@ -129,7 +132,7 @@ class ResNet(nn.Module):
           ValueError: variant, stem or dtype is unknown, or the batch does not divide into groups.
         """
         norm: Callable = functools.partial(
-            layers.BatchNorm, self.momentum, self.epsilon, self.group_size
+            layers.BatchNorm, self.momentum, self.epsilon, self.group_size, self.fixed_statistics
         )
         kernel, stride = layers.choose("stem", self.stem, STEMS)
         stem_width = self.stem_width or self.width

@@ -198,6 +198,7 @@ def _check_objective(
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error
+    jax.eval_shape(build.build_optimizer(config)[0].init, params)  # its paths must lead somewhere
     rows = build.build_row_optimizer(config)
     jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
     loose = set(objective.frozen) - set(config["optimizer"].get("frozen") or ())

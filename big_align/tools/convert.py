@@ -5,10 +5,10 @@
         --output=clip-image-tower
 
 The input is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
-big_align, or a file of weights (.safetensors, .pt, .pth, .bin) with timm's or open_clip's names;
-what it is follows from the files, and pickled code is never run. The output is a folder that does
-not exist yet, with the weights, their config, and the tokenizer and the settings of image
-processing where they are known. If anything does not fit, nothing is written.
+big_align, or a file of weights (.safetensors, .pt, .pth, .bin) with the names of timm, open_clip or
+efficientnet_pytorch; what it is follows from the files, and pickled code is never run. The output
+is a folder that does not exist yet, with the weights, their config, and the tokenizer and the
+settings of image processing where they are known. If anything does not fit, nothing is written.
 """
 
 import argparse

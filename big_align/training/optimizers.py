@@ -6,6 +6,7 @@ of the whole parameter however it is sharded. State is float32, and nothing reli
 promotion of types.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax.typing import ArrayLike
 from big_align.errors import UserError
 from big_align.nodes import Given
 from big_align.row_tables import RowOptimizer
+from big_align.training.layer_rates import UNIFORM, LayerRates, scale_by_rates
 from big_align.types import Params
 
 DECAYS = ("linear", "cosine", "step", "constant")
@@ -156,6 +158,7 @@ def make_optimizer(
     clip_norm: float | None = None,
     exclude: tuple[str, ...] | None = EXCLUDE,
     frozen: tuple[str, ...] = (),
+    layers: LayerRates = UNIFORM,
 ) -> optax.GradientTransformation:
     """Makes the chain that turns gradients into updates.
 
@@ -175,10 +178,12 @@ def make_optimizer(
       exclude: names as in `decay_mask`.
       frozen: paths, such as "model/image", whose parameters stay as they are, without decay or
         moments, and count in no norm of `clip_norm`.
+      layers: how the learning rate differs from parameter to parameter. A config has its fields
+        (`rates`, `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
 
     Raises:
       ValueError: if `name` is unknown or a value is impossible; when the optimizer meets the
-        parameters, if there are none at a path of `frozen`.
+        parameters, if there are none at a path.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
@@ -204,7 +209,8 @@ def make_optimizer(
     if name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), mask))
     chain = optax.chain(clip, *parts, optax.scale_by_learning_rate(learning_rate))
-    return _freeze(chain, frozen) if frozen else chain
+    chain = _freeze(chain, frozen) if frozen else chain
+    return chain if layers.uniform else optax.chain(chain, scale_by_rates(layers))
 
 
 def make_row_optimizer(name: str, **settings: Any) -> RowOptimizer:
@@ -212,10 +218,12 @@ def make_row_optimizer(name: str, **settings: Any) -> RowOptimizer:
 
     Args:
       name: as there.
-      **settings: as there. Those about all parameters together (`clip_norm`, `exclude`, `frozen`)
-        do not concern rows, which all decay.
+      **settings: as there, the fields of `layers` among them. Those about all parameters together
+        (`clip_norm`, `exclude`) or about paths do not concern rows, which all decay.
     """
-    own = {k: v for k, v in settings.items() if k not in ("clip_norm", "exclude", "frozen")}
+    paths = (field.name for field in dataclasses.fields(LayerRates))
+    left_out = {"clip_norm", "exclude", "frozen", *paths}
+    own = {k: v for k, v in settings.items() if k not in left_out}
     return RowOptimizer(make_optimizer(1.0, name, **own, exclude=None), name)
 
 

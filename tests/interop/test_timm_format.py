@@ -48,6 +48,7 @@ TINY = {  # a node and the size of its images
         32,
     ),
     "efficientnet": ({"name": "efficientnet", "variant": "b0", "head": True}, 64),
+    "efficientnet lite": ({"name": "efficientnet", "variant": "lite2", "head": True}, 75),
 }
 
 
@@ -98,7 +99,7 @@ def test_published_shapes_tell_the_model(reference_dir, name):
     told = timm_format.TimmConfig("", {}, None)
     family = timm_format._find_family(shapes, told, "a file")
     node, size = family.read(shapes, told)
-    assert size == 224
+    assert size == (800 if name == LARGEST else 224)
     node = {"name": family.tower} | node
     if node["name"] == "vit":  # its variant holds the patch
         assert node["variant"].split("/")[1] == PUBLISHED[name]["variant"].split("/")[1]
@@ -151,7 +152,7 @@ def test_a_classifier_and_counters_are_kept(tmp_path):
     assert_same_files(tmp_path / "out", tmp_path / "twice")
 
 
-@pytest.mark.parametrize("name", [name for name in TINY if name != "efficientnet"])
+@pytest.mark.parametrize("name", [name for name in TINY if "efficientnet" not in name])
 def test_a_bare_state_dict_tells_the_model(tmp_path, name):
     """All but what shapes cannot tell: heads are 64 wide then, and the activation is GELU."""
     node, size = TINY[name]
@@ -244,6 +245,7 @@ def test_arrays_that_do_not_belong_are_listed(tmp_path):
         ("swin", {"window": 8}, "needs images of 64 or more"),
         ("efficientnet", {"head": False}, "needs head=True"),
         ("efficientnet", {"depth": 0.5}, "no EfficientNet of width=1.0 and depth=0.5"),
+        ("efficientnet lite", {"depth": 0.5}, "no EfficientNet-Lite of width=1.1 and depth=0.5"),
     ],
 )
 def test_a_model_that_timm_does_not_have_writes_nothing(tmp_path, name, values, message):

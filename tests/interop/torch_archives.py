@@ -37,11 +37,12 @@ class Call(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A storage of the archive."""
+    """A storage of the file; `view` says of which part of another it is, as old files do."""
 
     kind: str
     key: str
     count: int
+    view: tuple = ()
 
 
 ORDERED = Named("collections", "OrderedDict")
@@ -70,9 +71,9 @@ def encode(tree: Any) -> bytes:
         case Call(function, arguments, attributes):
             made = encode(function) + encode(arguments) + b"R"
             return made if attributes is None else made + encode(attributes) + b"b"
-        case Stored(kind, key, count):
+        case Stored(kind, key, count, view):
             named = Named(*("torch." + kind).rsplit(".", 1))
-            return encode(("storage", named, key, "cpu", count)) + b"Q"
+            return encode(("storage", named, key, "cpu", count, *view)) + b"Q"
         case tuple():
             return b"(" + b"".join(map(encode, tree)) + b"t"
         case dict():
@@ -99,3 +100,21 @@ def write_archive(
         archive.writestr("weights/byteorder", byte_order)
         for key, array in storages.items():
             archive.writestr(f"weights/data/{key}", array.tobytes())
+
+
+def write_stream(
+    path: Any,
+    tree: Any,
+    storages: Mapping[str, np.ndarray],
+    byte_order: str = "little",
+    version: int = 1001,
+) -> None:
+    """Writes a file as torch did before version 1.6; the arguments are those of `write_archive`."""
+    magic = 0x1950A86A20F9469CFC6C
+    system = {"protocol_version": version, "little_endian": byte_order == "little"}
+    program = tree if isinstance(tree, bytes) else b"\x80\x02" + encode(tree) + b"."
+    pickles = [pickle.dumps(x, protocol=2) for x in (magic, version, system)]
+    with open(path, "wb") as file:
+        file.write(b"".join([*pickles, program, pickle.dumps(list(storages), protocol=2)]))
+        for array in storages.values():
+            file.write(array.size.to_bytes(8, "little") + array.tobytes())

@@ -1,6 +1,7 @@
 """EfficientNet against published sizes and golden numbers."""
 
 import collections
+import functools
 import json
 
 import flax.linen as nn
@@ -8,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
 from big_align.interop.tables.efficientnet import EFFICIENTNET
 from big_align.models import efficientnet
 from big_align.models.efficientnet import EfficientNet
+from big_align.models.parts import layers
 
 IMAGE = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
 
@@ -27,8 +30,18 @@ def count_shapes(shapes):
     return collections.Counter(tuple(sorted(n for n in shape if n > 1)) for shape in shapes)
 
 
+WITH_CLASSIFIER = {  # parameters of the published Lite models, with 1000 classes
+    "lite0": 4_652_008,
+    "lite1": 5_416_680,
+    "lite2": 6_092_072,
+    "lite3": 8_197_096,
+    "lite4": 13_006_568,
+}
+LARGE = [variant for variant in efficientnet.VARIANTS if variant not in WITH_CLASSIFIER]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", efficientnet.VARIANTS)
+@pytest.mark.parametrize("variant", LARGE)
 def test_parameters_are_the_published_ones(variant, reference_dir):
     published = json.loads((reference_dir / "timm_shapes.json").read_text())
     published = published[f"tf_efficientnet_{variant}"]
@@ -39,6 +52,15 @@ def test_parameters_are_the_published_ones(variant, reference_dir):
     expected = [s for name, s in published["state"].items() if not name.endswith(counters)]
     ours = [x.shape for x in jax.tree.leaves(variables)]
     assert count_shapes(ours) == count_shapes(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", WITH_CLASSIFIER)
+def test_parameters_of_lite_are_the_published_ones(variant):
+    model = EfficientNet(variant, head=True)
+    params = jax.tree.leaves(make_shapes(model)["params"])
+    classifier = (model.output_dim + 1) * 1000
+    assert sum(x.size for x in params) + classifier == WITH_CLASSIFIER[variant]
 
 
 @pytest.mark.slow
@@ -79,6 +101,53 @@ def test_large_kernels_carry_logical_axes():
     assert boxed["stem_conv"]["kernel"].names == (None, None, "channels_in", "channels_out")
     assert block["expand_conv"]["kernel"].names == ("channels_in", "channels_out")
     assert block["depthwise_kernel"].names == (None, None, None, "channels_out")
+
+
+@pytest.mark.parametrize(("stride", "expansion"), [(1, 6), (2, 6), (1, 1)])
+def test_a_block_of_lite_is_its_convolutions_cut_off_at_0_and_6(stride, expansion):
+    """At an odd edge, where the padding of a stride of 2 is the same on both sides."""
+    image = jax.random.normal(jax.random.key(0), (2, 7, 7, 4))
+    norm = functools.partial(layers.BatchNorm, 0.99, group_size=None)
+    sizes = {"channels": 4, "kernel": 3, "stride": stride, "expansion": expansion}
+    block = efficientnet.InvertedBlock(
+        **sizes, drop_path=0.0, lite=True, norm=norm, dtype="float32"
+    )
+    variables = draw_variables(block, image, False)
+    params, statistics = variables["params"], variables["batch_stats"]
+    assert not {"squeeze_conv", "excite_conv"} & params.keys()
+
+    def normalize(x, name):
+        own, seen = params[name], statistics[name]
+        return (x - seen["mean"]) / np.sqrt(seen["var"] + 1e-3) * own["scale"] + own["bias"]
+
+    x = np.asarray(image)
+    if expansion > 1:
+        x = np.clip(normalize(x @ params["expand_conv"]["kernel"], "expand_norm"), 0, 6)
+    kernel = np.asarray(params["depthwise_kernel"])[:, :, 0]
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    places = [(i, j) for i in range(3) for j in range(3)]
+    windows = [padded[:, i : i + 7, j : j + 7] * kernel[i, j] for i, j in places]
+    x = sum(windows)[:, ::stride, ::stride]
+    x = np.clip(normalize(x, "depthwise_norm"), 0, 6)
+    x = normalize(x @ params["project_conv"]["kernel"], "project_norm")
+    expected = x + image if stride == 1 else x
+    np.testing.assert_allclose(block.apply(variables, image, False), expected, atol=1e-5)
+
+
+def test_lite_is_set_apart_from_its_sizes():
+    """A variant of the same sizes made Lite by hand is the Lite one."""
+    by_hand, lite = EfficientNet("b3", lite=True), EfficientNet("lite3")
+    assert by_hand.resolved == lite.resolved
+    assert make_shapes(by_hand) == make_shapes(lite)
+    assert EfficientNet("lite3", lite=False).stage_depths == EfficientNet("b3").stage_depths
+
+
+@pytest.mark.parametrize("variant", efficientnet.VARIANTS)
+def test_sizes_tell_variants_apart(variant):
+    tower = EfficientNet(variant)
+    sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim, tower.is_lite
+    assert efficientnet.find_variant(*sizes) == variant
+    assert efficientnet.find_variant(sizes[0], 33, *sizes[2:]) is None
 
 
 def test_unknown_variant_is_an_error():

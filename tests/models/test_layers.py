@@ -73,6 +73,27 @@ def test_hand_computed_statistics():
     np.testing.assert_allclose(new["batch_stats"]["var"], 0.5 * 1 + 0.5 * (1 + 25) / 2)
 
 
+def test_fixed_statistics_are_those_of_evaluation_and_stay():
+    """In training too, with gradients for scale and bias as of any affine map."""
+    x = make_activations()
+    variables = layers.BatchNorm().init(jax.random.key(0), x, True)
+    wide = x.shape[-1]
+    variables["batch_stats"] = {"mean": jnp.full(wide, 0.3), "var": jnp.full(wide, 4.0)}
+    norm = layers.BatchNorm(fixed=True)
+    y, new = norm.apply(variables, x, True, mutable=["batch_stats"])
+    np.testing.assert_array_equal(y, layers.BatchNorm().apply(variables, x, False))
+    for name, value in new["batch_stats"].items():
+        np.testing.assert_array_equal(value, variables["batch_stats"][name])
+
+    def total(params):
+        return norm.apply(variables | {"params": params}, x, True).sum()
+
+    gradient = jax.grad(total)(variables["params"])
+    axes = tuple(range(x.ndim - 1))
+    np.testing.assert_allclose(gradient["bias"], x[..., 0].size, rtol=1e-6)
+    np.testing.assert_allclose(gradient["scale"], ((x - 0.3) / np.sqrt(4.001)).sum(axes), rtol=1e-3)
+
+
 def test_each_group_is_as_if_alone():
     x = make_activations()
     together, _, _ = normalize(x, 4)

@@ -16,6 +16,9 @@ SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2}
 WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
 IMAGE_TOWERS = {
     "efficientnet": EfficientNet(width=0.5, stem_stride=1, drop_path=0.5, dropout=0.1),
+    "efficientnet lite": EfficientNet(
+        "lite0", width=0.5, stem_stride=1, drop_path=0.5, dropout=0.1, fixed_statistics=True
+    ),
     "vit": ViT("ti/4", **SMALL, drop_path=0.5, dropout=0.1),
     "mlcd": ViT("ti/4", **SMALL, positions="rotary", input_norm=True, dropout=0.1),
 }

@@ -2,16 +2,18 @@
 
 import pathlib
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.tags.tag_list import TagList, weigh
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, UserError
 from big_align.evaluators import tag_truth
 from big_align.runs import build, check, dataset
 from big_align.runs.command_line import load_config
+from big_align.training.layer_rates import LayerRates
 from big_align.training.state import describe_state
 
 FILES = sorted(
@@ -136,9 +138,38 @@ def test_builds_under_eval_shape(name):
     assert float(schedule(config.total_steps)) <= float(config.schedule.learning_rate)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_image_towers_take_rates_by_layer_whatever_the_objective(name):
+    config = make_shallow(load_config(f"configs/{name}.py"))
+    config.optimizer.rates, config.optimizer.layer_decay = ("model/text=0.5",), ("model/image=0.9",)
+    config.optimizer.unfreeze_layers = ("model/image=10",)
+    check.check_config(config)
+    objective = build.build_objective(
+        config, build.build_mesh(config), check.BlankTokenizer(config.tokenizer)
+    )
+    optimizer, _ = build.build_optimizer(config)
+    batch = build.example_batch(config, check.BlankTokenizer(config.tokenizer))
+    params = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))[0]
+    jax.eval_shape(optimizer.init, params)
+
+    rates = LayerRates(config.optimizer.rates, config.optimizer.layer_decay)
+    factors = rates.factors(params)
+    image = factors["model"].pop("image")
+    blocks = [set(jax.tree.leaves(image[key])) for key in sorted(image) if "block_" in key]
+    assert all(len(each) == 1 for each in blocks)
+    values = [each.pop() for each in blocks]
+    np.testing.assert_allclose(values, 0.9 ** np.arange(len(values), 0, -1))
+    assert min(jax.tree.leaves(image)) <= min(values)
+    text = jax.tree.leaves(factors["model"].pop("text", {}))
+    assert set(text) <= {0.5} and set(jax.tree.leaves(factors)) <= {1.0}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"optimizer": {"name": "lamb", "rates": ("model=x",)}}, "config.optimizer: rates has 'mo"),
+        ({"optimizer": {"name": "lamb", "unfreeze": ("a=1",)}}, "unfreeze has 'a=1': no parameter"),
         ({"batch_size": 12}, "config.batch_size = 12 is not a multiple of 8 devices; 8 and 16 are"),
         ({"total_steps": 0}, "config.total_steps = 0 must be at least 1"),
         ({"average_decay": 1.5}, "config.average_decay = 1.5 is not in"),
@@ -151,7 +182,7 @@ def test_builds_under_eval_shape(name):
 )
 def test_an_impossible_value_is_named(change, message):
     config = load_config("configs/quickstart.py").to_dict()
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UserError, match=message):
         check.check_config(config | change)
 
 

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from big_align import sharding
+from big_align.objectives.align import Align
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import TrainState, describe_state
 from big_align.training.step import (
@@ -90,6 +91,26 @@ def test_microbatches_with_aligned_groups_change_nothing(devices):
     np.testing.assert_allclose(parts, whole, rtol=1e-5)
     close(state_parts.params, state_whole.params, 2e-4)
     close(state_parts.model_state, state_whole.model_state)
+
+
+@pytest.mark.slow
+def test_fixed_statistics_stay_and_make_rows_independent():
+    """Without groups that align, micro-batches change nothing either."""
+    batch, found = tiny.make_batch(16), []
+    for microbatches in (1, 4):
+        mesh = tiny.make_mesh(2)
+        model = tiny.make_model()
+        objective = Align(model.clone(image=model.image.clone(fixed_statistics=True)), mesh)
+        params, model_state = _unboxed(objective, tiny.make_batch(1))
+        placed = sharding.place_batch(batch, mesh)
+        arguments = (objective, params, model_state, placed, jax.random.key(0), mesh)
+        if microbatches == 1:
+            found.append(jax.jit(lambda a=arguments: full_gradients(*a))())
+        else:
+            found.append(jax.jit(lambda a=arguments: accumulated_gradients(*a, 4))())
+        jax.tree.map(np.testing.assert_array_equal, found[-1][1], model_state)
+    close(found[1][0], found[0][0], 2e-4)
+    np.testing.assert_allclose(found[1][2], found[0][2], rtol=1e-5)
 
 
 def test_accumulated_gradients_keep_every_negative():

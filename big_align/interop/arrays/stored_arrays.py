@@ -27,11 +27,12 @@ DTYPES = {
 
 SAFETENSORS = "a safetensors file (.safetensors)"
 TORCH = "a zip archive, as torch.save writes it (.pt, .pth, .bin)"
-LEGACY = "a file that torch wrote before version 1.6"
+STREAM = "a file that torch wrote before version 1.6"
+TAR = "a tar archive, as torch wrote before version 0.2"
 
 SIGNATURES = (  # what a file begins with, and what it then is
     (b"PK\x03\x04", TORCH),
-    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", LEGACY),
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", STREAM),
     (b"\x80", "a pickle"),
     (b"version https://git-lfs", "a pointer of git-lfs (`git lfs pull` fetches the file itself)"),
     (b"<", "a web page (the download failed)"),
@@ -155,7 +156,21 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
     Raises:
       WeightFileError: it is no JSON object, or names something twice.
     """
+    parsed = _parse(text, where)
+    if not isinstance(parsed, dict):
+        raise WeightFileError(f"{where} is not a JSON object")
+    return parsed
 
+
+def parse_json_list(text: bytes, where: str) -> list[Any]:
+    """Parses a JSON list; arguments and errors are those of `parse_json`."""
+    parsed = _parse(text, where)
+    if not isinstance(parsed, list):
+        raise WeightFileError(f"{where} is not a JSON list")
+    return parsed
+
+
+def _parse(text: bytes, where: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = collections.Counter(name for name, _ in pairs)
         if len(counts) < len(pairs):
@@ -163,11 +178,8 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
         return dict(pairs)
 
     try:
-        parsed = json.loads(text.decode(), object_pairs_hook=once)
+        return json.loads(text.decode(), object_pairs_hook=once)
     except WeightFileError:
         raise
     except (ValueError, RecursionError) as error:
         raise WeightFileError(f"{where} is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise WeightFileError(f"{where} is not a JSON object")
-    return parsed

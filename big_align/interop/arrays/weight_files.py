@@ -154,8 +154,8 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
 
     Args:
       path: the folder; it must be empty or not exist.
-      files: by name, text, bytes or a dictionary for JSON; for .safetensors the arrays, as
-        `write_safetensors` takes them.
+      files: by name ("a" or "folder/a"), text, bytes or what JSON holds; for
+        .safetensors the arrays, as `write_safetensors` takes them.
 
     Raises:
       WeightFileError: something is there already, or an array cannot be written.
@@ -168,6 +168,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
     try:
         partial.mkdir()
         for name, content in files.items():
+            (partial / name).parent.mkdir(exist_ok=True)
             if name.endswith(".safetensors"):
                 write_safetensors(partial / name, content)
             elif isinstance(content, bytes):

@@ -214,23 +214,26 @@ def _write_vit(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
 def _read_efficientnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     stem = shapes["conv_stem.weight"][0]
     depths = _count_stages(shapes, r"blocks\.(\d+)\.", r"blocks\.{}\.(\d+)\.")
-    for variant, (width, *_) in efficientnet_tower.VARIANTS.items():
-        tower = efficientnet_tower.EfficientNet(variant)
-        channels = efficientnet_tower.scale_channels(efficientnet_tower.STEM_CHANNELS, width)
-        if (channels, tower.stage_depths) == (stem, depths):
-            return {"variant": variant, "head": True}, config.size or SIZE
-    raise WeightsMismatch(
-        f"no EfficientNet has {stem} channels in its first convolution and {depths} blocks; known "
-        f"are {', '.join(efficientnet_tower.VARIANTS)}"
-    )
+    last = shapes[f"blocks.{len(depths) - 1}.{depths[-1] - 1}.conv_pwl.weight"][0]
+    lite = "blocks.0.0.se.conv_reduce.weight" not in shapes
+    variant = efficientnet_tower.find_variant(sum(depths), stem, last, lite)
+    if variant is None:
+        raise WeightsMismatch(
+            f"no EfficientNet has {stem} channels in its first convolution, {depths} blocks and "
+            f"{last} channels behind them; known are {', '.join(efficientnet_tower.VARIANTS)}"
+        )
+    usual = efficientnet_tower.IMAGE_SIZES[variant]
+    return {"variant": variant, "head": True}, config.size or usual
 
 
 def _write_efficientnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
-    for variant, (width, depth, _) in efficientnet_tower.VARIANTS.items():
-        if (ours["width"], ours["depth"]) == (width, depth):
+    for variant in efficientnet_tower.VARIANTS:
+        published = efficientnet_tower.EfficientNet(variant).resolved
+        if all(ours[name] == published[name] for name in ("width", "depth", "lite")):
             return f"tf_efficientnet_{variant}", {}
     raise WeightsMismatch(
-        f"timm has no EfficientNet of width={ours['width']} and depth={ours['depth']}"
+        f"timm has no EfficientNet{'-Lite' if ours['lite'] else ''} of width={ours['width']} and "
+        f"depth={ours['depth']}"
     )
 
 
@@ -284,7 +287,7 @@ FAMILIES = (
         tower="efficientnet",
         table=efficientnet.TIMM_EFFICIENTNET,
         mark="blocks.0.0.conv_dw.weight",
-        names=r"tf_efficientnet_(b[0-7]|l2)(_\w+)?",
+        names=r"tf_efficientnet_(b[0-7]|l2|lite[0-4])(_\w+)?",
         fixed_size=False,
         first="conv_stem",
         classifier="classifier",

@@ -298,7 +298,7 @@ EFFICIENTNET = TransformersFamily(
         Field("depth_coefficient", "depth", 3.1),
         Field("drop_connect_rate", "drop_path", 0.2),
     ),
-    always={"variant": "b0", "head": True, "stem_stride": 2},
+    always={"variant": "b0", "lite": False, "head": True, "stem_stride": 2},
     constants={
         "model_type": "efficientnet",
         "hidden_act": "swish",
@@ -320,7 +320,7 @@ EFFICIENTNET = TransformersFamily(
 )
 
 ALIGN_VISION = EFFICIENTNET._replace(
-    always={"variant": "b0", "head": False, "stem_stride": 2},
+    always={"variant": "b0", "lite": False, "head": False, "stem_stride": 2},
     constants=EFFICIENTNET.constants | {"model_type": "align_vision_model"},
     architecture="AlignVisionModel",
     bases=("vision_model.",),

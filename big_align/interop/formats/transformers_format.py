@@ -12,7 +12,12 @@ from absl import logging
 from big_align.components import tables
 from big_align.errors import WeightsMismatch
 from big_align.interop.arrays.weight_files import Prefixed, WeightFile, open_weights
-from big_align.interop.formats import architecture, preprocessing, text_files
+from big_align.interop.formats import (
+    architecture,
+    preprocessing,
+    sentence_transformers,
+    text_files,
+)
 from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
 from big_align.interop.formats.pretrained import Pretrained, assemble
 from big_align.interop.formats.transformers_configs import (
@@ -115,7 +120,10 @@ def read(path: pathlib.Path) -> Pretrained:
         more["image_size"] = _read_size(config, family, seen, where)
         _check_padding(node, config, more["image_size"])
     else:
-        more["tokenizer"] = text_files.read(path, node["max_length"])
+        pool = sentence_transformers.read_pool(path) if "pool" in node else None
+        node |= {"pool": pool} if pool else {}
+        length = sentence_transformers.read_length(path) or node["max_length"]
+        more["tokenizer"] = text_files.read(path, min(length, node["max_length"]))
     with open_weights(path) as weights:
         _rename_old_norms(weights)
         return assemble(node, family.table, _strip(weights, family), **more)
@@ -211,12 +219,22 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         files["preprocessor_config.json"] = processor
     if pretrained.tokenizer:
         files |= text_files.write(pretrained.tokenizer, model_type)
+    if _pools_mean(pretrained):
+        length = (pretrained.tokenizer or {}).get("length")
+        files |= sentence_transformers.write("mean", pretrained.model.output_dim, length)
     return files
+
+
+def _pools_mean(pretrained: Pretrained) -> bool:
+    """Tells whether it is a text tower of which sentence-transformers takes the mean."""
+    return pretrained.kind == "text" and getattr(pretrained.model, "pool", None) == "mean"
 
 
 def _write_tower(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dict]:
     names = [name for name in FAMILIES if not name.startswith("align")]
-    name, config = _describe(pretrained.model, names, pretrained.image_size)
+    # BertModel returns all tokens; how they are pooled stands in files of their own.
+    model = pretrained.model.clone(pool="cls") if _pools_mean(pretrained) else pretrained.model
+    name, config = _describe(model, names, pretrained.image_size)
     _tell_end(config, pretrained.tokenizer)
     return config, FAMILIES[name].table, _fillers(FAMILIES[name], config, ""), {}
 

@@ -1,4 +1,4 @@
-"""EfficientNet: names in transformers' `EfficientNetModel` and in timm's `tf_efficientnet_*`."""
+"""EfficientNet: names in transformers, timm (`tf_efficientnet_*`) and efficientnet_pytorch."""
 
 from big_align.interop.tables.mapping import Rule
 
@@ -42,4 +42,20 @@ TIMM_EFFICIENTNET = [
     Rule("block_{n}/project_norm", "blocks.{s}.{i}.bn3", "batch norm"),
     Rule("head_conv", "conv_head", "pointwise"),
     Rule("head_norm", "bn2", "batch norm"),
+]
+
+# Also of efficientnet_lite_pytorch, which has the Lite models of the same names.
+EFFICIENTNET_PYTORCH = [
+    Rule("stem_conv", "_conv_stem", "conv"),
+    Rule("stem_norm", "_bn0", "batch norm"),
+    Rule("block_{n}/expand_conv", "_blocks.{n}._expand_conv", "pointwise"),
+    Rule("block_{n}/expand_norm", "_blocks.{n}._bn0", "batch norm"),
+    Rule("block_{n}/depthwise_kernel", "_blocks.{n}._depthwise_conv", "depthwise"),
+    Rule("block_{n}/depthwise_norm", "_blocks.{n}._bn1", "batch norm"),
+    Rule("block_{n}/squeeze_conv", "_blocks.{n}._se_reduce", "biased pointwise"),
+    Rule("block_{n}/excite_conv", "_blocks.{n}._se_expand", "biased pointwise"),
+    Rule("block_{n}/project_conv", "_blocks.{n}._project_conv", "pointwise"),
+    Rule("block_{n}/project_norm", "_blocks.{n}._bn2", "batch norm"),
+    Rule("head_conv", "_conv_head", "pointwise"),
+    Rule("head_norm", "_bn1", "batch norm"),
 ]

@@ -147,11 +147,13 @@ class BatchNorm(nn.Module):
       momentum: what the running averages keep at each update.
       epsilon: added to the variance.
       group_size: examples that share their statistics, contiguous in the batch; None for all.
+      fixed: normalize by the running statistics in training too, and leave them as they are.
     """
 
     momentum: float = 0.99
     epsilon: float = 1e-3
     group_size: int | None = None
+    fixed: bool = False
 
     @nn.compact
     def __call__(
@@ -174,7 +176,7 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, channels)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
         running_var = self.variable("batch_stats", "var", jnp.ones, channels)
-        if not train:
+        if not train or self.fixed:
             mean, var = running_mean.value, running_var.value
             return _standardize(x, mean, var, scale, bias, self.epsilon)
 

@@ -1,0 +1,92 @@
+"""What folders of sentence-transformers say beside the model: how texts are pooled and cut off."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from big_align.errors import WeightFileError, WeightsMismatch
+from big_align.interop.arrays.stored_arrays import parse_json_list
+from big_align.interop.formats.text_files import read_json
+
+MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
+POOLING = "1_Pooling"
+"""The folder of the pooling's config, as sentence-transformers names it."""
+
+POOLS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+"""Our pooled outputs, and what turns them on."""
+
+TRANSFORMER = "sentence_transformers.models.Transformer"
+PACKAGE = "sentence_transformers.models."
+
+
+def read_pool(path: pathlib.Path) -> str | None:
+    """Reads how the outputs of a text's tokens become one vector.
+
+    Args:
+      path: the folder.
+
+    Returns:
+      "cls" or "mean"; None where the folder is not one of sentence-transformers.
+
+    Raises:
+      WeightsMismatch: the text is pooled or changed in a way that a tower does not have.
+      WeightFileError: a file is damaged or not what its name says.
+    """
+    if not (path / MODULES).is_file():
+        return None
+    kinds = {}
+    for module in parse_json_list((path / MODULES).read_bytes(), f"{path}/{MODULES}"):
+        if not isinstance(module, Mapping) or not {"type", "path"} <= module.keys():
+            raise WeightFileError(f"{path}/{MODULES}: {module!r} is no module with type and path")
+        kinds[str(module["type"]).split(".")[-1]] = str(module["path"])
+    strange = kinds.keys() - {"Transformer", "Pooling", "Normalize"}
+    if strange or "Pooling" not in kinds:
+        what = f"has {', '.join(sorted(strange))}" if strange else "has no Pooling"
+        raise WeightsMismatch(
+            f"{path}/{MODULES} {what}; a text tower is a Transformer and a Pooling, and takes "
+            f"Normalize besides. Without {MODULES} the folder is read as one of transformers"
+        )
+    return _read_mode(path / kinds["Pooling"] / "config.json")
+
+
+def _read_mode(path: pathlib.Path) -> str:
+    config = read_json(path)
+    modes = {name: value for name, value in config.items() if name.startswith("pooling_mode_")}
+    on, named = [name for name, value in modes.items() if value is True], config.get("pooling_mode")
+    pools = [pool for pool, name in POOLS.items() if on == [name] or not on and named == pool]
+    if len(pools) != 1:
+        raise WeightsMismatch(
+            f"{path} pools by {on or named!r}, which a text tower cannot; it can by one of "
+            f"{', '.join(POOLS.values())}"
+        )
+    return pools[0]
+
+
+def read_length(path: pathlib.Path) -> int | None:
+    """Returns the most tokens that the folder makes of a text, None where it does not say."""
+    length = read_json(path / SETTINGS).get("max_seq_length")
+    if length is not None and (type(length) is not int or length < 1):
+        raise WeightFileError(f"{path}/{SETTINGS}: max_seq_length = {length!r} must be above 0")
+    return length
+
+
+def write(pool: str, width: int, length: int | None) -> dict[str, Any]:
+    """Makes the files with which sentence-transformers pools as a tower does.
+
+    Args:
+      pool: "cls" or "mean".
+      width: of the tower's tokens.
+      length: tokens of a text, None where no tokenizer is known.
+
+    Returns:
+      What is written to JSON, by file name.
+    """
+    parts = {TRANSFORMER: "", PACKAGE + "Pooling": POOLING}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (kind, path) in enumerate(parts.items())
+    ]
+    modes = {name: pool == own for own, name in POOLS.items()}
+    pooling = {"word_embedding_dimension": width} | modes
+    settings = {"max_seq_length": length, "do_lower_case": False}
+    return {MODULES: modules, f"{POOLING}/config.json": pooling, SETTINGS: settings}

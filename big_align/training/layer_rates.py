@@ -1,0 +1,199 @@
+"""Learning rates by the path of a parameter: factors, decay from layer to layer, late starts."""
+
+import dataclasses
+import fnmatch
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int
+
+from big_align.errors import UserError
+from big_align.types import Params
+
+BLOCK = re.compile(r"block_(\d+)")
+BETWEEN = re.compile(r"merge_\d+")
+"""What stands between two stages and doubles the width; it goes with the block behind it."""
+
+BEHIND = ("final_norm", "head_conv", "head_norm")
+"""What follows the last block of a tower."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerRates:
+    """How the learning rate differs from parameter to parameter. Each entry is "PATH=NUMBER".
+
+    A path is that of a module or a parameter, such as "model/image", and stands for all below it;
+    `*` and `?` stand for any characters within a name, as in "model/*/block_0*". Of several entries
+    of a field that fit a parameter the last counts. The fields work together: factors multiply,
+    and steps add up.
+
+    The layers of a tower are what stands before its blocks, each block, and what follows the last
+    block; those of a path are counted from there down to the first.
+
+    Args:
+      rates: what the learning rate is multiplied by; 0 stands still.
+      layer_decay: what a layer's learning rate is of that of the layer above it, in (0, 1]. What
+        follows the last block has the full rate, the last block this much of it (Bao et al., 2022).
+      unfreeze: the step from which parameters are trained. Until then they stay as they are; their
+        gradients count in moments and in `clip_norm` all the while.
+      unfreeze_layers: steps between the starts of a layer and the one below it: what follows the
+        last block starts at once, the last block after so many steps (Howard and Ruder, 2018).
+
+    Raises:
+      ValueError: an entry is not of this form, or its number is impossible.
+    """
+
+    rates: tuple[str, ...] = ()
+    layer_decay: tuple[str, ...] = ()
+    unfreeze: tuple[str, ...] = ()
+    unfreeze_layers: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            _parse(field.name, getattr(self, field.name))
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all parameters have the same rate at every step."""
+        return not any(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def factors(self, params: Params) -> Any:
+        """Returns what each parameter's rate is multiplied by, as a pytree of floats.
+
+        Raises:
+          UserError: there is nothing at a path, or nothing that has layers.
+        """
+        rates = _look_up("rates", self.rates, params, 1.0)
+        decays = _look_up("layer_decay", self.layer_decay, params, 1.0)
+        heights = _measure(self.layer_decay, "layer_decay", params)
+        return jax.tree.map(lambda rate, d, h: rate * d**h, rates, decays, heights)
+
+    def starts(self, params: Params) -> Any:
+        """Returns the step from which each parameter is trained, as a pytree of ints.
+
+        Raises:
+          UserError: as `factors`.
+        """
+        starts = _look_up("unfreeze", self.unfreeze, params, 0.0)
+        steps = _look_up("unfreeze_layers", self.unfreeze_layers, params, 0.0)
+        heights = _measure(self.unfreeze_layers, "unfreeze_layers", params)
+        return jax.tree.map(lambda start, n, h: int(start + n * h), starts, steps, heights)
+
+
+class RateState(NamedTuple):
+    """Updates so far."""
+
+    count: Int[Array, ""]
+
+
+def scale_by_rates(layers: LayerRates) -> optax.GradientTransformation:
+    """Makes what multiplies the updates of every parameter by its own rate."""
+
+    def init(params: Params) -> RateState | optax.EmptyState:
+        layers.factors(params), layers.starts(params)  # tells of paths that lead nowhere
+        late = layers.unfreeze or layers.unfreeze_layers
+        return RateState(jnp.zeros((), jnp.int32)) if late else optax.EmptyState()
+
+    def update(updates: Params, state: Any, params: Params | None = None):
+        factors, starts = layers.factors(updates), layers.starts(updates)
+        if not isinstance(state, RateState):
+            return jax.tree.map(lambda u, f: u * jnp.asarray(f, u.dtype), updates, factors), state
+
+        def scale(u: Array, factor: float, start: int) -> Array:
+            return jnp.where(state.count >= start, u * jnp.asarray(factor, u.dtype), 0)
+
+        scaled = jax.tree.map(scale, updates, factors, starts)
+        return scaled, RateState(optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)
+
+
+def _parse(field: str, entries: Sequence[str]) -> list[tuple[tuple[str, ...], float]]:
+    """Returns the names of each path and its number."""
+    parsed = []
+    for entry in entries:
+        path, equals, text = entry.rpartition("=")
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not equals or not path.strip("/") or not 0 <= number < math.inf:
+            raise ValueError(f"{field} has {entry!r}, which is not PATH=NUMBER with a number >= 0")
+        if field == "layer_decay" and not 0 < number <= 1:
+            raise ValueError(f"{field} has {entry!r}, but {number:g} is not in (0, 1]")
+        if field.startswith("unfreeze") and number != int(number):
+            raise ValueError(f"{field} has {entry!r}, but {number:g} is no number of steps")
+        parsed.append((tuple(path.strip("/").split("/")), number))
+    return parsed
+
+
+def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    return len(path) >= len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))
+
+
+def _names(path: tuple) -> tuple[str, ...]:
+    return tuple(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+
+
+def _look_up(field: str, entries: Sequence[str], params: Params, default: float) -> Any:
+    """Returns the number of the last entry that fits each parameter."""
+    parsed = _parse(field, entries)
+    paths = [_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for entry, (pattern, _) in zip(entries, parsed, strict=True):
+        if not any(_fits(path, pattern) for path in paths):
+            known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
+            raise UserError(f"{field} has {entry!r}: no parameter is there; there are: {known}")
+
+    def find(path: tuple, _: Any) -> float:
+        fitting = [number for pattern, number in parsed if _fits(_names(path), pattern)]
+        return fitting[-1] if fitting else default
+
+    return jax.tree_util.tree_map_with_path(find, params)
+
+
+def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
+    """Returns how many layers of its tower lie above each parameter; 0 where no entry fits."""
+    shapes = {_names(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
+    heights: dict[tuple[str, ...], int] = {}
+    for entry, (pattern, _) in zip(entries, _parse(field, entries), strict=True):
+        below = [path for path in shapes if _fits(path, pattern)]
+        towers = {path[: len(pattern)] for path in below}
+        for tower in towers:
+            own = {p[len(tower) :]: shapes[p] for p in below if p[: len(tower)] == tower}
+            layers = _number_layers(own)
+            if layers is None:
+                raise UserError(f"{field} has {entry!r}, but {'/'.join(tower)} has no block_00")
+            heights |= {tower + path: height for path, height in layers.items()}
+    return jax.tree_util.tree_map_with_path(lambda path, _: heights.get(_names(path), 0), params)
+
+
+def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | None:
+    """Returns the layers above each parameter of a tower by its path, None if it has no blocks."""
+    blocks = {path: BLOCK.fullmatch(path[0]) for path in shapes}
+    count = 1 + max((int(match[1]) for match in blocks.values() if match), default=-1)
+    if not count:
+        return None
+
+    def layer(path: tuple[str, ...]) -> int:
+        if match := blocks[path]:
+            return int(match[1]) + 1
+        if BETWEEN.fullmatch(path[0]):
+            return _find_first(path[0]) + 1
+        return count + 1 if path[0] in BEHIND else 0
+
+    def _find_first(merge: str) -> int:
+        """Returns the first block as wide as what a merging gives."""
+        width = next(s[-1] for p, s in shapes.items() if p[0] == merge and p[-1] == "kernel")
+        wide = (p for p, s in shapes.items() if blocks[p] and p[-1] == "scale" and s == (width,))
+        return min(int(blocks[path][1]) for path in wide)
+
+    return {path: count + 1 - layer(path) for path in shapes}
+
+
+UNIFORM = LayerRates()
+"""One rate for all."""
