@@ -14,6 +14,8 @@ from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.interop.formats import architecture, timm_format
 from tests.models.drawn_variables import draw_variables
 
+pytestmark = pytest.mark.slow
+
 CLIP = {"patch_bias": False, "input_norm": True, "layer_norm_eps": 1e-5}
 VIT = {"width": 64, "depth": 2, "mlp_dim": 100, "heads": 4}
 

@@ -12,6 +12,8 @@ from mapped_weights import load_mapped
 from big_align.interop.tables.ml_decoder import ML_DECODER
 from big_align.models.ml_decoder import MLDecoder
 
+pytestmark = pytest.mark.slow
+
 SMALL = MLDecoder(classes=5, groups=2, width=16, heads=4, mlp_dim=8)
 
 

@@ -16,6 +16,8 @@ from big_align.runs import command_line
 from big_align.tools import convert
 from tests.run_main import ROOT, TINY
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def source(reference_dir, tmp_path):

@@ -15,6 +15,8 @@ from big_align.interop.formats.pretrained import Pretrained
 from big_align.tools import embed
 from tests.data.samples import encode_image, make_pixels, write_tar
 
+pytestmark = pytest.mark.slow
+
 COUNTS = (5, 2, 9)
 NODE = {"name": "resnet", "variant": "18", "width": 8, "depths": (1, 1), "stem": "small"}
 

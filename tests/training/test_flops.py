@@ -30,6 +30,8 @@ from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.objectives.test_class_texts import make_ids, make_tower
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.PRNGKey(0)
 
 
