@@ -46,7 +46,7 @@ def make_tokenizer(config: Node) -> Any:
     """
     node = config["tokenizer"]
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
-    vocabulary = node.get("vocabulary") if node["name"] == "wordpiece" else None
+    vocabulary = node.get("vocabulary") if getattr(target, "learned_by_tool", False) else None
     if isinstance(vocabulary, str) and not os.path.isfile(vocabulary):
         raise ConfigError(
             f"config.tokenizer.vocabulary: there is no file {vocabulary}; this makes it of "

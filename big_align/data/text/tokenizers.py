@@ -196,6 +196,8 @@ class WordPieceTokenizer:
       ValueError: the file is missing or no vocabulary, or the length is below 3.
     """
 
+    learned_by_tool = True  # `tools.build_vocab` makes the vocabulary
+
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
         _check_length(length, 3)
         self.vocabulary = pieces = list_wordpieces(vocabulary)
