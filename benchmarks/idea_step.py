@@ -29,14 +29,9 @@ does not see. A program with a callback shows that the search finds one.
 """
 
 import argparse
-import pathlib
 import re
 import statistics
-import sys
 import time
-
-# Configs import each other as `configs.NAME`, which is not installed.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +42,7 @@ from jax.sharding import Mesh
 from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.signatures import make
+from big_align.components.transforms import shape_of_image
 from big_align.data.tags.tag_list import TagList, pad_tokens, weigh
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
@@ -184,7 +180,7 @@ def measure_times(options: argparse.Namespace) -> None:
     mesh, model = build.build_mesh(config), build_model(config)
     tokenizer = BlankTokenizer(config.tokenizer)
     tags = make_tags(options.small_tags, config.model.text.vocab_size)
-    size = build.shape_of_image(config.data.transform, "config.data.transform")[0]
+    size = shape_of_image(config.data.transform, "config.data.transform")[0]
     shapes = describe_batch(options.batch or config.batch_size, size, tokenizer.length)
     batch = sharding.place_batch(fill_batch(shapes, len(tags)), mesh)
     given = {k: v for k, v in config.objective.items() if k not in ("name", "change_step", *LADDER)}

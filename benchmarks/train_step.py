@@ -10,12 +10,7 @@ large float32 (on accelerators bfloat16) matmul measured in the same run.
 
 import argparse
 import itertools
-import pathlib
-import sys
 import time
-
-# Configs import each other as `configs.NAME`, which is not installed.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +21,8 @@ from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
 from big_align.training.flops import model_flops
-from big_align.training.goodput import Clock
-from big_align.training.logs import Progress
+from big_align.training.logs.goodput import Clock
+from big_align.training.logs.metrics import Progress
 from big_align.training.loop import MetricQueue
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
@@ -86,7 +81,7 @@ def run_alone(compiled, state, batch, steps: int):
 def run_loop(compiled, state, batch, steps: int, log_every: int):
     """Runs the trainer's loop over batches in memory; returns the state and seconds a step."""
     progress = Progress(0, steps, batch["image"].shape[0], 0.0, Clock())
-    queue = MetricQueue(depth=2, last_good=lambda: None)
+    queue = MetricQueue(depth=2)
     batches = itertools.repeat(batch)
     start = time.perf_counter()
     for step in range(1, steps + 1):

@@ -12,6 +12,7 @@ from typing import Any
 
 FACE = {
     "load": "big_align.inference.loaded_model",
+    "load_index": "big_align.search.search_index",
     "save": "big_align.interop.api",
     "make_loader": "big_align.runs.build",
     "as_dataset": "big_align.data.tf_pipelines",

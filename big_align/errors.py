@@ -37,11 +37,23 @@ class MissingCheckpoint(ConfigError, FileNotFoundError):
     """The workdir has no checkpoint to evaluate."""
 
 
+class DamagedCheckpoint(UserError):
+    """A checkpoint is not what was written, and there is none to take instead."""
+
+
+class NotSavedError(UserError):
+    """The state of a run could not be saved."""
+
+
 class BrokenDataError(UserError):
     """More examples are broken than the config allows."""
 
 
-class NotFiniteError(UserError):
+class DivergedError(UserError):
+    """The numbers of a run are a bad sign, and it cannot go on."""
+
+
+class NotFiniteError(DivergedError):
     """The loss is NaN or infinite."""
 
 
@@ -58,6 +70,10 @@ class Stopped(Exception):
 
     STATUS = 75
     """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""
+
+
+class Rewound(Exception):
+    """The run has decided to go back to its last checkpoint, and to leave data out."""
 
 
 LINE_MAX = 300  # characters of what a library, or a file, says

@@ -27,6 +27,8 @@ Batch = Mapping[str, Array | np.ndarray]
   clusters   int32 [b p], the clusters of an image, nearest first; -1 for none
   image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
              image may then be left out
+  text_embedding   float [b k f], likewise those of a locked text tower, of k >= 1 texts an image;
+             `text_mask` still says which of them there are
 """
 
 Params = Any
@@ -53,6 +55,10 @@ class Objective(Protocol):
     `frozen` names the paths of parameters that the objective leaves as they are, and `takes_views`
     says whether it can do with several views of an image. `table_sizes` has the rows of each table
     without padding.
+
+    It may have `watched`: those of its metrics, each positive, by which one sees that it fails, and
+    the side, "above" or "below", on which a value far outside of its running spread says so. The
+    trainer then treats them as it does the loss.
 
     An objective over classes has `classify` besides: like `embed_image`, it returns the logits
     [b c] of the training classes. One that recognizes tags has `recognize`, which returns the
@@ -147,6 +153,9 @@ class Evaluator(Protocol):
                          config node;
       `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
                          measure this objective.
+    Its instances may say, in `numbers`, the names of what they return.
+    One that shows more than numbers has `measure(embedder)` besides, which returns a
+    `exhibits.exhibit.Measured`: the same numbers, and what makes the pictures.
     """
 
     def __call__(self, embedder: Any) -> dict[str, float]: ...
@@ -189,7 +198,14 @@ class TrainingData(Protocol):
         """Makes the batch of a step."""
 
     def iterate(self, start_step: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the batches from a step on."""
+        """Yields the batches from a step on.
+
+        A run that has left out data begins at a step that is later than its own: what it has
+        `saved` may have to be read on.
+        """
+
+    def list_examples(self, step: int) -> list[str]:
+        """Names the examples of the batch of a step, row by row; nothing where it is not known."""
 
     def close(self) -> None:
         """Ends what works ahead; it cannot be used again."""

@@ -7,7 +7,7 @@ Arguments, separated by commas:
 For example --config=configs/align_b5_ablation.py:dim=160,temperature=64
 """
 
-from configs import align_l2, common
+from big_align.configs import align_l2, common
 
 ROWS = {
     "dim": ("640", "320", "160", "80"),

@@ -3,7 +3,7 @@
 Argument: `cc3m` trains a tenth of the steps, as the paper does on Conceptual Captions.
 """
 
-from configs import align_l2
+from big_align.configs import align_l2
 
 
 def get_config(arg: str = ""):

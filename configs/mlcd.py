@@ -11,8 +11,8 @@ The clusters come from
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000000 --output=clusters
 """
 
+from big_align.configs import clip_text, common
 from big_align.runs.defaults import complete_config
-from configs import clip_text, common
 
 LEGAL = {
     "image": ("b32", "b16", "l14"),

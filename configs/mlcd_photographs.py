@@ -8,16 +8,20 @@ The encoder is one of configs/unicl_flickr8k.py. Its clusters come from
 
 and are given as --config.data.precomputed.clusters=clusters.
 `benchmarks/clusters.py` does all of it.
+With the argument `init=pretrained` the tower is EfficientNet-Lite0, trained on ImageNet.
 """
 
+from big_align.configs import two_cores
 from big_align.runs.defaults import complete_config
-from configs import two_cores
 
 CLUSTERS = 1000
 
 
-def get_config():
+def get_config(arg: str = ""):
     """Returns the config."""
+    arg, pretrained = two_cores.split_argument(arg, "")
+    if arg:
+        raise ValueError(f"configs/mlcd_photographs.py takes init=pretrained, not {arg!r}")
     config = two_cores.get_base()
     config.total_steps = 800
     config.data.source = two_cores.tar("{flickr8k,tiny_imagenet}/train-*.tar", caption="")
@@ -28,4 +32,6 @@ def get_config():
     config.objective = dict(name="mlcd", num_clusters=CLUSTERS, scale=16.0)
     config.schedule.learning_rate = 3e-3
     config.evaluators = two_cores.features()
+    if pretrained:
+        two_cores.use_pretrained(config)
     return complete_config(config)

@@ -1,8 +1,8 @@
 """Scanned digits with captions, from scikit-learn: trains in a minute or two, needs no files."""
 
+from big_align.configs import common
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
 from big_align.runs.defaults import complete_config
-from configs import common
 
 
 def get_config():

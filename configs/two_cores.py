@@ -2,13 +2,17 @@
 
 from ml_collections import ConfigDict
 
-from configs import common
+from big_align.configs import common
 
 TRAIN = (
     "resize(72)|random_resized_crop(64, 0.35, 1.0)|flip_horizontal"
     "|color_jitter(0.3, 0.3, 0.3, 0.0)"
 )
 EVALUATE = "resize(72)|central_crop(64)"
+PRETRAINED_TRAIN = "random_resized_crop(128, 0.5, 1.0)|flip_horizontal"
+PRETRAINED_EVALUATE = "resize(128)"
+PRETRAINED = "init=pretrained"
+"""The argument by which a config's towers start from installed packages."""
 TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
 
 
@@ -48,6 +52,36 @@ def get_base(length: int = 24) -> ConfigDict:
     config.evaluate_every = 100_000  # at the end
     config.checkpoint.every = 100_000
     return config
+
+
+def split_argument(arg: str, default: str) -> tuple[str, bool]:
+    """Splits a config's argument, as in "both,init=pretrained".
+
+    Args:
+      arg: what stands behind the colon of --config.
+      default: the method where none is named.
+
+    Returns:
+      The method, and whether the towers start from installed packages.
+    """
+    names = [name for name in arg.split(",") if name]
+    methods = [name for name in names if name != PRETRAINED]
+    return ",".join(methods) or default, PRETRAINED in names
+
+
+def use_pretrained(config: ConfigDict) -> None:
+    """Makes the towers those of `common.use_pretrained_towers`, and images larger.
+
+    What is new keeps its learning rate, and the towers have a tenth of it.
+    """
+    has_text = bool(config.model.text)
+    length = config.tokenizer.length if has_text else 0
+    common.use_pretrained_towers(config, length, text=has_text)
+    towers = ("image", "text") if has_text else ("image",)
+    config.optimizer.rates = tuple(f"model/{tower}=0.1" for tower in towers)
+    config.data.transform = PRETRAINED_TRAIN
+    for evaluator in config.evaluators.values():
+        evaluator.transform = PRETRAINED_EVALUATE
 
 
 def tar(pattern: str, **members: str) -> dict[str, str]:

@@ -8,9 +8,9 @@ Captions lie in img2dataset shards, data/NAME-*.tar; ImageNet-21K and 22K in suc
 members and the class list data/NAME.json, which `describe_classes` makes from WordNet ids.
 """
 
+from big_align.configs import clip_text, common, unicl_imagenet
 from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
-from configs import clip_text, common, unicl_imagenet
 
 LEGAL = {
     "labels": ("imagenet", "imagenet21k", "imagenet22k"),

@@ -2,16 +2,18 @@
 
 Arguments: `both`; `captions` (Flickr8k alone); `labels` (202 classes of Tiny ImageNet alone);
 `multitask` (both, a classifier for the labels). Half of each batch of the latter two is captioned.
+With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
+from big_align.configs import two_cores
 from big_align.runs.defaults import complete_config
-from configs import two_cores
 
 METHODS = ("both", "captions", "labels", "multitask")
 
 
-def get_config(arg: str = "both"):
+def get_config(arg: str = ""):
     """Returns the config of a method."""
+    arg, pretrained = two_cores.split_argument(arg, "both")
     if arg not in METHODS:
         raise ValueError(f"configs/unicl_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
     config = two_cores.get_base()
@@ -30,4 +32,6 @@ def get_config(arg: str = "both"):
         config.objective = dict(name="multitask", temperature=0.1)
         classes = two_cores.classification("tiny_imagenet", "val")
         config.evaluators.classification = classes
+    if pretrained:
+        two_cores.use_pretrained(config)
     return complete_config(config)

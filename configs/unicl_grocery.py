@@ -6,8 +6,8 @@ Table 3: `unicl_table` (an embedding for each class instead of a text encoder) a
 `unicl_table_one_direction`.
 """
 
+from big_align.configs import common, two_cores
 from big_align.runs.defaults import complete_config
-from configs import common, two_cores
 
 METHODS = (
     *("unicl", "unicl_table", "unicl_table_one_direction"),

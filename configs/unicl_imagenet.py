@@ -7,8 +7,8 @@ Arguments, separated by commas:
   batch=1024 | 2048   instead of 4096 (Table 4: the same number of epochs)
 """
 
+from big_align.configs import clip_text, common
 from big_align.runs.defaults import complete_config
-from configs import clip_text, common
 
 LEGAL = {
     "method": ("unicl", "cross_entropy", "supcon", "unicl_table", "unicl_table_one_direction"),

@@ -4,6 +4,9 @@ import os
 import pathlib
 import signal
 
+from tests.run_main import COMPILED
+from tests.xla_flags import list_flags
+
 # A shell ignores Ctrl-C for what it starts in the background, nohup ignores SIGHUP, and so would
 # all that tests start. A handler of this process is not passed on.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -13,14 +16,12 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Tests compile much and run little: less optimization saves most of their time.
-for flag in (
-    "--xla_force_host_platform_device_count=8",
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
-):
-    if flag.split("=")[0] not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " " + flag
+for flag, value in list_flags(devices=8).items():
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={value}"
+# A test compiles for longer than it computes, and the next run would compile the same.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 from jaxtyping import install_import_hook  # noqa: E402
 

@@ -1,6 +1,6 @@
 """A clock whose time passes when a test says so."""
 
-from big_align.training.goodput import Clock
+from big_align.training.logs.goodput import Clock
 
 
 class FakeClock(Clock):

@@ -5,7 +5,7 @@ import pathlib
 import signal
 import sys
 
-from big_align.training import logs
+from big_align.training.logs import metrics
 from tests import tiny_config
 
 PROCESS, STEP = "1", 8
@@ -19,7 +19,7 @@ def get_config(fault: str):
     Args:
       fault: `fail`, or the name of a signal.
     """
-    take, taken = logs.Progress.wait_for, []
+    take, taken = metrics.Progress.wait_for, []
 
     def take_or_fail(progress, batches):
         taken.append(None)
@@ -32,5 +32,5 @@ def get_config(fault: str):
         return take(progress, batches)
 
     if os.environ.get("JAX_PROCESS_ID") == PROCESS:
-        logs.Progress.wait_for = take_or_fail
+        metrics.Progress.wait_for = take_or_fail
     return tiny_config.get_config()

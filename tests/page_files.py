@@ -1,6 +1,6 @@
 """Writes the files that readers of the pages have, out of real pairs: `python -m tests.page_files`.
 
-Each function writes one layout into data/ of the current folder.
+Each function writes one layout into data/ of the current folder, or a file beside it.
 """
 
 import csv
@@ -115,6 +115,21 @@ def write_classes() -> None:
         folder = FOLDER / "photos" / ("dog" if "dog" in captions[0] else "no_dog")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
+
+
+def write_years() -> None:
+    """Writes a table of years and places of the photographs in folders of classes."""
+    rows = ["path,year,place"]
+    for number, path in enumerate(sorted((FOLDER / "photos").glob("*/*.jpg"))):
+        place = ("Bern", "Rome")[number % 2]
+        rows.append(f"{path.relative_to(FOLDER)},{2015 + number % 10},{place}")
+    (FOLDER / "years.csv").write_text("\n".join(rows) + "\n")
+
+
+def write_photo() -> None:
+    """Writes one photograph beside the folder."""
+    _, data, _ = next(read_pairs())
+    pathlib.Path("photo.jpg").write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -10,25 +10,22 @@ import sys
 import tempfile
 import time
 
+from tests.xla_flags import list_flags
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = "tests/tiny_config.py"
-COMPILED = tempfile.TemporaryDirectory(prefix="big_align_compiled_")
+COMPILED = str(ROOT / ".pytest_cache" / "compiled")
+"""Where tests keep what they compile, from one run of them to the next."""
 
 
 def environment(devices: int) -> dict[str, str]:
     """The environment of a fresh shell with so many virtual CPU devices."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    flags = {
-        "xla_force_host_platform_device_count": devices,
-        # A run of a test compiles for longer than it computes; these make it a tenth.
-        "xla_backend_optimization_level": 0,
-        "xla_cpu_use_fusion_emitters": "false",
-    }
     return kept | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join(f"--{k}={v}" for k, v in flags.items()),
+        "XLA_FLAGS": " ".join(f"{k}={v}" for k, v in list_flags(devices).items()),
         # A killed run and its continuation compile the same programs.
-        "JAX_COMPILATION_CACHE_DIR": COMPILED.name,
+        "JAX_COMPILATION_CACHE_DIR": COMPILED,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
@@ -71,6 +68,10 @@ class Run:
                 self._process.terminate()
                 raise TimeoutError(f"no step {step} after {seconds} s: {self.err}")
             time.sleep(0.01)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def wait(self, seconds: float = 300) -> int:
         """Returns the exit status."""

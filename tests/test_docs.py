@@ -30,6 +30,7 @@ from tests.pages import (
     read_inline,
     read_links,
 )
+from tests.run_main import COMPILED
 
 COMMANDS = [command for page in PAGES for command in read_commands(page)]
 INLINE = [command for page in PAGES for command in read_inline(page) if "..." not in command.text]
@@ -90,6 +91,7 @@ class Parsed(Exception):
 def stop_after_parsing(monkeypatch):
     """Ends a program when it has parsed its command line; it keeps what it parsed."""
     parse = argparse.ArgumentParser.parse_known_args
+    intermixed = argparse.ArgumentParser.parse_intermixed_args
 
     def parse_and_stop(self, arguments=None, namespace=None):
         options, rest = parse(self, arguments, namespace)
@@ -97,6 +99,13 @@ def stop_after_parsing(monkeypatch):
             self.error(f"unknown {unknown}")
         raise Parsed(options, rest)
 
+    def parse_intermixed_and_stop(self, arguments=None, namespace=None):
+        with monkeypatch.context() as patch:  # it calls the other several times
+            patch.setattr(argparse.ArgumentParser, "parse_known_args", parse)
+            options = intermixed(self, arguments, namespace)
+        raise Parsed(options, [])
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_intermixed_args", parse_intermixed_and_stop)
     for name in ("parse_args", "parse_known_args"):
         monkeypatch.setattr(argparse.ArgumentParser, name, parse_and_stop)
     monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -106,7 +115,8 @@ def stop_after_parsing(monkeypatch):
 def declared_flags(path: pathlib.Path) -> flags.FlagValues:
     """Declares the flags of a program with absl, in values of their own."""
     values = flags.FlagValues()
-    flags.DEFINE_string("workdir", None, "", flag_values=values)
+    for name in ("workdir", "checkpoint"):  # of command_line
+        flags.DEFINE_string(name, None, "", flag_values=values)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("flags.DEFINE_"):
             define = getattr(flags, node.func.attr)
@@ -115,10 +125,13 @@ def declared_flags(path: pathlib.Path) -> flags.FlagValues:
 
 
 def check_run(path: pathlib.Path, arguments: list[str]) -> None:
-    """Parses the command line of main.py, or of a tool with its flags."""
+    """Parses the command line of the program, or of a tool with its flags."""
     config = [word for word in arguments if re.match("--config[.=]", word)]
-    load_config(config[0].partition("=")[2], *config[1:])
-    rest = declared_flags(path)(["", *(word for word in arguments if word not in config)])
+    given = [word for word in config if word.startswith("--config=")]
+    if given and not given[0].endswith("/config.json"):  # a workdir's own is there after a run
+        load_config(given[0].partition("=")[2], *(word for word in config if word not in given))
+    others = [word for word in arguments if word not in (*config, "--help")]
+    rest = declared_flags(path)(["", *others])
     assert rest[1:] == [], f"{rest[1:]} are no flags"
 
 
@@ -130,8 +143,8 @@ def check_program(words: list[str]) -> None:
     if words[0] != "python":
         return
     module = words[2] if words[1] == "-m" else ""
-    if words[1] == "main.py":
-        check_run(ROOT / "main.py", words[2:])
+    if words[1] == "main.py" or module == "big_align":
+        check_run(ROOT / "big_align" / "__main__.py", words[2 + bool(module) :])
     elif module.startswith("big_align.tools."):
         path = ROOT / (module.replace(".", "/") + ".py")
         if "flags.DEFINE_" in path.read_text():
@@ -176,7 +189,7 @@ RUN = list(dict.fromkeys(c.text for c in COMMANDS if not reason_not_to_run(c.tex
 
 
 def test_every_command_is_run_or_listed():
-    ours = r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?python (main\.py|-m big_align\.tools\.)"
+    ours = r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?python (main\.py|-m big_align[ .])"
     strange = [text for text in RUN if not re.match(ours, text)]
     assert strange == [], "commands that are neither run nor listed in tests/page_commands.py"
     listed = [beginning for beginnings in NOT_RUN.values() for beginning in beginnings]
@@ -196,7 +209,7 @@ class Scratch:
             "BIG_ALIGN_REFERENCE": str(reference),
             "JAX_PLATFORMS": "cpu",
             # Many commands compile the same step.
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": COMPILED,
             "NLTK_DATA": os.environ.get("NLTK_DATA", str(data / "nltk_data")),
             "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
         }
@@ -244,10 +257,13 @@ def test_a_command_runs_as_it_stands(text, scratch):
     scratch.run(text)
 
 
+OWN_TESTS = ("docs/losses.md", "docs/search.md", "docs/use.md")
+
+
 def python_pages() -> list[str]:
     """Returns the pages that have Python, but for those that have tests of their own."""
     pages = [p for p in PAGES if any(block.language == "python" for block in read_blocks(p))]
-    return [page for page in pages if page not in ("docs/losses.md", "docs/use.md")]
+    return [page for page in pages if page not in OWN_TESTS]
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 from flax.errors import ScopeParamShapeError
 from jax.sharding import Mesh
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from tqdm import tqdm
 
 from big_align import sharding
+from big_align.components.transforms import shape_of_image
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
@@ -23,7 +24,13 @@ from big_align.evaluators.embedder import Embedder
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Align
-from big_align.runs import build
+
+VERBS = {
+    "embedding": ("embed_image",),
+    "features": ("image_features",),
+    "both": ("embed_image", "image_features"),
+}
+"""What an encoder returns, and the verbs of an objective that make it."""
 
 
 class SourceEncoder(NamedTuple):
@@ -33,9 +40,10 @@ class SourceEncoder(NamedTuple):
       embedder: on the devices of this process.
       shape: of its images, (height, width, 3).
       transform: image operations that make them.
-      what: "embedding" or "features".
+      what: "embedding", "features", or "both" side by side.
       dim: the width of what it returns.
       weights: a digest of its parameters.
+      widths: of the parts of `dim`, where what it returns has several.
     """
 
     embedder: Embedder
@@ -44,6 +52,18 @@ class SourceEncoder(NamedTuple):
     what: str
     dim: int
     weights: str
+    widths: tuple[int, ...] = ()
+
+    def embed(
+        self, batch: Mapping[str, np.ndarray], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, "n"]]:
+        """Returns the rows of the first `count` images of a batch, and which images are real."""
+        if self.what == "embedding":
+            return self.embedder.embed_images([batch], count)
+        if self.what == "features":
+            return self.embedder.image_features([batch], count)
+        *rows, readable = self.embedder.embeddings_and_features([batch], count)
+        return np.concatenate(rows, axis=1), readable
 
 
 def make_encoder(
@@ -53,7 +73,8 @@ def make_encoder(
 
     Args:
       pretrained: a dual encoder or an image tower.
-      what: "embedding", of unit length, or "features" of the image tower before any projection.
+      what: "embedding", of unit length, "features" of the image tower before any projection, or
+        "both" side by side, in one pass over the images.
       transform: image operations; None takes the model's own.
       batch_size: rows of a batch, a multiple of the number of devices.
 
@@ -75,19 +96,20 @@ def make_encoder(
         variables = {kind: {"image": arrays} for kind, arrays in variables.items()}
     objective = Align(model, mesh)
     params, state = {"model": variables.pop("params")}, variables
-    shape = build.shape_of_image(transform, "--transform")
-    verb = objective.embed_image if what == "embedding" else objective.image_features
+    shape = shape_of_image(transform, "--transform")
     batch = {"image": jax.ShapeDtypeStruct((batch_size, *shape), np.uint8)}
     try:
-        dim = jax.eval_shape(verb, params, state, batch).shape[1]
+        verbs = [getattr(objective, verb) for verb in VERBS[what]]
+        shapes = [jax.eval_shape(verb, params, state, batch).shape for verb in verbs]
     except (ScopeParamShapeError, ValueError, TypeError) as error:
         raise UserError(
             f"the model cannot take images {list(shape)} as transform {transform!r} makes them "
             f"(its own are {pretrained.image_size} pixels): {str(error).splitlines()[0]}"
         ) from error
+    widths = tuple(shape[1] for shape in shapes)
     return SourceEncoder(
         _place(objective, mesh, batch_size, params, state),
-        shape, transform, what, dim, _digest(pretrained.flat),
+        shape, transform, what, sum(widths), digest_weights(pretrained.flat), widths,
     )  # fmt: skip
 
 
@@ -99,12 +121,12 @@ def _place(objective: Align, mesh: Mesh, batch_size: int, params: Any, state: An
     return embedder.use(*jax.device_put((params, state), sharding.replicated(mesh)))
 
 
-def _digest(flat: Mapping[str, np.ndarray]) -> str:
-    """Returns a text that changes with any weight."""
+def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
+    """Returns a text that changes with any weight; a zero is one whatever its sign."""
     digest = hashlib.sha256()
     for name in sorted(flat):
         digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
-        digest.update(np.ascontiguousarray(flat[name]).data)
+        digest.update(np.ascontiguousarray(flat[name] + np.zeros((), flat[name].dtype)).data)
     return digest.hexdigest()[:16]
 
 
@@ -186,13 +208,10 @@ def embed_source(
     }
     process, processes = jax.process_index(), jax.process_count()
     shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
-    mine = range(process, len(shards), processes)
-    todo = [i for i in mine if not shard_files.has_shard(folder, shards[i], EMBEDDINGS)]
+    todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     if not todo:
         return 0
     keyed = KeyedShards(source, todo)
-    total = sum(shards[i].count for i in mine)
-    count = sum(shards[i].count for i in todo)
     folder.mkdir(parents=True, exist_ok=True)
     bar = tqdm(
         total=total, initial=total - count, unit="image", dynamic_ncols=True, disable=process != 0
@@ -211,15 +230,13 @@ def _embed(
     encoder: SourceEncoder, source: Source, dtype: str, max_broken_fraction: float, bar: tqdm
 ) -> Iterator[Float[np.ndarray, "_ d"]]:
     """Yields the rows of a source batch by batch; those of broken images are zeros."""
-    embedder = encoder.embedder
-    embed = embedder.embed_images if encoder.what == "embedding" else embedder.image_features
-    size, total = embedder.batch_size, int(source.shard_sizes.sum())
+    size, total = encoder.embedder.batch_size, int(source.shard_sizes.sum())
     loading = EvalLoader(
         source, encoder.transform, size, max_broken_fraction=max_broken_fraction
     )
     with loading as loader:
         for first, batch in zip(range(0, total, size), loader.images(), strict=True):
-            values, readable = embed([batch], min(size, total - first))
+            values, readable = encoder.embed(batch, min(size, total - first))
             with np.errstate(over="ignore"):
                 stored = np.where(readable[:, None], values, 0).astype(dtype)
             strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))

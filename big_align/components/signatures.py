@@ -36,7 +36,7 @@ def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
     """
     if isinstance(name, str) and ":" in name:
         return _import(name, where)
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         near = get_close_matches(str(name), table, 1) or sorted(table)
         field = where if where.startswith("--") else f"{where}.name"
         raise ConfigError(

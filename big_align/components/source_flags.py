@@ -31,6 +31,8 @@ ENDINGS = {
     r"\.txt": TEXT,
 }
 """How paths end, and what is there then; a path that ends otherwise needs --source_name."""
+IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
+"""How the paths of images end, `*.{jpg,png}` too."""
 LISTS = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 
 
@@ -68,6 +70,8 @@ def recognize_source(path: str) -> str:
     for ending, name in ENDINGS.items():
         if re.search(f"{ending}$", path, re.IGNORECASE) and name in (*tables.SOURCES, TEXT):
             return name
+    if re.search(IMAGES, path, re.IGNORECASE):
+        return "images"
     if os.path.isdir(path):
         return _recognize_folder(path)
     raise UserError(
@@ -90,7 +94,7 @@ def _recognize_folder(path: str) -> str:
         endings = {name.rpartition(".")[2].lower() for name in os.listdir(folder)}
         if endings.intersection(IMAGE_EXTENSIONS) and endings & {"txt", "json"}:
             return "files"
-    return "folder"
+    return "images" if any(re.search(IMAGES, name, re.IGNORECASE) for name in names) else "folder"
 
 
 def open_source(

@@ -43,12 +43,15 @@ SOURCES = {
     "imagefolder": "big_align.data.sources.image_folder:read_image_folder",
     "coco": "big_align.data.sources.coco_source:CocoSource",
     "files": "big_align.data.sources.file_pairs:FilePairsSource",
+    "images": "big_align.data.sources.folder_source:ImageFiles",
     "parquet": "big_align.data.sources.parquet_source:ParquetSource",
     "npz": "big_align.data.sources.array_source:read_npz",
     "held_out": "big_align.data.sources.split_source:held_out_source",
     "digits": "big_align.data.sources.digits:digits_source",
+    "benchmark": "big_align.benchmarks.opening:open_named",
 }
 EVALUATORS = {
+    "benchmark": "big_align.benchmarks.measuring.evaluator:NamedBenchmark",
     "classification": "big_align.evaluators.classification:Classification",
     "few_shot": "big_align.evaluators.few_shot:FewShot",
     "found_tags": "big_align.evaluators.found_tags:FoundTags",

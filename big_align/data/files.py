@@ -100,7 +100,7 @@ class LocalFiles:
         self._descriptor = functools.lru_cache(maxsize=OPEN_FILES)(_Descriptor)
 
     def glob(self, path: str) -> list[str]:
-        return glob.glob(path)
+        return glob.glob(path, recursive=True)
 
     def stamp(self, path: str) -> tuple[int, str]:
         status = os.stat(path)
@@ -197,8 +197,8 @@ def expand_paths(path: Paths) -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
     Args:
-      path: names or patterns parted by commas; `{00000..00005}` counts and `{a,b}` enumerates. Or
-        a list of them, in which commas are part of a name.
+      path: names or patterns parted by commas; `**` stands for any folders, `{00000..00005}` counts
+        and `{a,b}` enumerates. Or a list of them, in which commas are part of a name.
 
     Returns:
       The file names; those of one glob are sorted.

@@ -22,6 +22,9 @@ LIBRARIES = ("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint")
 FACTS_A_VALUE = 1000  # a value of the store is a message; gRPC takes 4 MB
 DAY = 24 * 3600 * 1000  # process 0 may index its data first; whether it lives others watch
 
+_NUMBERS = itertools.count()
+"""Of what this process compares and shares: a run may have another before it, which does so too."""
+
 
 def check_start(config: ConfigDict) -> None:
     """Checks that all processes have the same config, and run the same code.
@@ -54,6 +57,44 @@ def check_step(lowered: jax.stages.Lowered) -> None:
     _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text().encode())})
 
 
+def share(topic: str, value: Any) -> Any:
+    """Returns in every process what process 0 has; all must call it, in the same order.
+
+    What each computes for itself may differ in a last digit, and decide another way.
+
+    Args:
+      topic: what it is, for whoever reads the store.
+      value: of JSON.
+    """
+    state = processes.coordination()
+    if state.num_processes == 1:
+        return value
+    key = f"big_align/shared/{next(_NUMBERS)}/{topic}"
+    if state.process_id == 0:
+        state.client.key_value_set(key, json.dumps(value))
+        return value
+    return json.loads(state.client.blocking_key_value_get(key, DAY))
+
+
+def gather(topic: str, value: Any) -> list[Any]:
+    """Returns in every process what each of them has; all must call it, in the same order.
+
+    Args:
+      topic: what it is, for whoever reads the store.
+      value: of JSON.
+
+    Returns:
+      The values, in the order of the processes.
+    """
+    state = processes.coordination()
+    if state.num_processes == 1:
+        return [value]
+    key = f"big_align/gathered/{next(_NUMBERS)}/{topic}"
+    state.client.key_value_set(f"{key}/{state.process_id}", json.dumps(value))
+    keys = [f"{key}/{process}" for process in range(state.num_processes)]
+    return [json.loads(state.client.blocking_key_value_get(each, DAY)) for each in keys]
+
+
 def find_difference(
     process: int, facts: Mapping[str, str], others: Mapping[str, str]
 ) -> str | None:
@@ -69,7 +110,7 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
     state = processes.coordination()
     if state.num_processes == 1:
         return
-    facts, key = describe(), f"big_align/{topic}/"
+    facts, key = describe(), f"big_align/{topic}/{next(_NUMBERS)}/"
     digest = _digest(json.dumps(facts, sort_keys=True).encode())
     if state.process_id == 0:
         names = iter(facts)

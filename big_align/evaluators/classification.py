@@ -4,7 +4,9 @@ from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.zero_shot import measure_accuracy
+from big_align.evaluators.zero_shot import ACCURACIES, measure_accuracy
+from big_align.exhibits.confusion import show_confusion
+from big_align.exhibits.exhibit import Measured
 from big_align.nodes import Node
 
 
@@ -26,6 +28,7 @@ class Classification:
     """
 
     reads = ("label",)
+    numbers = ACCURACIES
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -51,7 +54,11 @@ class Classification:
         self.max_broken_fraction = max_broken_fraction
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Classifies all images and returns the accuracies.
+        """Returns the numbers of `measure`."""
+        return self.measure(embedder).numbers
+
+    def measure(self, embedder: Embedder) -> Measured:
+        """Classifies all images and returns the accuracies; it shows confused classes.
 
         Raises:
           UserError: the classifier has fewer classes, or a label is not among those of the part.
@@ -78,4 +85,8 @@ class Classification:
                 f"classification: {outside.sum()} labels, {label[outside][0]} among them, are not "
                 f"in the {logits.shape[1]} classes from first_class = {self.first_class} on"
             )
-        return measure_accuracy(logits, label)
+        names, count = self.source.class_names or (), logits.shape[1]
+        names = names if len(names) == count else [str(number) for number in range(count)]
+        return Measured(
+            measure_accuracy(logits, label), lambda: show_confusion(logits, label, names)
+        )

@@ -42,7 +42,7 @@ class Embedder:
         self.batch_size = batch_size
         self.rows = sharding.process_rows(mesh, batch_size)
         self._objective = objective
-        self._compiled: dict[str, Callable] = {}
+        self._compiled: dict[tuple[str, ...], Callable] = {}
         self._variables: tuple[Params, ModelState] | None = None
 
     def use(self, params: Params, model_state: ModelState) -> "Embedder":
@@ -50,38 +50,49 @@ class Embedder:
         self._variables = (params, model_state)
         return self
 
-    def _compile(self, verb: str) -> Callable:
-        """Returns a verb of the objective, compiled lazily, and gathered on every device."""
-        if verb not in self._compiled:
-            apply = getattr(self._objective, verb, None)
-            if apply is None:
-                raise UserError(
-                    f"the objective {type(self._objective).__name__} has no {verb!r}; "
-                    f"{REMEDIES.get(verb, 'another objective is needed')}"
-                )
+    @property
+    def temperature(self) -> float | None:
+        """What the objective divides cosines by; None where it compares none."""
+        scale = None if self._variables is None else self._objective.scale(self._variables[0])
+        return None if scale is None else float(1 / scale)
+
+    def _compile(self, verbs: tuple[str, ...]) -> Callable:
+        """Returns verbs of the objective, compiled lazily, and gathered on every device.
+
+        The compiler does once what two of them have in common: the image tower.
+        """
+        if verbs not in self._compiled:
+            functions = [self._lookup(verb) for verb in verbs]
+
             # The mask goes along, so that every process learns which rows of the others are real.
             def run(params: Params, model_state: ModelState, batch: Batch) -> tuple:
                 with sharding.weights_on(self.mesh):
-                    return jnp.float32(apply(params, model_state, batch)), batch["mask"]
+                    rows = [jnp.float32(apply(params, model_state, batch)) for apply in functions]
+                    return *rows, batch["mask"]
 
-            self._compiled[verb] = jax.jit(run, out_shardings=sharding.replicated(self.mesh))
-        return self._compiled[verb]
+            self._compiled[verbs] = jax.jit(run, out_shardings=sharding.replicated(self.mesh))
+        return self._compiled[verbs]
 
-    def _apply(
-        self, verb: str, batch: dict[str, np.ndarray]
-    ) -> tuple[Float[np.ndarray, "b d"], Bool[np.ndarray, "b"]]:
+    def _lookup(self, verb: str) -> Callable:
+        apply = getattr(self._objective, verb, None)
+        if apply is None:
+            raise UserError(
+                f"the objective {type(self._objective).__name__} has no {verb!r}; "
+                f"{REMEDIES.get(verb, 'another objective is needed')}"
+            )
+        return apply
+
+    def _apply(self, verbs: tuple[str, ...], batch: dict[str, np.ndarray]) -> list[np.ndarray]:
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
         placed = sharding.place_batch(batch, self.mesh)
-        rows, mask = self._compile(verb)(*self._variables, placed)
-        return np.asarray(rows), np.asarray(mask)
+        return [np.asarray(x) for x in self._compile(verbs)(*self._variables, placed)]
 
     def _apply_to_images(
-        self, verb: str, batches: Iterable[dict[str, np.ndarray]], count: int
-    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, "n"]]:
-        rows = [self._apply(verb, dict(batch)) for batch in batches]
-        values, mask = (np.concatenate(x)[:count] for x in zip(*rows, strict=True))
-        return values, mask
+        self, verbs: tuple[str, ...], batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[np.ndarray, ...]:
+        rows = [self._apply(verbs, dict(batch)) for batch in batches]
+        return tuple(np.concatenate(x)[:count] for x in zip(*rows, strict=True))
 
     def embed_images(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
@@ -96,7 +107,7 @@ class Embedder:
           Unit-length embeddings in the order of the loader, and which of them are real (an image
           that could not be decoded is not), on every process.
         """
-        return self._apply_to_images("embed_image", batches, count)
+        return self._apply_to_images(("embed_image",), batches, count)
 
     def image_features(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
@@ -106,7 +117,17 @@ class Embedder:
         Raises:
           UserError: the objective has no such features.
         """
-        return self._apply_to_images("image_features", batches, count)
+        return self._apply_to_images(("image_features",), batches, count)
+
+    def embeddings_and_features(
+        self, batches: Iterable[dict[str, np.ndarray]], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
+        """Returns what `embed_images` and `image_features` do, in one pass over the images.
+
+        Raises:
+          UserError: the objective has no such features.
+        """
+        return self._apply_to_images(("embed_image", "image_features"), batches, count)
 
     def classify_images(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
@@ -116,7 +137,7 @@ class Embedder:
         Raises:
           UserError: the objective has no classes.
         """
-        return self._apply_to_images("classify", batches, count)
+        return self._apply_to_images(("classify",), batches, count)
 
     def recognize(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
@@ -126,7 +147,7 @@ class Embedder:
         Raises:
           UserError: the objective recognizes none.
         """
-        return self._apply_to_images("recognize", batches, count)
+        return self._apply_to_images(("recognize",), batches, count)
 
     def embed_texts(
         self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
@@ -140,6 +161,17 @@ class Embedder:
         Returns:
           Unit-length embeddings, on every process.
         """
+        return self._apply_to_texts("embed_text", text, text_mask)
+
+    def text_features(
+        self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
+    ) -> Float[np.ndarray, "n f"]:
+        """Like `embed_texts`, but what the text tower pools, before the projection."""
+        return self._apply_to_texts("text_features", text, text_mask)
+
+    def _apply_to_texts(
+        self, verb: str, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
+    ) -> Float[np.ndarray, "n d"]:
         count = len(text)
         rows = []
         for start in range(0, count, self.batch_size):
@@ -147,5 +179,5 @@ class Embedder:
             picked = np.minimum(start + self.rows, count - 1)
             mask = np.ones(len(picked), bool)
             batch = {"text": text[picked], "text_mask": text_mask[picked], "mask": mask}
-            rows.append(self._apply("embed_text", batch)[0])
+            rows.append(self._apply((verb,), batch)[0])
         return np.concatenate(rows)[:count]

@@ -1,7 +1,7 @@
 """What evaluators of frozen features share: reading features with labels, splits and draws."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,11 +61,65 @@ def read_features(
       UserError: an example has not one label, or with `several_labels` none has any; or features
         are not finite. The first example is named.
     """
+    given = transform, (what,), max_broken_fraction, where, several_labels
+    return read_kinds(embedder, source, *given)[what]
+
+
+def read_kinds(
+    embedder: Embedder,
+    source: Source,
+    transform: str,
+    whats: tuple[str, ...],
+    max_broken_fraction: float,
+    where: str,
+    several_labels: bool = False,
+) -> dict[str, LabeledFeatures]:
+    """Reads each kind of `whats` as `read_features` does, all in one pass over the images."""
     rows = embedder.batch_size, embedder.rows
     with EvalLoader(source, transform, *rows, max_broken_fraction=max_broken_fraction) as loader:
-        embed = {"features": embedder.image_features, "embedding": embedder.embed_images}[what]
-        features, readable = embed(loader.images(), loader.num_examples)
+        found, readable = _embed(embedder, loader, whats)
         label = mark_classes(loader.label_sets()) if several_labels else loader.labels()
+    return {
+        what: take_readable(source, found[what], label, readable, what, where) for what in whats
+    }
+
+
+def _embed(
+    embedder: Embedder, loader: EvalLoader, whats: tuple[str, ...]
+) -> tuple[Mapping[str, Float[np.ndarray, "n _"]], Bool[np.ndarray, "n"]]:
+    """Returns the rows of each kind, and which of them are of real images."""
+    given = loader.images(), loader.num_examples
+    if set(whats) == set(WHAT):
+        embedding, features, readable = embedder.embeddings_and_features(*given)
+        return {"embedding": embedding, "features": features}, readable
+    (what,) = whats
+    embed = {"features": embedder.image_features, "embedding": embedder.embed_images}[what]
+    rows, readable = embed(*given)
+    return {what: rows}, readable
+
+
+def take_readable(
+    source: Source,
+    features: Float[np.ndarray, "n f"],
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
+    readable: Bool[np.ndarray, "n"],
+    what: str,
+    where: str,
+) -> LabeledFeatures:
+    """Leaves out the images that could not be decoded, and checks the others.
+
+    Args:
+      source: of the examples, in its order, which names them.
+      features: one row an image.
+      label: of each, in one of the forms of `LabeledFeatures`.
+      readable: False where an image could not be decoded.
+      what: the features are, for messages.
+      where: stands for the source in messages.
+
+    Raises:
+      UserError: those of `read_features`.
+    """
+    several_labels = label.ndim == 2
     not_finite = ~np.isfinite(features).all(axis=1)
     faults = [(not_finite, f"whose {what} is not finite; the model is broken")]
     if not several_labels:
@@ -85,9 +139,17 @@ def read_features(
     return found
 
 
-def mark_classes(sets: Sequence[tuple[int, ...]]) -> Bool[np.ndarray, "n c"]:
-    """Marks the classes that each example has, of as many as the largest label and one more."""
-    present = np.zeros((len(sets), 1 + max((max(s, default=-1) for s in sets), default=-1)), bool)
+def mark_classes(
+    sets: Sequence[tuple[int, ...]], count: int | None = None
+) -> Bool[np.ndarray, "n c"]:
+    """Marks the classes that each example has.
+
+    Args:
+      sets: the labels of each example.
+      count: how many classes there are; None for as many as the largest label and one more.
+    """
+    largest = max((max(s, default=-1) for s in sets), default=-1)
+    present = np.zeros((len(sets), largest + 1 if count is None else count), bool)
     for row, labels in zip(present, sets, strict=True):
         row[list(labels)] = True
     return present

@@ -1,5 +1,6 @@
 """Few-shot classification: linear probes, and class texts tuned on the images (iCLIP §4.4)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
-from big_align.data.labels.prompts import choose_templates
+from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
@@ -18,7 +19,7 @@ from big_align.evaluators.features import (
     check_class_names,
     check_classes,
     check_what,
-    read_features,
+    read_kinds,
     shuffle_in_classes,
 )
 from big_align.evaluators.linear_probe import rate, search_strength
@@ -58,6 +59,103 @@ def draw_shots(
             f"regularization: leave {shots} out of shots, or the class out of the source"
         )
     return place < shots, place >= size - held_out
+
+
+Sets = tuple[LabeledFeatures, LabeledFeatures]
+"""A training set and a test set."""
+
+
+def number_classes(
+    train: LabeledFeatures, test: LabeledFeatures
+) -> tuple[Sets, Int[np.ndarray, "c"]]:
+    """Numbers the classes of a training set through.
+
+    Returns:
+      Both sets with these numbers for labels, and the classes that they stand for.
+
+    Raises:
+      UserError: a class of the test set has no example in the training set.
+    """
+    check_classes(train.label, test.label, "few_shot.source", "few_shot.train_source")
+    classes = np.unique(train.label)
+    train, test = (x._replace(label=np.searchsorted(classes, x.label)) for x in (train, test))
+    return (train, test), classes
+
+
+def measure_linear(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, float]:
+    """Measures linear probes.
+
+    Args:
+      sets: with classes that are numbered through.
+      shots: images a class.
+      draws: how often to draw.
+
+    Returns:
+      Accuracies and their deviations, by `linear_4shot` and `linear_4shot_std`.
+
+    Raises:
+      UserError: a class has too few training examples.
+    """
+    # Classes with too few images are reported before anything is fitted.
+    draw_shots(sets[0].label, max(shots), 0)
+    count = 1 + int(sets[0].label.max())
+    return _measure("linear", lambda part: LogisticRegression(*part, count), sets, shots, draws)
+
+
+def measure_texts(
+    sets: Sets,
+    ztxt: Float[np.ndarray, "c d"],
+    temperature: float,
+    shots: tuple[int, ...],
+    draws: int,
+) -> dict[str, float]:
+    """Measures cosine classifiers that begin as texts.
+
+    Args:
+      sets: of embeddings, with classes that are numbered through.
+      ztxt: unit-length embeddings of the classes.
+      temperature: what cosines are divided by.
+      shots: images a class.
+      draws: how often to draw.
+
+    Returns:
+      Accuracies and their deviations, by `text_0shot`, `text_4shot` and `text_4shot_std`.
+
+    Raises:
+      UserError: a class has too few training examples.
+    """
+    test, begin = sets[1], CosineClassifier(ztxt, temperature)
+    found = {"text_0shot": accuracy(begin.scores(test.features), test.label)}
+    return found | _measure(
+        "text", lambda part: CosineRegression(*part, ztxt, temperature), sets, shots, draws
+    )
+
+
+def _measure(
+    name: str,
+    make: Callable[[LabeledFeatures], Any],
+    sets: Sets,
+    shots: tuple[int, ...],
+    draws: int,
+) -> dict[str, float]:
+    """Returns the accuracies of one kind of classifier."""
+    train, test = sets
+    results = {}
+    for count in shots:
+        found = []
+        for draw in range(draws):
+            fitted, held_out = (
+                LabeledFeatures(*(x[mask] for x in train))
+                for mask in draw_shots(train.label, count, draw)
+            )
+            _, classifier = search_strength(
+                make(fitted).fit,
+                lambda c, part=held_out: rate(accuracy, c.scores(part.features), part.label),
+            )
+            found.append(accuracy(classifier.scores(test.features), test.label))
+        results[f"{name}_{count}shot"] = float(np.mean(found))
+        results[f"{name}_{count}shot_std"] = float(np.std(found))
+    return results
 
 
 class FewShot:
@@ -127,9 +225,16 @@ class FewShot:
             for given in (source, train_source):
                 label_check.check_class_names(given, classes)
             self.names = classes.phrases(with_descriptions)
-            self.templates = choose_templates(classes, templates)
+            self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.shots, self.draws, self.what = shots, draws, check_what(what)
         self.temperature = temperature
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of what is measured."""
+        kinds = ("linear", "text") if self.names else ("linear",)
+        each = [f"{kind}_{shots}shot" for kind in kinds for shots in self.shots]
+        return *(["text_0shot"] if self.names else []), *each, *(f"{name}_std" for name in each)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Draws, fits and returns the accuracies.
@@ -137,39 +242,21 @@ class FewShot:
         Raises:
           UserError: an example has no label, a class no name, or too few training examples.
         """
-        train, test, classes = self._read(embedder, self.what)
-        # Classes with too few images are reported before anything is fitted.
-        draw_shots(classes[train.label], max(self.shots), 0)
-        results: dict[str, float] = {}
-
-        def linear(part: LabeledFeatures) -> LogisticRegression:
-            return LogisticRegression(*part, len(classes))
-
-        self._measure("linear", linear, train, test, results)
+        whats = dict.fromkeys((self.what, *(["embedding"] if self.names else [])))
+        train, test = (
+            read_kinds(
+                embedder, source, self.transform, tuple(whats), self.max_broken_fraction,
+                f"few_shot.{name}",
+            )
+            for name, source in (("train_source", self.train_source), ("source", self.source))
+        )  # fmt: skip
+        sets, classes = number_classes(train[self.what], test[self.what])
+        results = measure_linear(sets, self.shots, self.draws)
         if self.names:
-            texts = self._embed_texts(embedder, classes)
-            if self.what != "embedding":
-                train, test, _ = self._read(embedder, "embedding")
-            begin = CosineClassifier(texts, self.temperature)
-            results["text_0shot"] = accuracy(begin.scores(test.features), test.label)
-
-            def cosine(part: LabeledFeatures) -> CosineRegression:
-                return CosineRegression(*part, texts, self.temperature)
-
-            self._measure("text", cosine, train, test, results)
+            sets, _ = number_classes(train["embedding"], test["embedding"])
+            ztxt = self._embed_texts(embedder, classes)
+            results |= measure_texts(sets, ztxt, self.temperature, self.shots, self.draws)
         return results
-
-    def _read(
-        self, embedder: Embedder, what: str
-    ) -> tuple[LabeledFeatures, LabeledFeatures, Int[np.ndarray, "c"]]:
-        """Returns the training and the test set, with places in the classes for labels."""
-        given = self.transform, what, self.max_broken_fraction
-        train = read_features(embedder, self.train_source, *given, "few_shot.train_source")
-        test = read_features(embedder, self.source, *given, "few_shot.source")
-        check_classes(train.label, test.label, "few_shot.source", "few_shot.train_source")
-        classes = np.unique(train.label)
-        train, test = (x._replace(label=np.searchsorted(classes, x.label)) for x in (train, test))
-        return train, test, classes
 
     def _embed_texts(
         self, embedder: Embedder, classes: Int[np.ndarray, "c"]
@@ -179,29 +266,5 @@ class FewShot:
             raise UserError(
                 f"few_shot: label {classes[-1]} is not in the {len(self.names)} class names"
             )
-        names = tuple(self.names[c] for c in classes)
-        return embed_classes(embedder, self.tokenizer, names, self.templates)
-
-    def _measure(
-        self,
-        name: str,
-        make: Any,
-        train: LabeledFeatures,
-        test: LabeledFeatures,
-        results: dict[str, float],
-    ) -> None:
-        """Adds the accuracies of one kind of classifier."""
-        for shots in self.shots:
-            found = []
-            for draw in range(self.draws):
-                fitted, held_out = (
-                    LabeledFeatures(*(x[mask] for x in train))
-                    for mask in draw_shots(train.label, shots, draw)
-                )
-                _, classifier = search_strength(
-                    make(fitted).fit,
-                    lambda c, part=held_out: rate(accuracy, c.scores(part.features), part.label),
-                )
-                found.append(accuracy(classifier.scores(test.features), test.label))
-            results[f"{name}_{shots}shot"] = float(np.mean(found))
-            results[f"{name}_{shots}shot_std"] = float(np.std(found))
+        texts = [self.texts[c] for c in classes]
+        return embed_classes(embedder, self.tokenizer, texts)

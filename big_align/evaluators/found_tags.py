@@ -1,9 +1,7 @@
 """Whether a model finds the tags that a caption left out (IDEA, Fig. 6), by the other captions."""
 
-from typing import NamedTuple
-
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
@@ -20,28 +18,11 @@ from big_align.evaluators.tag_scores import (
     measure_choice,
 )
 from big_align.evaluators.tag_truth import check_tags, mark_tags, recognize
+from big_align.exhibits.exhibit import Measured
+from big_align.exhibits.pixels import read_pixels
+from big_align.exhibits.tags import Found, show_found
 from big_align.nodes import Node
 from big_align.types import Objective
-
-
-class Found(NamedTuple):
-    """What a model finds in the images of a set that could be read.
-
-    Attributes:
-      logits: of each tag.
-      given: the tags of the captions that are given.
-      missed: the tags of the other captions alone.
-      found: what the model chooses, given tags left out.
-      captions: the captions of each image that are given.
-      number: which example of the source each row is.
-    """
-
-    logits: Float[np.ndarray, "n c"]
-    given: Bool[np.ndarray, "n c"]
-    missed: Bool[np.ndarray, "n c"]
-    found: Bool[np.ndarray, "n c"]
-    captions: list[list[str]]
-    number: Int[np.ndarray, " n"]
 
 
 class FoundTags:
@@ -65,6 +46,11 @@ class FoundTags:
       ValueError: a value is out of its range.
       UserError: the tag list cannot be read.
     """
+
+    numbers = (
+        *("precision", "recall", "f1", "found_per_image", "missed_per_image", "map"),
+        *("frequent_precision", "frequent_recall", "frequent_map"),
+    )
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -118,7 +104,11 @@ class FoundTags:
         return Found(logits, given, missed, found, first, number)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Returns the scores of the model and of the most frequent tags.
+        """Returns the numbers of `measure`."""
+        return self.measure(embedder).numbers
+
+    def measure(self, embedder: Embedder) -> Measured:
+        """Returns the scores of the model and of the most frequent tags; it shows found tags.
 
         Precision and recall are over all tags and images together. `map` is the mean average
         precision over the tags that some caption missed; in each, images are left out whose given
@@ -127,7 +117,8 @@ class FoundTags:
         Raises:
           UserError: the model recognizes other tags, or nothing is missed.
         """
-        logits, given, missed, found, *_ = self.find(embedder)
+        everything = self.find(embedder)
+        logits, given, missed, found, *_ = everything
         if not missed.any():
             raise UserError(
                 f"found_tags: no tag is missed by the first {self.given} captions: the source must "
@@ -135,7 +126,7 @@ class FoundTags:
             )
         scores = measure_choice(found, missed, ~given)
         prevalence = missed.sum(axis=0) / np.maximum((~given).sum(axis=0), 1)
-        return {
+        numbers = {
             **{k: scores[f"overall_{k}"] for k in ("precision", "recall", "f1")},
             "found_per_image": found.sum() / len(found),
             "missed_per_image": missed.sum() / len(missed),
@@ -143,6 +134,9 @@ class FoundTags:
             **measure_frequent(self.tags, given, missed, found.sum() / len(found)),
             "frequent_map": float(prevalence[missed.any(axis=0)].mean()),
         }
+        return Measured(
+            numbers, lambda: show_found(everything, self.tags.names, read_pixels(self.source))
+        )
 
 
 def measure_frequent(

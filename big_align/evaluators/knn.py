@@ -7,7 +7,13 @@ from jaxtyping import Array, Float, Int
 
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.features import VERBS, check_classes, check_what, read_features
+from big_align.evaluators.features import (
+    VERBS,
+    LabeledFeatures,
+    check_classes,
+    check_what,
+    read_features,
+)
 from big_align.nodes import Node
 
 NOWHERE = np.iinfo(np.int32).max
@@ -68,6 +74,20 @@ def rank_of_label(
     return np.concatenate(ranks)[: len(queries)]
 
 
+def measure_neighbors(
+    test: LabeledFeatures, train: LabeledFeatures | None, ks: tuple[int, ...]
+) -> dict[str, float]:
+    """Returns the share of images with one of their class among the k nearest, by `r1` and so on.
+
+    Args:
+      test: the images.
+      train: among which neighbors are searched; None for the others of `test`.
+      ks: cut-offs.
+    """
+    ranks = rank_of_label(*test, *(train or test), leave_one_out=train is None)
+    return {f"r{k}": float(np.mean(ranks < k)) for k in ks}
+
+
 class KNN:
     """Share of images with an image of their class among the k nearest by cosine: `r1` and so on.
 
@@ -109,6 +129,11 @@ class KNN:
         self.what, self.ks = check_what(what), ks
         self.max_broken_fraction = max_broken_fraction
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of what is measured."""
+        return tuple(f"r{k}" for k in self.ks)
+
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and returns the recalls.
 
@@ -116,10 +141,8 @@ class KNN:
           UserError: an example has no label, or a class no training example.
         """
         given = self.transform, self.what, self.max_broken_fraction
-        test = read_features(embedder, self.source, *given, "knn.source")
-        train = test
+        test, train = read_features(embedder, self.source, *given, "knn.source"), None
         if self.train_source is not None:
             train = read_features(embedder, self.train_source, *given, "knn.train_source")
             check_classes(train.label, test.label, "knn.source", "knn.train_source")
-        ranks = rank_of_label(*test, *train, leave_one_out=self.train_source is None)
-        return {f"r{k}": float(np.mean(ranks < k)) for k in self.ks}
+        return measure_neighbors(test, train, self.ks)

@@ -1,7 +1,8 @@
 """Linear probes of frozen features as in CLIP (Radford et al. 2021, appendix A.3)."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -85,6 +86,145 @@ def rate(
     return score(scores, label), float((shifted[np.arange(len(label)), label] - log_total).mean())
 
 
+@dataclasses.dataclass(frozen=True)
+class ProbeSettings:
+    """How a linear probe is fitted.
+
+    Attributes:
+      score: one of `scores.SCORES`.
+      validation_fraction: of each class of the training set, where there is no validation set.
+      max_iterations: of L-BFGS.
+      tolerance: length of the gradient, relative to the loss, that is taken for zero.
+      seed: of the split.
+
+    Raises:
+      ValueError: a value is unknown or out of range.
+    """
+
+    score: str = "accuracy"
+    validation_fraction: float = 0.2
+    max_iterations: int = 1000
+    tolerance: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self):
+        lookup_score(self.score)
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction = {self.validation_fraction} is not in (0, 1)")
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an example has any number of labels."""
+        return self.score in OF_SEVERAL_LABELS
+
+
+class Probe(NamedTuple):
+    """A probe that was fitted and scored.
+
+    Attributes:
+      numbers: the test score by its name, that of the validation set before it was added, and the
+        `strength` that was chosen: CLIP's lambda, one over scikit-learn's C.
+      scores: of the test images, for each class that has training examples.
+      label: of the test images, numbers of these classes.
+      classes: which they are.
+    """
+
+    numbers: dict[str, float]
+    scores: Float[np.ndarray, "n k"]
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n k"]
+    classes: Int[np.ndarray, "k"]
+
+
+def fit_probe(
+    train: LabeledFeatures,
+    test: LabeledFeatures,
+    validation: LabeledFeatures | None,
+    settings: ProbeSettings,
+) -> Probe:
+    """Fits a probe on a training set and scores it on a test set.
+
+    Args:
+      train: what it is fitted on.
+      test: what it is scored on.
+      validation: what the strength of regularization is chosen on; None takes a part of `train`.
+      settings: how it is fitted.
+
+    Raises:
+      UserError: a class lacks an example where it needs one.
+    """
+    _check_parts(train, test, validation, settings)
+    if validation is None:
+        train, validation = _split(train, settings)
+    score, solver = lookup_score(settings.score), (settings.max_iterations, settings.tolerance)
+    classes = find_classes(train.label)
+    train, validation, test = (
+        part._replace(label=_place(part.label, classes)) for part in (train, validation, test)
+    )
+    regression = LogisticRegression(*train, len(classes), *solver)
+    strength, start = search_strength(
+        regression.fit,
+        lambda found: rate(score, found.scores(validation.features), validation.label),
+    )
+    chosen = score(start.scores(validation.features), validation.label)
+    both = LabeledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
+    regression = LogisticRegression(*both, len(classes), *solver)
+    scores = regression.fit(strength, start).scores(test.features)
+    name = settings.score
+    numbers = {name: score(scores, test.label), f"validation_{name}": chosen, "strength": strength}
+    return Probe(numbers, scores, test.label, classes)
+
+
+def _check_parts(
+    train: LabeledFeatures,
+    test: LabeledFeatures,
+    validation: LabeledFeatures | None,
+    settings: ProbeSettings,
+) -> None:
+    """Raises a UserError where the sets do not have the same classes."""
+    for name, part in (("source", test), ("validation_source", validation)):
+        if part is None:
+            continue
+        where = [f"linear_probe.{name}", "linear_probe.train_source"]
+        check_classes(train.label, part.label, *where)
+        if settings.several_labels:  # Average precision is of classes with examples.
+            check_classes(part.label, train.label, *reversed(where))
+
+
+def _split(
+    train: LabeledFeatures, settings: ProbeSettings
+) -> tuple[LabeledFeatures, LabeledFeatures]:
+    """Takes a fraction of each class from the training set for validation.
+
+    An example with several labels counts to the rarest of its classes.
+    """
+    fraction = settings.validation_fraction
+    label = rarest_classes(train.label) if settings.several_labels else train.label
+    place, size = shuffle_in_classes(label, settings.seed)
+    # Rounded up: a class keeps at least one example to fit on.
+    chosen = place >= np.ceil(size * (1 - fraction))
+    if not chosen.any():
+        raise UserError(
+            f"linear_probe.train_source: no class has enough examples to take a fraction of "
+            f"{fraction} for validation; give validation_source or a larger one"
+        )
+    parts = [LabeledFeatures(*(x[mask] for x in train)) for mask in (~chosen, chosen)]
+    if settings.several_labels:
+        kept, taken = (find_classes(part.label) for part in parts)
+        apart = np.setxor1d(kept, taken)
+        if len(apart):
+            raise UserError(
+                f"linear_probe.train_source: class {apart[0]} has examples on one side only of "
+                f"a split for validation, and needs some on both; give validation_source, or "
+                "another validation_fraction or seed"
+            )
+    return parts[0], parts[1]
+
+
+def _place(label: np.ndarray, classes: Int[np.ndarray, "c"]) -> np.ndarray:
+    """Numbers the classes of labels of either form through, leaving out those without examples."""
+    return np.searchsorted(classes, label) if label.ndim == 1 else label[:, classes]
+
+
 class LinearProbe:
     """Score of a logistic regression on frozen features, by CLIP's protocol (appendix A.3).
 
@@ -103,7 +243,8 @@ class LinearProbe:
         class of `train_source`.
       validation_fraction: that fraction.
       what: "features" of the image tower before projection, or "embedding".
-      score: "accuracy", "mean_per_class", "mean_top1_top5", "roc_auc" or "map_11_point".
+      score: "accuracy", "mean_per_class", "mean_top1_top5", "roc_auc", "map_11_point" or
+        "real_accuracy".
       max_iterations: of L-BFGS.
       tolerance: length of the gradient, relative to the loss, that is taken for zero.
       seed: of the split.
@@ -132,99 +273,32 @@ class LinearProbe:
         seed: int = 0,
         max_broken_fraction: float = 0.01,
     ):
-        if not 0 < validation_fraction < 1:
-            raise ValueError(f"validation_fraction = {validation_fraction} is not in (0, 1)")
         self.source, self.transform = source, transform
         self.train_source, self.validation_source = train_source, validation_source
-        self.validation_fraction, self.seed = validation_fraction, seed
-        self.what, self.score = check_what(what), score
-        self._score, self._several_labels = lookup_score(score), score in OF_SEVERAL_LABELS
-        self._solver = {"max_iterations": max_iterations, "tolerance": tolerance}
+        self.what = check_what(what)
+        self.settings = ProbeSettings(score, validation_fraction, max_iterations, tolerance, seed)
         self.max_broken_fraction = max_broken_fraction
         for name in ("source", "validation_source"):
             if getattr(self, name) is not None:
                 check_class_names(getattr(self, name), train_source, name, "train_source")
 
-    def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Fits the probe.
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of what is measured."""
+        return self.settings.score, f"validation_{self.settings.score}", "strength"
 
-        Returns:
-          The test score by its name, that of the validation set before it was added, and the
-          `strength` that was chosen: CLIP's lambda, one over scikit-learn's C.
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Fits the probe and returns the numbers of `Probe`.
 
         Raises:
           UserError: an example lacks its label, or a class an example where it needs one.
         """
-        train, validation, test = self._read(embedder)
-        classes = find_classes(train.label)
-        train, validation, test = (
-            part._replace(label=_place(part.label, classes)) for part in (train, validation, test)
-        )
-        regression = LogisticRegression(*train, len(classes), **self._solver)
-        strength, start = search_strength(
-            regression.fit,
-            lambda found: rate(self._score, found.scores(validation.features), validation.label),
-        )
-        chosen = self._score(start.scores(validation.features), validation.label)
-        both = LabeledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
-        regression = LogisticRegression(*both, len(classes), **self._solver)
-        scores = regression.fit(strength, start).scores(test.features)
-        return {
-            self.score: self._score(scores, test.label),
-            f"validation_{self.score}": chosen,
-            "strength": strength,
-        }
-
-    def _read(
-        self, embedder: Embedder
-    ) -> tuple[LabeledFeatures, LabeledFeatures, LabeledFeatures]:
-        """Returns the training, validation and test set."""
 
         def read(name: str) -> LabeledFeatures:
             given = self.transform, self.what, self.max_broken_fraction, f"linear_probe.{name}"
-            return read_features(embedder, getattr(self, name), *given, self._several_labels)
-
-        def check(part: LabeledFeatures, name: str) -> None:
-            where = [f"linear_probe.{name}", "linear_probe.train_source"]
-            check_classes(train.label, part.label, *where)
-            if self._several_labels:  # Average precision is of classes with examples.
-                check_classes(part.label, train.label, *reversed(where))
+            several = self.settings.several_labels
+            return read_features(embedder, getattr(self, name), *given, several)
 
         train, test = read("train_source"), read("source")
-        check(test, "source")
-        if self.validation_source is None:
-            return *self._split(train), test
-        validation = read("validation_source")
-        check(validation, "validation_source")
-        return train, validation, test
-
-    def _split(self, train: LabeledFeatures) -> tuple[LabeledFeatures, LabeledFeatures]:
-        """Takes a fraction of each class from the training set for validation.
-
-        An example with several labels counts to the rarest of its classes.
-        """
-        label = rarest_classes(train.label) if self._several_labels else train.label
-        place, size = shuffle_in_classes(label, self.seed)
-        # Rounded up: a class keeps at least one example to fit on.
-        chosen = place >= np.ceil(size * (1 - self.validation_fraction))
-        if not chosen.any():
-            raise UserError(
-                f"linear_probe.train_source: no class has enough examples to take a fraction of "
-                f"{self.validation_fraction} for validation; give validation_source or a larger one"
-            )
-        parts = [LabeledFeatures(*(x[mask] for x in train)) for mask in (~chosen, chosen)]
-        if self._several_labels:
-            kept, taken = (find_classes(part.label) for part in parts)
-            apart = np.setxor1d(kept, taken)
-            if len(apart):
-                raise UserError(
-                    f"linear_probe.train_source: class {apart[0]} has examples on one side only of "
-                    f"a split for validation, and needs some on both; give validation_source, or "
-                    "another validation_fraction or seed"
-                )
-        return parts[0], parts[1]
-
-
-def _place(label: np.ndarray, classes: Int[np.ndarray, "c"]) -> np.ndarray:
-    """Numbers the classes of labels of either form through, leaving out those without examples."""
-    return np.searchsorted(classes, label) if label.ndim == 1 else label[:, classes]
+        validation = None if self.validation_source is None else read("validation_source")
+        return fit_probe(train, test, validation, self.settings).numbers

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+import threadpoolctl
 from jaxtyping import Array, Bool, Float, Float64, Int
 
 LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -76,9 +77,12 @@ def minimize(
         return start
     # The line search takes a few evaluations a step; scipy's own bounds are switched off.
     options = {"maxiter": max_iterations, "maxfun": 20 * max_iterations, "gtol": 0.0, "ftol": 0.0}
-    return scipy.optimize.minimize(
-        evaluate, start, jac=True, method="L-BFGS-B", options=options, callback=stop_early
-    ).x
+    # Its vectors are short: with more threads they wait for each other on busy cores, ten times as
+    # long as they compute. The loss has its own.
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        return scipy.optimize.minimize(
+            evaluate, start, jac=True, method="L-BFGS-B", options=options, callback=stop_early
+        ).x
 
 
 def cross_entropy(

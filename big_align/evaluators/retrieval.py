@@ -1,11 +1,11 @@
 """Image-text retrieval with several captions an image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
@@ -14,6 +14,9 @@ from big_align.data.text.caption_check import find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.exhibits.exhibit import Measured
+from big_align.exhibits.pixels import read_pixels
+from big_align.exhibits.retrieval import Pairs, show_pairs
 from big_align.nodes import Node
 
 
@@ -45,22 +48,49 @@ def rank_of_match(
     return np.concatenate(ranks)
 
 
-class Pairs(NamedTuple):
-    """The embedded images and captions of a set.
+DIRECTIONS = ("image_to_text", "text_to_image")
 
-    Attributes:
-      zimg: unit-length embeddings of the images that could be read, each once.
-      ztxt: unit-length embeddings of all their captions.
-      captions: the texts of `ztxt`.
-      owner: which row of `zimg` each caption belongs to.
-      number: which example of the source each row of `zimg` is.
+
+def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
+    """Returns recalls in both directions, by `image_to_text_r1` and so on.
+
+    Args:
+      pairs: images with their captions.
+      ks: cut-offs.
     """
+    image = np.arange(len(pairs.zimg))
+    image_to_text = rank_of_match(pairs.zimg, pairs.ztxt, image, pairs.owner)
+    text_to_image = rank_of_match(pairs.ztxt, pairs.zimg, pairs.owner, image)
+    return {
+        f"{name}_r{k}": float(np.mean(ranks < k))
+        for name, ranks in zip(DIRECTIONS, (image_to_text, text_to_image), strict=True)
+        for k in ks
+    }
 
-    zimg: Float[np.ndarray, "n d"]
-    ztxt: Float[np.ndarray, "m d"]
-    captions: list[str]
-    owner: Int[np.ndarray, "m"]
-    number: Int[np.ndarray, "n"]
+
+def join_captions(
+    captions: Sequence[Sequence[str]],
+    readable: Bool[np.ndarray, "n"],
+    firsts: Int[np.ndarray, "n"],
+) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
+    """Gives the captions of copies of an image to the first of them.
+
+    Args:
+      captions: of each example.
+      readable: which examples have an image that could be read.
+      firsts: of each example the first with the same image, itself if there is none before.
+
+    Returns:
+      The captions of the images that count; which of these images each belongs to; and which
+      example each image is.
+    """
+    number = np.flatnonzero(readable & (firsts == np.arange(len(firsts))))
+    joined: dict[int, list[str]] = {first: [] for first in number.tolist()}
+    for first, texts, real in zip(firsts.tolist(), captions, readable, strict=True):
+        if real:
+            joined[first] += texts
+    owner = np.repeat(np.arange(len(joined)), [len(texts) for texts in joined.values()])
+    return [text for group in joined.values() for text in group], owner, number
 
 
 class Retrieval:
@@ -107,6 +137,11 @@ class Retrieval:
         self.ks = ks
         self.max_broken_fraction = max_broken_fraction
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of what is measured."""
+        return tuple(f"{name}_r{k}" for name in DIRECTIONS for k in self.ks)
+
     def embed(self, embedder: Embedder) -> Pairs:
         """Embeds all images and captions."""
         loader = EvalLoader(
@@ -123,24 +158,16 @@ class Retrieval:
             hashes = multihost_utils.process_allgather(hashes).max(axis=0)
         firsts = find_firsts(hashes)
         tell_copies(firsts, self.source, self.transform)
-        number = np.flatnonzero(readable & (firsts == np.arange(len(firsts))))
-        captions: dict[int, list[str]] = {first: [] for first in number.tolist()}
-        for first, texts, real in zip(firsts.tolist(), loader.captions(), readable, strict=True):
-            if real:
-                captions[first] += texts
-        owner = np.repeat(np.arange(len(captions)), [len(c) for c in captions.values()])
-        texts = [text for group in captions.values() for text in group]
+        texts, owner, number = join_captions(loader.captions(), readable, firsts)
         ztxt = embedder.embed_texts(*self.tokenizer(texts))
         return Pairs(zimg[number], ztxt, texts, owner, number)
 
+    def measure(self, embedder: Embedder) -> Measured:
+        """Embeds all images and captions and returns the recalls; it shows what is retrieved."""
+        pairs = self.embed(embedder)
+        recalls = measure_recalls(pairs, self.ks)
+        return Measured(recalls, lambda: show_pairs(pairs, read_pixels(self.source)))
+
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and captions and returns the recalls."""
-        zimg, ztxt, _, owner, _ = self.embed(embedder)
-        image = np.arange(len(zimg))
-        image_to_text = rank_of_match(zimg, ztxt, image, owner)
-        text_to_image = rank_of_match(ztxt, zimg, owner, image)
-        return {
-            f"{name}_r{k}": float(np.mean(ranks < k))
-            for name, ranks in (("image_to_text", image_to_text), ("text_to_image", text_to_image))
-            for k in self.ks
-        }
+        return self.measure(embedder).numbers

@@ -21,6 +21,27 @@ def mean_per_class(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
     return measure_accuracy(scores, label)["mean_per_class"]
 
 
+def real_accuracy(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"]) -> float:
+    """Returns the fraction of examples whose best class is one of theirs (ImageNet ReaL).
+
+    Examples without a class are left out, as Beyer et al. 2020 do. A tie with a wrong class counts
+    as wrong.
+
+    Args:
+      scores: of each example for each class.
+      present: which classes an example has: none, one or several.
+
+    Raises:
+      UserError: no example has a class.
+    """
+    there = present.any(axis=1)
+    if not there.any():
+        raise UserError("real_accuracy: no example has a class")
+    right = np.where(present, scores, -np.inf).max(axis=1)
+    wrong = np.where(present, -np.inf, scores).max(axis=1)
+    return float((right > wrong)[there].mean())
+
+
 def mean_top1_top5(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
     """Returns the mean of top-1 and top-5 accuracy (Kinetics700)."""
     result = measure_accuracy(scores, label)
@@ -70,15 +91,60 @@ def map_11_point(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n 
     return float(np.mean(averages))
 
 
+BINS = 15
+"""Of confidence, in the expected calibration error (Guo et al. 2017)."""
+
+
+def softmax(logits: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"]:
+    """Returns probabilities, in double precision."""
+    weights = np.exp(np.float64(logits) - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def calibration_error(
+    probability: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> tuple[float, list[dict[str, int | float]]]:
+    """Returns the expected calibration error, and the bins that it is made of.
+
+    Confidence is the largest probability of an example. Its range is cut into 15 bins of one width;
+    the error is the mean, over examples, of how far the accuracy of a bin is from its confidence.
+    A bin holds its upper end.
+
+    Args:
+      probability: of each class.
+      label: the right class of each example; a tie with another class is an error.
+
+    Returns:
+      The error, and of each bin that has examples how many, with their accuracy and confidence.
+    """
+    confidence = probability.max(axis=1)
+    own = np.take_along_axis(probability, label[:, None], axis=1)
+    right = (probability >= own).sum(axis=1) == 1
+    place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    bins = [
+        {
+            "bin": number,
+            "images": int(mine.sum()),
+            "accuracy": float(right[mine].mean()),
+            "confidence": float(confidence[mine].mean()),
+        }
+        for number in range(BINS)
+        if (mine := place == number).any()
+    ]
+    gaps = (b["images"] * abs(b["accuracy"] - b["confidence"]) for b in bins)
+    return sum(gaps) / len(label), bins
+
+
 SCORES: dict[str, Score] = {
     "accuracy": accuracy,
     "mean_per_class": mean_per_class,
     "mean_top1_top5": mean_top1_top5,
     "roc_auc": roc_auc,
     "map_11_point": map_11_point,
+    "real_accuracy": real_accuracy,
 }
 
-OF_SEVERAL_LABELS = ("map_11_point",)
+OF_SEVERAL_LABELS = ("map_11_point", "real_accuracy")
 """Scores of examples with any number of labels; the others are of examples with one each."""
 
 

@@ -8,6 +8,7 @@ from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.tags.tag_list import read_tag_list
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.tag_scores import (
+    CHOICES,
     check_choice,
     choose_tags,
     mean_average_precision,
@@ -44,6 +45,8 @@ class TagRecognition:
       ValueError: a value is out of its range.
       UserError: the tag list cannot be read, or the labels do not fit it.
     """
+
+    numbers = ("map", *CHOICES, "tags")
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:

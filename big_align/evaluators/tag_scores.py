@@ -54,6 +54,12 @@ def choose_top(
     return chosen & known
 
 
+CHOICES = tuple(
+    f"{mean}_{score}" for mean in ("overall", "class") for score in ("precision", "recall", "f1")
+)
+"""What `measure_choice` returns."""
+
+
 def measure_choice(
     chosen: Bool[np.ndarray, "n c"],
     present: Bool[np.ndarray, "n c"],

@@ -1,31 +1,53 @@
 """Zero-shot classification with class names in averaged templates (CLIP §3.1.4; ALIGN §5.2)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
-from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.exhibits.confusion import show_confusion
+from big_align.exhibits.exhibit import Measured
 from big_align.nodes import Node
 
 
 def embed_classes(
-    embedder: Embedder, tokenizer: Tokenizer, names: tuple[str, ...], templates: tuple[str, ...]
+    embedder: Embedder, tokenizer: Tokenizer, texts: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "c d"]:
-    """Embeds each class as the mean over its filled templates, brought back to unit length."""
-    prompts = [prompt for group in fill_templates(names, templates) for prompt in group]
-    return average_templates(embedder.embed_texts(*tokenizer(prompts)), len(names))
+    """Embeds each class as the mean over its texts, brought back to unit length."""
+    ztxt = embedder.embed_texts(*tokenizer([text for group in texts for text in group]))
+    return average_texts(ztxt, [len(group) for group in texts])
 
 
-def average_templates(ztxt: Float[np.ndarray, "n d"], classes: int) -> Float[np.ndarray, "c d"]:
-    """Averages the embeddings of each class's texts in turn, brought back to unit length."""
-    mean = ztxt.reshape(classes, -1, ztxt.shape[-1]).mean(axis=1)
+def average_texts(
+    ztxt: Float[np.ndarray, "n d"], counts: Sequence[int]
+) -> Float[np.ndarray, "c d"]:
+    """Averages the embeddings of each class's texts, brought back to unit length.
+
+    Args:
+      ztxt: of all texts, class by class.
+      counts: how many texts each class has.
+    """
+    groups = np.split(ztxt, np.cumsum(counts)[:-1])
+    mean = np.stack([group.mean(axis=0) for group in groups])
     return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
+
+
+def check_named(label: Int[np.ndarray, "n"], count: int, where: str) -> None:
+    """Raises a UserError where a label is none of `count` classes."""
+    outside = (label < 0) | (label >= count)
+    if outside.any():
+        raise UserError(
+            f"{where}: {outside.sum()} labels, {label[outside][0]} among them, are not in "
+            f"the {count} class names"
+        )
 
 
 def measure_accuracy(
@@ -46,6 +68,10 @@ def measure_accuracy(
         "top5": float((rank < 5).mean()),
         "mean_per_class": float(np.mean(per_class)),
     }
+
+
+ACCURACIES = ("top1", "top5", "mean_per_class")
+"""What `measure_accuracy` returns."""
 
 
 def _find_classes(source: Source, names: tuple[str, ...] | str) -> ClassList:
@@ -76,6 +102,7 @@ class ZeroShot:
     """
 
     reads = ("label",)
+    numbers = ACCURACIES
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -98,11 +125,15 @@ class ZeroShot:
         classes = _find_classes(source, names)
         label_check.check_class_names(source, classes)
         self.names = classes.phrases(with_descriptions)
-        self.templates = choose_templates(classes, templates)
+        self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.max_broken_fraction = max_broken_fraction
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and classes and returns the accuracies."""
+        return self.measure(embedder).numbers
+
+    def measure(self, embedder: Embedder) -> Measured:
+        """Embeds all images and classes and returns the accuracies; it shows confused classes."""
         loader = EvalLoader(
             self.source,
             self.transform,
@@ -111,12 +142,11 @@ class ZeroShot:
             max_broken_fraction=self.max_broken_fraction,
         )
         zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
-        zimg, label = zimg[readable], loader.labels()[readable]
-        outside = (label < 0) | (label >= len(self.names))
-        if outside.any():
-            raise UserError(
-                f"zero_shot: {outside.sum()} labels, {label[outside][0]} among them, are not in "
-                f"the {len(self.names)} class names"
-            )
-        classes = embed_classes(embedder, self.tokenizer, self.names, self.templates)
-        return measure_accuracy(zimg @ classes.T, label)
+        label = loader.labels()[readable]
+        check_named(label, len(self.names), "zero_shot")
+        ztxt = embed_classes(embedder, self.tokenizer, self.texts)
+        similarity = zimg[readable] @ ztxt.T
+        return Measured(
+            measure_accuracy(similarity, label),
+            lambda: show_confusion(similarity, label, self.names),
+        )

@@ -14,18 +14,19 @@ from tqdm import tqdm
 
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
+from big_align.components.transforms import shape_of_image
 from big_align.data.images import given_images
 from big_align.data.images.image_ops import Transform
 from big_align.data.labels.classes import ClassList, read_classes
-from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
-from big_align.evaluators.zero_shot import average_templates
+from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
 from big_align.inference.ranking import Ranking, compute_cosines, rank_by_cosine
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.runs import build, workdir
+from big_align.runs import workdir
 
 NAMED_FIRST = 20  # broken images that are named in the log
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
@@ -122,6 +123,7 @@ class LoadedModel(Pretrained):
         names: Any,
         templates: Sequence[str] | None = None,
         temperature: float | None = None,
+        broken: str = "error",
     ) -> Classes | list[Classes]:
         """Names what images show, by the texts of the classes.
 
@@ -131,6 +133,7 @@ class LoadedModel(Pretrained):
           templates: texts with {} where the name goes; None for those of the class list, or else
             "a photo of a {}.".
           temperature: what cosines are divided by; None for the model's own.
+          broken: as `embed_images` takes it; with "nan" a broken image has an empty list.
 
         Returns:
           Every class with its probability, the most probable first; a list of such lists unless
@@ -147,12 +150,13 @@ class LoadedModel(Pretrained):
             raise UserError(f"the temperature {known}; give temperature= a number above 0")
         classes = _read_names(names)
         try:
-            prompts = fill_templates(classes.names, choose_templates(classes, templates))
+            prompts = fill_class_templates(classes, templates)
         except ValueError as error:
             raise UserError(f"templates: {error}") from error
         ztxt = self.embed_texts([text for group in prompts for text in group])
-        ztxt = average_templates(ztxt, len(classes))
-        zimg, alone = self._embed_or_take(images, self.embed_images, given_images.is_image)
+        ztxt = average_texts(ztxt, [len(group) for group in prompts])
+        embed_images = functools.partial(self.embed_images, broken=broken)
+        zimg, alone = self._embed_or_take(images, embed_images, given_images.is_image)
         logits = np.float64(compute_cosines(zimg, ztxt)) / temperature
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         found = [_sort(classes.names, row / row.sum()) for row in weights]
@@ -189,10 +193,14 @@ class LoadedModel(Pretrained):
         """Returns token ids, and which of them are real."""
         return self._tokenizer(texts)
 
+    def embeds(self, part: str) -> bool:
+        """Tells whether the model has a tower for an "image" or a "text"."""
+        there = self.kind == part or self.kind == "dual" and self.node[part]
+        return bool(there) and (self.kind != "dual" or part in self.variables["params"])
+
     def _check_part(self, part: str) -> None:
         """Raises a UserError where the model lacks a tower."""
-        there = self.kind == part or self.kind == "dual" and self.node[part]
-        if not there or self.kind == "dual" and part not in self.variables["params"]:
+        if not self.embeds(part):
             other = "text" if part == "image" else "image"
             raise UserError(
                 f"the model has no {part} tower, only {self.description} for {other}s; "
@@ -225,7 +233,7 @@ class LoadedModel(Pretrained):
                 "the files of the model do not tell how its images are made; give load() the "
                 "operations, such as transform='resize_small(224)|central_crop(224)'"
             )
-        shape = build.shape_of_image(text, "transform")
+        shape = shape_of_image(text, "transform")
         self._batched.check_shape(shape)
         return Transform(text), shape
 
@@ -267,8 +275,9 @@ def load(
     """Loads any model: what a run has trained, or weights of other libraries.
 
     Args:
-      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, a folder of
-        transformers, open_clip, timm or big_align, or a file of weights; see `interop.load`.
+      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
+        `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, or a
+        file of weights; see `interop.load`.
       transform: image operations in place of the model's own, as an evaluator has them.
       tokenizer: in place of the model's own, as `config.tokenizer` has it.
       batch_size: the most rows of a batch, over all devices; None for 64 a device.
@@ -280,7 +289,7 @@ def load(
 
     Raises:
       FileNotFoundError: there is nothing at the path.
-      MissingCheckpoint: the workdir has no complete checkpoint.
+      MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
       UserError: the path is none of these, or damaged; see `interop.load`.
     """
     settings = {"transform": transform, "tokenizer": tokenizer, "batch_size": batch_size}
@@ -334,5 +343,7 @@ def _are_embeddings(given: Any) -> bool:
 
 
 def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:
+    if not np.isfinite(probability).all():
+        return []
     order = np.argsort(-probability, kind="stable")
     return [(names[n], float(probability[n])) for n in order]

@@ -6,7 +6,8 @@ import pathlib
 from collections.abc import Iterator
 from types import ModuleType
 
-from big_align.errors import UserError, WeightsMismatch
+from big_align.data.package_files import locate
+from big_align.errors import UserError, WeightsMismatch, put_in_a_line
 from big_align.interop.arrays.weight_files import write_folder
 from big_align.interop.formats import (
     efficientnet_pytorch_format,
@@ -28,6 +29,14 @@ FORMATS: dict[str, ModuleType] = {
 ONLY_READ = (efficientnet_pytorch_format,)
 """These have no write."""
 
+LONGEST_MESSAGE = 5000
+"""Characters; what a config holds may be of any length."""
+
+NOT_A_MODEL = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""What is raised where a config does not describe a model."""
+
 
 @contextlib.contextmanager
 def explained(path: pathlib.Path) -> Iterator[None]:
@@ -38,13 +47,16 @@ def explained(path: pathlib.Path) -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except UserError as error:
+        text = str(error)
+        if len(text) <= LONGEST_MESSAGE:
+            raise
+        raise WeightsMismatch(f"{text[:LONGEST_MESSAGE]}...") from error
+    except NOT_A_MODEL as error:
         # A config may hold anything, and towers check their sizes when they are built.
         raise WeightsMismatch(
             f"{path}: its config does not describe a model that can be built "
-            f"({type(error).__name__}: {error})"
+            f"({type(error).__name__}: {put_in_a_line(str(error))})"
         ) from error
 
 
@@ -56,7 +68,8 @@ def load(path: str | os.PathLike) -> Pretrained:
     Args:
       path: a folder of transformers, open_clip, timm or big_align, or a file of weights
         (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip or
-        efficientnet_pytorch. Pickled code is never run.
+        efficientnet_pytorch. Pickled code is never run. `package:MODULE/PATTERN` is one in an
+        installed package.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -68,7 +81,7 @@ def load(path: str | os.PathLike) -> Pretrained:
         has no counterpart.
       WeightFileError: a file is damaged or not what its name says.
     """
-    path = pathlib.Path(path).expanduser()
+    path = pathlib.Path(locate(path)).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     with explained(path):

@@ -10,6 +10,9 @@ from big_align.models.parts import layers
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+TOWERS = ("image", "text")
+"""The parts of a dual encoder that can be locked."""
+
 
 def normalize_image(
     image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
@@ -54,6 +57,9 @@ class DualEncoder(nn.Module):
     ALIGN's study of smaller towers (§6.1). Without a text tower it encodes images alone, for
     objectives that learn from labels.
 
+    A locked tower stays as it is: it runs in evaluation mode whatever `train` says, and no gradient
+    enters it. So its features are a function of its input, and may be computed once and for all.
+
     Args:
       image: the image tower.
       text: the text tower; None for none.
@@ -62,6 +68,9 @@ class DualEncoder(nn.Module):
       projection_bias: whether the linear layers have a bias; CLIP's have none.
       image_mean: of red, green and blue of uint8 images, on a scale from 0 to 1.
       image_std: standard deviations, on the same scale.
+      locked: towers that are locked, of "image" and "text".
+      image_dropout: rate on the image tower's features before the linear layer.
+      text_dropout: rate on the text tower's.
     """
 
     image: nn.Module
@@ -71,8 +80,15 @@ class DualEncoder(nn.Module):
     projection_bias: bool = True
     image_mean: tuple[float, float, float] = IMAGENET_MEAN
     image_std: tuple[float, float, float] = IMAGENET_STD
+    locked: tuple[str, ...] = ()
+    image_dropout: float = 0.0
+    text_dropout: float = 0.0
 
     def setup(self):
+        if strange := sorted(set(self.locked) - set(TOWERS)):
+            raise ValueError(
+                f"locked has {strange[0]!r}, which is no tower; there are {', '.join(TOWERS)}"
+            )
         dim = self.embedding_dim or self.image.output_dim
         if dim != self.image.output_dim and not self.image_projection:
             raise ValueError(
@@ -88,6 +104,7 @@ class DualEncoder(nn.Module):
                 use_bias=self.projection_bias,
             )
 
+        self.drop_image, self.drop_text = map(nn.Dropout, (self.image_dropout, self.text_dropout))
         if self.text is not None:
             self.project_text = linear()
         if self.image_projection:
@@ -120,7 +137,9 @@ class DualEncoder(nn.Module):
           Features, float32, and spatial tokens, row by row, in the precision of the tower.
         """
         image = normalize_image(image, self.image_mean, self.image_std)
-        features, tokens = self.image(image, train)
+        features, tokens = self.image(image, train and "image" not in self.locked)
+        if "image" in self.locked:
+            features, tokens = jax.lax.stop_gradient((features, tokens))
         return features.astype(jnp.float32), tokens
 
     def encode_image(
@@ -135,18 +154,48 @@ class DualEncoder(nn.Module):
         Returns:
           `zimg`, float32 and of unit length.
         """
-        return self.embed_features(self.image_features(image, train))
+        return self.embed_features(self.image_features(image, train), train)
 
-    def embed_features(self, features: Float[Array, "b f"]) -> Float[Array, "b d"]:
+    def embed_features(
+        self, features: Float[Array, "b f"], train: bool = False
+    ) -> Float[Array, "b d"]:
         """Takes pooled features of images to embeddings: the second half of `encode_image`.
 
         Args:
           features: of the image tower.
+          train: training mode of the projection.
 
         Returns:
           `zimg`, float32 and of unit length.
         """
+        features = self.drop_image(features, deterministic=not train)
         return normalize(self.project_image(features) if self.image_projection else features)
+
+    def text_features(
+        self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
+    ) -> Float[Array, "b f"]:
+        """Returns what the text tower pools, before the projection, at its own length.
+
+        Args:
+          text: token ids.
+          text_mask: True on real tokens.
+          train: training mode of the tower.
+
+        Returns:
+          Features, float32.
+
+        Raises:
+          ValueError: there is no text tower.
+        """
+        if self.text is None:
+            raise ValueError(
+                "config.model.text is None, but texts are to be encoded: give a text tower, or "
+                "use an objective that learns from labels alone"
+            )
+        features, _ = self.text(text, text_mask, train and "text" not in self.locked)
+        if "text" in self.locked:
+            features = jax.lax.stop_gradient(features)
+        return features.astype(jnp.float32)
 
     def encode_text(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
@@ -164,12 +213,21 @@ class DualEncoder(nn.Module):
         Raises:
           ValueError: there is no text tower.
         """
-        if self.text is None:
-            raise ValueError(
-                "config.model.text is None, but texts are to be encoded: give a text tower, or "
-                "use an objective that learns from labels alone"
-            )
-        features, _ = self.text(text, text_mask, train)
+        return self.embed_text_features(self.text_features(text, text_mask, train), train)
+
+    def embed_text_features(
+        self, features: Float[Array, "b f"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        """Takes pooled features of texts to embeddings: the second half of `encode_text`.
+
+        Args:
+          features: of the text tower.
+          train: training mode of the projection.
+
+        Returns:
+          `ztxt`, float32 and of unit length.
+        """
+        features = self.drop_text(features, deterministic=not train)
         return normalize(self.project_text(features))
 
     def __call__(

@@ -342,4 +342,4 @@ def _encode_all(
     logits, text, text_mask = read(features, tokens)
     length = text.shape[-1]
     ztxt = model.encode_text(text.reshape(-1, length), text_mask.reshape(-1, length), train=True)
-    return model.embed_features(features), ztxt.reshape(*text.shape[:-1], -1), logits
+    return model.embed_features(features, True), ztxt.reshape(*text.shape[:-1], -1), logits

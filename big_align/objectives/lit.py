@@ -4,18 +4,13 @@ The second stage of MLCD (An et al. 2024, §4.1 and A.1): the image encoder is f
 encoder is trained from scratch by contrastive learning. The loss is CLIP's.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from big_align.data.precomputed.shard_files import read_index
-from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
-from big_align.objectives.parts.encoders import LockedImageTower
+from big_align.objectives.parts.encoders import TwoTowers, lock_image
 from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, Outputs, Params
 
@@ -54,28 +49,8 @@ class Lit(ComposedObjective):
         label_smoothing: float = 0.0,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
-        super().__init__(LockedImageTower(model), mesh, LogScale(temperature, min_temperature))
+        super().__init__(TwoTowers(lock_image(model)), mesh, LogScale(temperature, min_temperature))
         self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
-
-    def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Checks that what stands for images are an image tower's features.
-
-        Args:
-          folders: the folders of precomputed fields, by field.
-          where: these data's place in the config, for messages.
-
-        Raises:
-          ConfigError: they are other embeddings; the message says what to do.
-          UserError: the folder is broken.
-        """
-        if path := folders.get("image_embedding"):
-            made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
-            if made_by.get("what", "features") != "features":
-                raise ConfigError(
-                    f"{where}.precomputed.image_embedding = {path!r} holds each image's "
-                    f"{made_by['what']}, not the features of an image tower: give "
-                    "python -m big_align.tools.embed --what=features"
-                )
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

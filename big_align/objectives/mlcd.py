@@ -53,6 +53,9 @@ class Mlcd(ComposedObjective):
       ValueError: a value is out of its range.
     """
 
+    watched = {"cosine_gap": "below"}
+    """Where the cosines meet all images look alike, and the loss hardly tells."""
+
     def __init__(
         self,
         model: DualEncoder,
@@ -103,6 +106,7 @@ class Mlcd(ComposedObjective):
           ConfigError: there are none, or others; the message says what to set.
           UserError: the folder is broken.
         """
+        super().check_precomputed(folders, where)
         if "clusters" not in folders:
             raise ConfigError(
                 f"{where}.precomputed.clusters is missing: config.objective.name = 'mlcd' needs the"
@@ -165,7 +169,8 @@ class Mlcd(ComposedObjective):
         """Returns the loss over the drawn centers, `params["drawn"]`.
 
         Metrics are the mean cosines of images with their own centers and with the others that were
-        drawn (Fig. 3), how many centers were drawn, and how many clusters are beyond the last.
+        drawn (Fig. 3), by how much the former are larger, how many centers were drawn, and how many
+        clusters are beyond the last.
         """
         drawn = params["drawn"][TABLE]
         loss, metrics = sampled_cluster_loss(
@@ -180,6 +185,7 @@ class Mlcd(ComposedObjective):
         )
         outside = self._labels(batch) >= self.num_clusters
         return loss, metrics | {
+            "cosine_gap": metrics["positive_cosine"] - metrics["negative_cosine"],
             "centers_drawn": drawn.mask.sum().astype(jnp.float32),
             "labels_outside": outside.sum().astype(jnp.float32),
         }

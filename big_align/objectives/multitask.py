@@ -120,4 +120,5 @@ def _encode_all(
 ) -> tuple[Float[Array, "b f"], Float[Array, "b d"], Float[Array, "n d"]]:
     """Encodes in training mode; features and embeddings of the images come from one pass."""
     features = model.image_features(image, train=True)
-    return features, model.embed_features(features), model.encode_text(text, text_mask, train=True)
+    zimg = model.embed_features(features, train=True)
+    return features, zimg, model.encode_text(text, text_mask, train=True)

@@ -24,9 +24,10 @@ from ml_collections import ConfigDict
 from big_align import sharding
 from big_align.devices.compilation import compile_lowered
 from big_align.errors import UserError
+from big_align.objectives.parts.encoders import FEATURES
 from big_align.planning import stand_ins
 from big_align.planning.machines import Machine, find_machine
-from big_align.runs import build
+from big_align.runs import build, check
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
 from big_align.runs.program import build_program
@@ -161,10 +162,14 @@ def describe_example(
     example = build.example_batch(config, tokenizer)
     for name, shape in objective.describe_fields().items():
         example[name] = np.full((1, *shape), -1, np.int32)
-    if config.data.get("precomputed", {}).get("image_embedding"):
+    cached = check.read_cached_features(config).towers
+    for field, tower in FEATURES.items():
+        if tower in cached or config.data.get("precomputed", {}).get(field):
+            width = getattr(objective.model, tower).output_dim
+            several = example["text"].shape[1:-1] or (1,) if tower == "text" else ()
+            example[field] = np.zeros((1, *several, width), np.float32)
+    if "image_embedding" in example:
         del example["image"]
-        width = objective.model.image.output_dim
-        example["image_embedding"] = np.zeros((1, width), np.float32)
     return example
 
 

@@ -1,7 +1,7 @@
 """Pictures of clusters as labels (MLCD, An et al. 2024, Fig. 2, 3, 6 and 7), without a display."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,39 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from big_align.errors import UserError
+from big_align.exhibits.clusters import Place
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.dual_encoder import normalize_image
 
-Place = tuple[int, int]
-"""The number of a shard, and a row in it."""
 Pixels = Callable[[Place], UInt8[np.ndarray, "h w 3"]]
 BINS = 200
-
-
-def find_examples(
-    shards: Iterable[Int[np.ndarray, "_ p"]], wanted: Collection[int], count: int
-) -> dict[int, list[Place]]:
-    """Finds images of clusters: first those that have a cluster as first label, in their order.
-
-    Args:
-      shards: the labels of each image, nearest first, -1 for none; read only as far as needed.
-      wanted: the clusters.
-      count: images a cluster.
-
-    Returns:
-      At most `count` places for each of the clusters.
-    """
-    found: dict[int, list[tuple[int, Place]]] = {cluster: [] for cluster in wanted}
-    numbers = np.array(sorted(found))
-    for shard, clusters in enumerate(shards):
-        rows, ranks = np.nonzero(np.isin(clusters, numbers))
-        for row, rank in zip(rows.tolist(), ranks.tolist(), strict=True):
-            found[int(clusters[row, rank])].append((rank, (shard, row)))
-        found = {cluster: sorted(places)[:count] for cluster, places in found.items()}
-        if all([rank for rank, _ in places] == [0] * count for places in found.values()):
-            break
-    return {cluster: [place for _, place in places] for cluster, places in found.items()}
 
 
 def draw_labels(

@@ -1,45 +1,17 @@
 """A page about data, in one file: counts, faults, sizes, texts, duplicates, and pictures."""
 
-import base64
 import html
-import io
 import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Int, UInt8
-from PIL import Image
+from jaxtyping import Int
 
 from big_align.data.loading.inspection import Duplicates, Picture, Report
+from big_align.exhibits.exhibit import encode_image
+from big_align.plots.html_page import write_frame
 
 STYLE = """
-:root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1b1d21; --soft: #666b75;
-  --line: #e3e4e8; --bar: #3f6fb5; --warn: #c2571a; --chip: #eef2f8; --mark: #d9dbe0; }
-@media (prefers-color-scheme: dark) { :root { --paper: #131417; --card: #1c1e22; --ink: #e8e9ec;
-  --soft: #9aa0ab; --line: #2e3138; --bar: #7ba6e3; --warn: #f0975a; --chip: #27303d;
-  --mark: #3d414a; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 2.5rem 1.5rem 5rem; background: var(--paper);
-  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; }
-h2 { font-size: 1.25rem; margin: 3rem 0 .2rem; }
-h3 { font-size: 1rem; margin: 2rem 0 .6rem; } p { margin: .2rem 0; }
-.soft, figcaption, th { color: var(--soft); } code { overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.8rem, 1fr)); gap: .7rem;
-  margin: 1.2rem 0; }
-.tile, .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
-.tile { padding: .7rem .9rem; } .tile b { display: block; font-size: 1.4rem; font-weight: 600;
-  white-space: nowrap; font-variant-numeric: tabular-nums; } .tile.warn b { color: var(--warn); }
-.tile span { color: var(--soft); font-size: .85rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .9rem; }
-figure { margin: 0; } figure.chart { padding: .9rem 1rem; } svg { display: block; width: 100%; }
-svg text { fill: var(--soft); font: 11px system-ui, sans-serif; } svg .bar { fill: var(--bar); }
-svg .over { fill: var(--warn); } svg line { stroke: var(--line); } svg .mark { stroke: var(--warn);
-  stroke-dasharray: 3 3; } svg .note { fill: var(--warn); }
-table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 500; }
-td, th { padding: .45rem .8rem .45rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; font-size: .92rem; } td:first-child { font-variant-numeric: tabular-nums;
-  white-space: nowrap; width: 6rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(15.5rem, 1fr));
   gap: 1rem; } .picture { overflow: hidden; } .picture img { display: block; width: 100%;
   aspect-ratio: var(--shape); image-rendering: auto; background: var(--mark); }
@@ -69,11 +41,7 @@ def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]
     for name, description, report in parts:
         body += [f"<h2>{html.escape(name)}</h2><p class=soft>{html.escape(description)}</p>"]
         body += _write_part(report)
-    return (
-        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width='
-        f'device-width, initial-scale=1"><title>{html.escape(title)}</title><style>{STYLE}'
-        f"</style><body>{''.join(body)}</body></html>\n"
-    )
+    return write_frame(title, STYLE, "".join(body))
 
 
 def summarize(report: Report) -> list[tuple[str, str, bool]]:
@@ -157,7 +125,7 @@ def _write_picture(picture: Picture, length: int) -> str:
     size = f"{picture.size[0]} × {picture.size[1]} pixels"
     return (
         f"<figure class='card picture' style='--shape: {width} / {height}'>"
-        f"<img alt='' src='{_encode(picture.pixels)}'><div>{texts}"
+        f"<img alt='' src='{encode_image(picture.pixels)}'><div>{texts}"
         f"<small>{labels}{size} · {html.escape(picture.name)}</small></div></figure>"
     )
 
@@ -171,13 +139,6 @@ def _write_tokens(tokens: Sequence[str], length: int) -> str:
         shown = html.escape(token.removesuffix("</w>"))
         spans.append(f"<span class='t{kind}'>{shown}</span>")
     return "<wbr>".join(spans)
-
-
-def _encode(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
-    """Returns an image as an address that holds it."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "WEBP", quality=88, method=2)
-    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _draw_histogram(

@@ -1,65 +1,17 @@
 """Pictures of what a model retrieves, without a display."""
 
-import random
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from big_align.data import boundary
-from big_align.data.examples import Source
-from big_align.data.images.image_ops import Transform
-from big_align.evaluators.retrieval import Pairs
+from big_align.exhibits.pixels import Pixels
+from big_align.exhibits.retrieval import Pairs, find_nearest, find_nearest_captions
 
-Pixels = Callable[[int], UInt8[np.ndarray, "h w 3"]]
 RIGHT, WRONG = "#1a8f3c", "#777777"
-
-
-def find_nearest(
-    queries: Float[np.ndarray, "q d"], candidates: Float[np.ndarray, "n d"], k: int
-) -> Int[np.ndarray, "q k"]:
-    """Returns the k candidates with the largest cosine for each query, the nearest first."""
-    return np.argsort(-queries @ candidates.T, axis=1, kind="stable")[:, :k]
-
-
-def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Draws images, and captions of other images, no two captions with the same words.
-
-    Args:
-      pairs: what to draw from.
-      count: how many of each at most.
-      seed: the same seed draws the same.
-
-    Returns:
-      Rows of `zimg` and rows of `ztxt`.
-    """
-    rng = np.random.default_rng(seed)
-    images = rng.permutation(len(pairs.zimg))[:count].tolist()
-    texts: dict[str, int] = {}
-    for row in rng.permutation(len(pairs.captions)).tolist():
-        if len(texts) < count and pairs.owner[row] not in images:
-            texts.setdefault(pairs.captions[row], row)
-    return images, list(texts.values())
-
-
-def read_pixels(source: Source, size: int = 160) -> Pixels:
-    """Returns a function that reads the middle of the example of a number as a square picture.
-
-    It raises UserError where it cannot be read.
-    """
-    show = Transform(f"resize_small({size})|central_crop({size})")
-    ends = np.cumsum(source.shard_sizes)
-
-    def read(number: int) -> UInt8[np.ndarray, "h w 3"]:
-        shard = int(np.searchsorted(ends, number, side="right"))
-        index = int(number - ends[shard] + source.shard_sizes[shard])
-        with boundary.name_example(source, shard, index):
-            return show(source.read(shard, index).image, random.Random(0))
-
-    return read
 
 
 def draw_nearest_images(
@@ -85,7 +37,7 @@ def draw_nearest_images(
         for axis in axes[len(found) :]:
             axis.set_axis_off()
         for axis, image in zip(axes, found.tolist(), strict=False):
-            right = pairs.captions[query] in _captions_of(pairs, image)
+            right = pairs.captions[query] in pairs.captions_of(image)
             _show(axis, pixels(int(pairs.number[image])), RIGHT if right else None)
 
 
@@ -102,12 +54,11 @@ def draw_nearest_captions(
       k: how many different captions.
     """
     rows = figure.subplots(len(queries), 2, squeeze=False, width_ratios=(1, 5))
-    nearest = find_nearest(pairs.zimg[list(queries)], pairs.ztxt, len(pairs.ztxt))
-    for (picture, text), query, found in zip(rows, queries, nearest, strict=True):
+    for (picture, text), query in zip(rows, queries, strict=True):
         _show(picture, pixels(int(pairs.number[query])), None)
         text.set_axis_off()
-        own = _captions_of(pairs, query)
-        captions = list(dict.fromkeys(pairs.captions[row] for row in found.tolist()))[:k]
+        own = pairs.captions_of(query)
+        captions = find_nearest_captions(pairs, query, k)
         for line, caption in enumerate(captions):
             text.text(
                 0.0,
@@ -138,10 +89,6 @@ def draw_retrieval(
     draw_nearest_images(above, pairs, pixels, captions, k)
     draw_nearest_captions(below, pairs, pixels, images, k)
     return figure
-
-
-def _captions_of(pairs: Pairs, image: int) -> set[str]:
-    return {pairs.captions[row] for row in np.flatnonzero(pairs.owner == image).tolist()}
 
 
 def _shorten(text: str, width: int) -> str:

@@ -1,6 +1,5 @@
 """The one place where names in a config become objects."""
 
-import random
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +11,11 @@ from jaxtyping import Int
 
 from big_align import sharding
 from big_align.components.models import build_model
+from big_align.components.pipelines import build_pipeline
 from big_align.components.signatures import advise, lookup, make, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES
-from big_align.data.images.image_ops import Transform
+from big_align.components.transforms import shape_of_image
+from big_align.configuration.places import source_fields
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
@@ -24,12 +25,10 @@ from big_align.objectives.parts.mixing import MixedLabels
 from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
-from big_align.runs.defaults import source_fields
-from big_align.runs.pipelines import build_pipeline
 from big_align.runs.providers import Context, provide
 from big_align.runs.streams import build_streams, make_tokenizer
 from big_align.training import optimizers
-from big_align.training.checkpoint import Checkpointer
+from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, Objective, SavedPart, TrainingData
 
 
@@ -167,8 +166,8 @@ def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
             dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
         given |= provide(target, Context(config, tokenizer))
         made = make(target, without(node, *source_fields(target)), where, **given)
-        if templates := getattr(made, "templates", ()):
-            dataset.check_class_texts(made.names, templates, tokenizer, where)
+        if texts := getattr(made, "texts", ()):
+            dataset.check_class_texts(texts, tokenizer, where)
         evaluators[name] = made
     return evaluators
 
@@ -213,11 +212,3 @@ def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
         "label": np.zeros(1, np.int32),
         "mask": np.ones(1, bool),
     }
-
-
-def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
-    """Runs the operations on a large blank image, which also shows whether they fit together."""
-    try:
-        return Transform(transform)(np.zeros((2048, 2048, 3), np.uint8), random.Random(0)).shape
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,53 +11,39 @@ import jax
 import numpy as np
 
 from big_align import sharding
-from big_align.components import tables
-from big_align.components.signatures import advise, check_arguments, lookup, without
+from big_align.components import pipelines, tables
+from big_align.components.signatures import advise, check_arguments, lookup, make, without
+from big_align.components.transforms import check_repeatable, shape_of_image
+from big_align.configuration.config_files import FIELDS
+from big_align.configuration.places import source_fields
 from big_align.data.loading.mixture import part_rows
-from big_align.data.loading.settings import LoaderSettings
+from big_align.data.loading.settings import CachedFeatures, LoaderSettings
+from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
 from big_align.nodes import Node
-from big_align.runs import build, dataset, pipelines
-from big_align.runs.defaults import source_fields
-from big_align.training.checkpoint import Checkpointer
-from big_align.types import ModelState, Objective, Params
+from big_align.runs import build, dataset
+from big_align.runs.workdir import recognize_workdir
+from big_align.training.health.rewinds import RESPONSES
+from big_align.training.logs.trackers import check_wandb, open_trackers
+from big_align.training.saving.checkpoint import Checkpointer
+from big_align.types import Evaluator, ModelState, Objective, Params
 
-FIELDS = {
-    "seed",
-    "batch_size",
-    "total_steps",
-    "microbatches",
-    "gradient_dtype",
-    "average_decay",
-    "log_every",
-    "compilation_cache",
-    "compiler_options",
-    "mesh",
-    "data",
-    "tokenizer",
-    "model",
-    "objective",
-    "mixing",
-    "schedule",
-    "optimizer",
-    "evaluators",
-    "evaluate_every",
-    "evaluate_batch_size",
-    "checkpoint",
-    "init",
-}
-ADDED = {"compilation_cache", "compiler_options", "gradient_dtype", "init", "mixing"}
-"""Fields that workdirs of earlier versions may lack."""
-GRADIENT_DTYPES = ("float32", "bfloat16")
+CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
+"""Fields that have one of a few values."""
 INIT = ("all", "image", "text")
 """What of a model may start from earlier weights; so may the objective's tables, by name."""
 
 
-def check_config(config: Node) -> None:
+def check_config(config: Node, training: bool = True) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
+
+    Args:
+      config: of a run.
+      training: whether it is to be trained: then a step's batch has to fit the devices that are
+        here, and the run that goes before is checked too.
 
     Raises:
       ConfigError: names the first field that is wrong, and what would be right.
@@ -67,20 +54,21 @@ def check_config(config: Node) -> None:
                 f"config.{field} is unknown{suggest(field, FIELDS)}; known: "
                 f"{', '.join(sorted(FIELDS))}"
             )
-    for field in sorted(FIELDS - set(config)):
+    for field in sorted(FIELDS - {"first"} - set(config)):
         raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
     for field in ("batch_size", "total_steps", "microbatches", "log_every", "evaluate_every"):
         if config[field] < 1:
             raise ConfigError(f"config.{field} = {config[field]} must be at least 1")
-    if config["gradient_dtype"] not in GRADIENT_DTYPES:
-        raise ConfigError(
-            f"config.gradient_dtype = {config['gradient_dtype']!r} is unknown"
-            f"{suggest(config['gradient_dtype'], GRADIENT_DTYPES)}; known: "
-            f"{', '.join(GRADIENT_DTYPES)}"
-        )
+    for field, known in CHOICES.items():
+        if (given := config[field]) not in known:
+            raise ConfigError(
+                f"config.{field} = {given!r} is unknown{suggest(given, known)}; known: "
+                f"{', '.join(known)}"
+            )
     if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
         raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
-    for name, parts in (("batch_size", config["microbatches"]), ("evaluate_batch_size", 1)):
+    batches = {"batch_size": config["microbatches"]} if training else {}
+    for name, parts in (batches | {"evaluate_batch_size": 1}).items():
         if config[name] % (jax.device_count() * parts):
             wrong = sharding.explain_division(config[name], jax.device_count(), parts)
             raise ConfigError(f"config.{name} = {config[name]} {wrong}")
@@ -89,12 +77,36 @@ def check_config(config: Node) -> None:
     _check_data(config)
     keeping = without(config["checkpoint"], "every")
     check_arguments(Checkpointer, keeping, "config.checkpoint")
+    check_wandb(check_arguments(open_trackers, config["log"], "config.log").get("wandb"))
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
-    _check_init(config["init"], objective)
+    _check_init(config["init"], objective, training)
+    check_cached_features(config)
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
+    if training:
+        check_first(config)
+
+
+def check_first(config: Node) -> None:
+    """Checks the run that goes before a run, if there is one.
+
+    Raises:
+      ConfigError: names its first field that is wrong, or weights that would not be used.
+    """
+    first = config.get("first") or {}
+    if not first:
+        return
+    if path := config["init"].get("all"):
+        raise ConfigError(
+            f"config.init.all = {path!r} is not used beside config.first, whose weights start this "
+            "run; write --config.first.init.all=... or --config.first={}"
+        )
+    try:
+        check_config(first)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("config.", "config.first.", 1)) from error
 
 
 class BlankTokenizer:
@@ -122,7 +134,7 @@ def _check_data(config: Node) -> None:
             _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "precomputed", "tags")
         settings = check_arguments(LoaderSettings, loader, where)
-        build.shape_of_image(settings["transform"], f"{where}.transform")
+        shape_of_image(settings["transform"], f"{where}.transform")
         if not 0 <= settings.get("hold_out", 0) < 1:
             raise ConfigError(
                 f"{where}.hold_out = {settings['hold_out']} is not a fraction from 0 to below 1"
@@ -161,12 +173,18 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
         elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
     arguments = check_arguments(target, without(node, *fields), where)
-    build.shape_of_image(arguments["transform"], f"{where}.transform")
+    shape_of_image(arguments["transform"], f"{where}.transform")
 
 
-def _check_init(node: Node, objective: Objective) -> None:
-    """Checks that what the weights, and the rows of tables, start from is there."""
-    known = *INIT, *objective.table_sizes
+def _check_init(node: Node, objective: Objective, training: bool) -> None:
+    """Checks that what the weights, and the rows of tables, start from is there.
+
+    A run that is only evaluated has them in its checkpoint.
+    """
+    if training:
+        check_installed(path for path in node.values() if path)
+    own = ("classifier",) if hasattr(objective, "classifier") else ()
+    known = *INIT, *own, *objective.table_sizes
     for part, path in node.items():
         where = f"config.init.{part}"
         if path and part not in known:
@@ -174,7 +192,9 @@ def _check_init(node: Node, objective: Objective) -> None:
                 f"{where} is nothing that the objective has{suggest(part, known)}; known: "
                 f"{', '.join(known)}"
             )
-        if path and not os.path.exists(path):
+        if not path or not training:
+            continue
+        if not (os.path.exists(locate(path)) or recognize_workdir(pathlib.Path(path))):
             raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
 
 
@@ -243,13 +263,73 @@ def _evaluated_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of a batch that an evaluator would have embedded."""
     size = config["evaluate_batch_size"]
-    image = build.shape_of_image(node["transform"], f"{where}.transform")
+    image = shape_of_image(node["transform"], f"{where}.transform")
     shapes = {
         "image": ((size, *image), np.uint8),
         "text": ((size, tokenizer.length), np.int32),
         "text_mask": ((size, tokenizer.length), bool),
     }
     return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+
+def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
+    """Checks that the number by which the best checkpoint is told will be measured.
+
+    The evaluators of others need not say what they measure; then the first evaluation shows it.
+
+    Raises:
+      ConfigError: no evaluator has the number; the message lists what there is.
+    """
+    wanted = config["checkpoint"].get("keep_best")
+    if wanted is None:
+        return
+    named = {name: getattr(each, "numbers", None) for name, each in evaluators.items()}
+    known = [f"{name}/{number}" for name, numbers in named.items() for number in numbers or ()]
+    known += [f"{name}/..." for name, numbers in named.items() if numbers is None]
+    evaluator = wanted.partition("/")[0]
+    if wanted in known or (evaluator in named and named[evaluator] is None):
+        return
+    raise ConfigError(
+        f"config.checkpoint.keep_best = {wanted!r} is no number of config.evaluators"
+        f"{suggest(wanted, known)}; they measure: {', '.join(known) or 'nothing'}"
+    )
+
+
+def read_cached_features(config: Node) -> CachedFeatures:
+    """Reads `config.cached_features`.
+
+    Raises:
+      ConfigError: a field is unknown or has a wrong value.
+    """
+    return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
+
+
+def check_cached_features(config: Node) -> None:
+    """Checks that features can stand for what goes into the towers, without reading anything.
+
+    Raises:
+      ConfigError: a tower is trained, or its inputs are not the same at every visit.
+    """
+    towers = read_cached_features(config).towers
+    where = "config.cached_features.towers"
+    for tower in towers:
+        if tower not in (config["model"].get("locked") or ()):
+            raise ConfigError(
+                f"{where} has {tower!r}, a tower that is trained: its features change"
+                f"{advise('config.model', locked=(tower,))}"
+            )
+    if towers and config["data"].get("pipeline"):
+        raise ConfigError(f"{where}: config.data.pipeline makes its own batches; set it to None")
+    mixing = config.get("mixing") or {}
+    if "image" in towers and (mixing.get("mixup_alpha") or mixing.get("cutmix_alpha")):
+        raise ConfigError(f"{where} has 'image', whose pixels config.mixing would mix: set it to 0")
+    for place, node in dataset.part_nodes(config).values() if towers else ():
+        if "image" in towers:
+            check_repeatable(node["transform"], f"{place}.transform")
+            if (node.get("views_per_image") or 1) > 1:
+                raise ConfigError(f"{place}.views_per_image must be 1 where {where} has 'image'")
+        if "text" in towers and (node.get("classes") or node.get("captions_per_image") == 0):
+            raise ConfigError(f"{where} has 'text', but {place} has no captions: leave it out")
 
 
 def check_precomputed(config: Node, objective: Objective) -> None:

@@ -5,9 +5,12 @@ main.py and the tools that work on a run share it; each adds its own absl flags.
 
 import os
 import re
+import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable
+from typing import Any
 
 # TensorFlow, which only some tokenizers and sources use, greets with a page, and calls it an error
 # that a machine has no GPU. What really fails is an exception as well.
@@ -16,18 +19,33 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from big_align.configuration.config_files import CONFIG_JSON, list_packaged
+from big_align.configuration.help_text import WIDTH, format_fields, format_lines
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
+from big_align.reports.starts import compare_configs
+from big_align.runs.defaults import complete_config
+from big_align.runs.overrides import ConfigParser, read_overrides
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "The config file.", lock_config=True)
+HELP = {"--help", "-help", "-h", "-?"}
+CONFIG = config_flags.DEFINE_config_file(
+    "config",
+    None,
+    "A config file, the name of a packaged one, or WORKDIR/config.json; by default the workdir's.",
+    lock_config=True,
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where metrics, events and checkpoints lie.")
+
+CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "The checkpoint to evaluate or show: its step, or best (default: newest)."
+)
 
 
 def load_config(path: str, *overrides: str) -> ConfigDict:
     """Loads a config as a command line would, for a notebook.
 
     Args:
-      path: as in `configs/NAME.py` or `configs/NAME.py:argument`.
+      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
       overrides: as in `--config.batch_size=8`.
 
     Raises:
@@ -42,13 +60,20 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
     return holder.value
 
 
+def describe_command() -> dict[str, Any]:
+    """Returns how this process was started, and what it has changed of its config file."""
+    path = flags.FLAGS["config"].config_filename
+    changes = compare_configs(load_config(path).to_dict(), CONFIG.value.to_dict())
+    command = shlex.join(["python", *sys.orig_argv[1:]])
+    return {"command": command, "config": path, "changes": changes}
+
+
 def run(main: Callable[[], None]) -> None:
     """Parses the command line and calls `main`; an error that the user can mend is one line.
 
     The exit status is 0 when `main` has finished, 1 after an error, and that of `Stopped` when it
     was told to stop.
     """
-    flags.mark_flags_as_required(["config", "workdir"])
     app.run(lambda _: _report_errors(main), flags_parser=_parse_argv)
 
 
@@ -56,12 +81,15 @@ def _report_errors(main: Callable[[], None]) -> None:
     logging.set_verbosity(logging.WARNING)
     # Orbax warns of its own defaults at every start; its errors are exceptions anyway.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    sys.unraisablehook = _pass_over_closed_loops
     try:
         main()
-    except (UserError, FileNotFoundError) as error:
+    except (UserError, OSError) as error:  # a disk that is full, a folder without permission
         logging.flush()
         processes.fail(error)
-        sys.exit(f"error: {error}")
+        nameless = isinstance(error, OSError) and error.errno and error.filename is None
+        where = f" (--workdir={WORKDIR.value})" if nameless else ""
+        sys.exit(f"error: {error}{where}")
     except Stopped as stop:
         import jax
 
@@ -73,18 +101,108 @@ def _report_errors(main: Callable[[], None]) -> None:
         sys.exit(128 + signal.SIGINT)
 
 
+def _pass_over_closed_loops(unraisable: Any) -> None:
+    """Shows what cannot be raised, but for pages of what Orbax leaves when a save has failed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
+def evaluated_config() -> ConfigDict:
+    """Returns the config of the command line, to evaluate or show what was trained.
+
+    One that a run has left is for the devices that are here, whatever the run was on, unless the
+    command line says more of the mesh.
+    """
+    config = CONFIG.value
+    said = any(path.partition(".")[0] == "mesh" for path in read_overrides(sys.argv))
+    if flags.FLAGS["config"].config_filename.endswith(".json") and not said:
+        with config.unlocked():
+            config.mesh = {}
+            complete_config(config)
+    return config
+
+
+def chosen_checkpoint() -> int | str | None:
+    """Returns the step that --checkpoint names, or "best"; None for the newest.
+
+    Raises:
+      UserError: it is neither.
+    """
+    given = CHECKPOINT.value
+    if given in (None, "best"):
+        return given
+    if not given.isdecimal():
+        raise UserError(f"--checkpoint={given} is neither the step of a checkpoint nor best")
+    return int(given)
+
+
 def _parse_argv(argv: list[str]) -> list[str]:
     try:
-        return _parse(flags.FLAGS, CONFIG, argv)
+        if HELP.intersection(argv):
+            print(_write_help([word for word in argv if word not in HELP]))
+            sys.exit(0)
+        rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(argv))
+        if not WORKDIR.value:
+            raise ValueError("--workdir is missing: it names the folder of the run")
+        return rest
     except ValueError as error:
         sys.exit(f"error: {error}")
 
 
+def _write_help(argv: list[str]) -> str:
+    """Writes what the program is for, its flags, and the fields of the config that is given."""
+    texts = [(sys.modules["__main__"].__doc__ or "").strip(), "Flags:"]
+    rows = []
+    for module, defined in flags.FLAGS.flags_by_module_dict().items():
+        if module.startswith("big_align.") or module == sys.argv[0]:
+            rows += [_describe_flag(flag) for flag in defined]
+    texts[-1] += "\n" + format_lines(sorted(rows))
+    try:
+        argv = _find_workdir_config(argv)
+    except UserError:
+        known = f"With --config=NAME its fields are listed here: {', '.join(list_packaged())}."
+        texts.append(textwrap.fill(known, WIDTH))
+    else:
+        _parse(flags.FLAGS, CONFIG, argv)
+        texts.append(f"Fields of {flags.FLAGS['config'].config_filename}:")
+        texts.append(format_fields(CONFIG.value))
+    return "\n\n".join(texts)
+
+
+def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
+    """Returns a flag with what it may be given, and what it does."""
+    choices = getattr(flag.parser, "enum_values", None)
+    value = "|".join(choices) if choices else flag.default or flag.name.upper()
+    written = f"--{flag.name}" if flag.boolean else f"--{flag.name}={value}"
+    return written, flag.help.rpartition(">: ")[2]  # absl puts the choices first
+
+
+def _find_workdir_config(argv: list[str]) -> list[str]:
+    """Puts the config of the workdir into a command line that names none.
+
+    Raises:
+      UserError: the workdir has none, or there is no workdir.
+    """
+    words = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+    if any(re.fullmatch(r"--?config(=.*)?", word, re.DOTALL) for word in words):
+        return argv
+    given = re.search(r"(?:^|\0)--?workdir[=\0]([^\0]+)", "\0".join(words))
+    if not given:
+        raise UserError(
+            "--config is missing: it names a config file, or one of the packaged: "
+            f"{', '.join(list_packaged())}"
+        )
+    path = os.path.join(given[1], CONFIG_JSON)
+    if not os.path.isfile(path):
+        raise UserError(
+            f"--workdir={given[1]} has no {CONFIG_JSON} to go by: give --config as well, a file or "
+            f"one of the packaged: {', '.join(list_packaged())}"
+        )
+    return [argv[0], f"--config={path}", *argv[1:]]
+
+
 def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) -> list[str]:
     """Parses flags; whatever is wrong becomes a ValueError of one line that names the flag."""
-    from big_align.runs.defaults import complete_config
-    from big_align.runs.overrides import ConfigParser
-
     try:
         parser = values["config"].parser = ConfigParser(argv)
         rest = values(parser.argv)
@@ -104,11 +222,8 @@ def _describe(error: Exception, argv: list[str]) -> str:
     """Tells in one line what is wrong with a command line."""
     match = re.search(r"(?:^| )--?config[= ](\S+)", " ".join(argv))
     given, text = match[1] if match else "", str(error).strip()
-    path = given.partition(":")[0]
-    if path and not os.path.isfile(path):
-        return f"--config={given}: there is no file {path}"
     words = re.findall(r"\w+", text)
-    if isinstance(error, AttributeError) and words:
+    if isinstance(error, (AttributeError, KeyError)) and words and "Traceback" not in text:
         named = [arg for arg in argv if words[0] in arg.split("=")[0].split(".")]
         near = re.search(r"Did you mean .(\w+)", text)
         return f"{(named or words)[0]}: the config has no field {words[0]!r}" + (

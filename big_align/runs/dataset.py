@@ -130,11 +130,12 @@ def open_source(part: Part) -> Source:
     hold_out = part.loader.get("hold_out")
     if not hold_out:
         return source
-    if part.precomputed:
-        raise ConfigError(
-            f"{part.where}.hold_out = {hold_out:g} is not used beside {part.where}.precomputed"
-            f".{min(part.precomputed)}, which is of all examples; write --{part.where}.hold_out=0"
-        )
+    for field, path in sorted(part.precomputed.items()):
+        if read_index(Path(path), ()).get("made_by", {}).get("hold_out") != hold_out:
+            raise ConfigError(
+                f"{part.where}.hold_out = {hold_out:g} is not used beside {part.where}.precomputed"
+                f".{field}, which is of all examples; write --{part.where}.hold_out=0"
+            )
     return make(SplitSource, {}, part.where, source=source, hold_out=hold_out, held_out=False)
 
 
@@ -298,26 +299,26 @@ def _fingerprint_precomputed(part: Part) -> dict[str, str]:
 
 
 def check_texts(part: Part, tokenizer: Any) -> None:
-    """Checks the class texts of a part, if it has classes, as `check_class_texts` does."""
-    if part.classes is None:
+    """Checks the class texts of a part, if it reads any, as `check_class_texts` does."""
+    if part.classes is None or part.loader.get("captions_per_image") == 0:
         return
-    describe, templates = part.loader.get("describe_classes"), part.loader.get("templates")
-    phrases = part.classes.phrases(bool(describe))
-    templates = choose_templates(part.classes, templates)
-    check_class_texts(phrases, templates, tokenizer, part.where)
+    phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
+    templates = choose_templates(part.classes, part.loader.get("templates"))
+    try:
+        texts = fill_templates(phrases[:1], templates) + fill_templates(phrases[1:], templates[:1])
+    except ValueError as error:
+        raise ConfigError(f"{part.where}: {error}") from error
+    check_class_texts(texts, tokenizer, part.where)
 
 
-def check_class_texts(
-    phrases: Sequence[str], templates: Sequence[str], tokenizer: Any, where: str
-) -> None:
-    """Tokenizes every class and every template once: a tokenizer may know class names alone.
+def check_class_texts(texts: Sequence[Sequence[str]], tokenizer: Any, where: str) -> None:
+    """Tokenizes all texts of the first class and one of each other: a tokenizer may know few.
 
     Raises:
-      ConfigError: the tokenizer refuses a text, or a template is wrong.
+      ConfigError: the tokenizer refuses a text.
     """
     try:
-        filled = fill_templates(phrases, templates[:1]) + fill_templates(phrases[:1], templates)
-        tokenizer([text for texts in filled for text in texts])
+        tokenizer([*texts[0], *(group[0] for group in texts)])
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -1,31 +1,62 @@
 """Evaluation of a model, during training and from a checkpoint."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import optax
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from big_align.devices.compilation import use_cache
 from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch, suggest
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval
+from big_align.exhibits.exhibit import Show
+from big_align.reports.report import refresh_report
 from big_align.runs import build, check
 from big_align.runs.initial_weights import read_initial_weights
 from big_align.runs.restore import load_weights
-from big_align.training.logs import format_table
+from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
+from big_align.training.logs.metrics import format_table
+from big_align.training.saving.checkpoint import Which, find_folder
 from big_align.training.state import describe_state, replace_weights
+from big_align.training.stopping import StopSignals
 from big_align.types import Evaluator, Objective
 
 
-def evaluate_all(evaluators: Mapping[str, Evaluator], embedder: Embedder) -> dict[str, float]:
-    """Runs every evaluator and returns its numbers by `evaluator/name`."""
-    return {
-        f"{name}/{key}": value
-        for name, evaluate in evaluators.items()
-        for key, value in evaluate(embedder).items()
-    }
+def evaluate_all(
+    evaluators: Mapping[str, Evaluator],
+    embedder: Embedder,
+    show: Callable[[str, Show], None] | None = None,
+) -> dict[str, float]:
+    """Runs every evaluator and returns its numbers by `evaluator/name`.
+
+    Args:
+      evaluators: by their names.
+      embedder: of the model.
+      show: takes what makes the pictures of an evaluator, if it has any, with its name.
+    """
+    results = {}
+    for name, evaluate in evaluators.items():
+        if show is not None and hasattr(evaluate, "measure"):
+            numbers, pictures = evaluate.measure(embedder)
+            show(name, pictures)
+        else:
+            numbers = evaluate(embedder)
+        results |= {f"{name}/{key}": float(value) for key, value in numbers.items()}
+    return results
+
+
+def describe_evaluators(config: Any) -> dict[str, Any]:
+    """Returns the kind of each evaluator and the sources of its examples, for JSON."""
+    described = {}
+    for name, node in config.evaluators.items():
+        parts = {k: v.to_dict() for k, v in node.items() if isinstance(v, ConfigDict)}
+        sources = {k: {f: x for f, x in v.items() if x is not None} for k, v in parts.items()}
+        described[name] = {"name": node.name, **sources}
+    return {"evaluators": described}
 
 
 def choose_retrieval(
@@ -78,8 +109,10 @@ def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, 
     return objective, mesh, {"params": state.params, "model_state": state.model_state}, 0
 
 
-def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, int]:
-    """Loads the newest checkpoint of a workdir, ready to embed.
+def load_embedder(
+    config: Any, workdir: str, tokenizer: Any, step: Which = None
+) -> tuple[Embedder, int]:
+    """Loads a checkpoint of a workdir, by default the newest, ready to embed.
 
     Without a checkpoint it takes the weights that `config.init` names, if it names any: so a model
     that was exported, or comes from elsewhere, is evaluated.
@@ -90,22 +123,25 @@ def load_embedder(config: Any, workdir: str, tokenizer: Any) -> tuple[Embedder, 
       The embedder, and the step of the checkpoint; 0 for weights of `config.init`.
     """
     try:
-        objective, mesh, weights, step = load_weights(config, workdir, tokenizer)
+        objective, mesh, weights, step = load_weights(config, workdir, tokenizer, step)
     except MissingCheckpoint:
-        if not any(config.init.values()):
+        if step is not None or not any(config.init.values()):
             raise
         objective, mesh, weights, step = load_initial_weights(config, tokenizer)
     embedder = Embedder(objective, mesh, config.evaluate_batch_size)
     return embedder.use(**weights), step
 
 
-def run(config: Any, workdir: str) -> dict[str, float]:
-    """Evaluates the newest checkpoint of a workdir and prints a table.
+def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
+    """Evaluates a checkpoint of a workdir, prints a table and keeps it in `evaluations.jsonl`.
+
+    The report of the run is written again, with what was measured.
 
     Args:
       config: the config of the run; its evaluators say what is measured, and its `init` which
         weights where there is no checkpoint.
       workdir: where the checkpoints lie.
+      step: of the checkpoint, or "best"; None for the newest.
 
     Returns:
       Numbers by `evaluator/name`.
@@ -114,14 +150,25 @@ def run(config: Any, workdir: str) -> dict[str, float]:
       ConfigError: a field of the config is wrong.
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
       WeightsMismatch: the weights of `config.init` do not fit or are not all.
-      MissingCheckpoint: there is no checkpoint, and `config.init` names nothing.
+      MissingCheckpoint: there is no checkpoint, and `config.init` names nothing; or not this one.
+      Stopped: it was told to stop.
     """
-    check.check_config(config)
+    check.check_config(config, training=False)
     use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)
-    embedder, step = load_embedder(config, workdir, tokenizer)
-    results = evaluate_all(build.build_evaluators(config, tokenizer), embedder)
+    embedder, step = load_embedder(config, workdir, tokenizer, step)
+    evaluators, start = build.build_evaluators(config, tokenizer), time.monotonic()
+    with StopSignals() as signals, signals.interrupting("stopped on request; nothing is written"):
+        results = evaluate_all(evaluators, embedder)
+    seconds, about = time.monotonic() - start, describe_evaluators(config)
+    if step:
+        folder = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
+        EvaluationLog(workdir, EVALUATION, about).write(step, results, seconds, folder)
+    else:
+        about["init"] = {part: path for part, path in config.init.items() if path}
+        EvaluationLog(workdir, EVALUATION, about).write(None, results, seconds, None)
     if jax.process_index() == 0:
         where = f"{workdir} at step {step}" if step else "the weights of config.init"
         print(f"{where}\n{format_table(results)}")
+    refresh_report(workdir)
     return results

@@ -13,10 +13,13 @@ from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.parts import resize
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
-from big_align.runs import workdir
+from big_align.runs import dataset, workdir
 from big_align.runs.check import INIT
+from big_align.types import Params
 
 Flat = dict[str, np.ndarray]
+CLASSIFIER = "classifier"
+"""Of an objective: its layer from features to classes, in its parameters and in `config.init`."""
 
 
 def read_initial_weights(
@@ -76,6 +79,40 @@ def read_initial_weights(
     return taken, report
 
 
+def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the classifier that an objective starts from, if the config names one.
+
+    After the run that goes before (`config.first`) it is that run's, if both have one.
+
+    Args:
+      config: of the run.
+      params: fresh parameters of the objective, or their shapes.
+
+    Returns:
+      Arrays by path, and a report, as `read_initial_weights`.
+
+    Raises:
+      ConfigError: what is named has no classifier, or one of other classes.
+    """
+    init, where = config["init"], "config.init.classifier"
+    named = init.get(CLASSIFIER)
+    path = named or (init.get("all") if config.get("first") else None)
+    if not path or CLASSIFIER not in params:
+        return {}, []
+    read = workdir.read_classifier(Path(path)) if workdir.recognize_workdir(Path(path)) else None
+    if read is None:
+        if not named:
+            return {}, []
+        raise ConfigError(f"{where}: {path} is no workdir of a run with a classifier")
+    found, classes = read
+    fresh = {f"{CLASSIFIER}/{name}": x.shape for name, x in params[CLASSIFIER].items()}
+    if classes != dataset.all_classes(dataset.read_parts(config)):
+        raise ConfigError(f"{where}: the classifier in {path} is of other classes than this run's")
+    if {name: x.shape for name, x in found.items()} != fresh:
+        raise ConfigError(f"{where}: the classifier in {path} is for other features or biases")
+    return found, [f"init.classifier = {path}: {len(found)} of {len(fresh)} arrays taken"]
+
+
 def check_frozen(
     frozen: Collection[str], fresh: Collection[str], taken: Collection[str]
 ) -> None:
@@ -116,7 +153,7 @@ def start_tables(
     """
     started = dict(tables)
     for name, path in folders.items():
-        if name in INIT or not path:
+        if name in (*INIT, CLASSIFIER) or not path:
             continue
         if name not in tables:
             raise ConfigError(f"config.init.{name}: the objective has no table of {name}")

@@ -21,9 +21,10 @@ from big_align.components.signatures import (
     lookup,
     mend,
 )
+from big_align.configuration.config_files import find_config, read_config
+from big_align.configuration.places import find_table, source_fields
 from big_align.data.loading.settings import LoaderSettings
 from big_align.errors import ConfigError, suggest
-from big_align.runs.defaults import find_table, source_fields
 
 KEPT = ("length", "max_length", "transform", "vocab_size")
 """Fields that a component takes over from the one that it replaces, as its sources: they say how it
@@ -57,8 +58,12 @@ class ConfigParser(ConfigFileFlagParser):
         self._given = {path: text for path, text in given.items() if path not in self._emptied}
 
     def parse(self, path: str) -> Any:
-        """Loads the config that `path` names; the errors are those of `choose_components`."""
-        config = super().parse(path)
+        """Loads the config that `path` names.
+
+        The errors are those of `find_config`, `read_config` and `choose_components`.
+        """
+        found = find_config(path)
+        config = read_config(found) if found.endswith(".json") else super().parse(found)
         if isinstance(config, ConfigDict):
             for emptied in self._emptied:
                 above, _, field = emptied.rpartition(".")

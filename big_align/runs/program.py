@@ -84,6 +84,7 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         row_optimizer=row_optimizer,
         learning_rate=learning_rate,
         gradient_dtype=config["gradient_dtype"],
+        frozen=tuple(config["optimizer"].get("frozen") or ()),
     )
     options = choose_options(mesh, config["compiler_options"])
     return Program(mesh, objective, learning_rate, state, create, step, options)

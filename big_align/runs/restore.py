@@ -1,20 +1,35 @@
-"""What a run has trained, from a checkpoint of its workdir."""
+"""What a run has trained, and by which config, from its workdir."""
 
 import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
+from ml_collections import ConfigDict
 
-from big_align.errors import MissingCheckpoint, UserError
+from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.errors import (
+    CheckpointMismatch,
+    ConfigError,
+    MissingCheckpoint,
+    UserError,
+    put_in_a_line,
+)
+from big_align.nodes import Node
+from big_align.reports.starts import compare_configs
 from big_align.runs import build
+from big_align.runs.defaults import complete_config
+from big_align.training.logs.line_files import replace_file
+from big_align.training.saving.checkpoint import Which
 from big_align.training.state import describe_state
 from big_align.types import Objective
 
 
 def load_weights(
-    config: Any, workdir: str, tokenizer: Any, step: int | None = None
+    config: Any, workdir: str, tokenizer: Any, step: Which = None
 ) -> tuple[Objective, Mesh, dict, int]:
     """Loads what is evaluated from a checkpoint of a workdir.
 
@@ -22,7 +37,7 @@ def load_weights(
       config: the config of the run.
       workdir: where its checkpoints lie.
       tokenizer: built from the config; it has to be the one of the training.
-      step: of the checkpoint; None for the newest.
+      step: of the checkpoint, or "best"; None for the newest.
 
     Returns:
       The objective, the mesh, `params` and `model_state` (their averages where they are kept), and
@@ -30,7 +45,7 @@ def load_weights(
 
     Raises:
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      MissingCheckpoint: there is no checkpoint.
+      MissingCheckpoint: there is no checkpoint, none of this step, or no best one.
     """
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
@@ -42,9 +57,9 @@ def load_weights(
     names = ("average",) if averaged else ("params", "model_state")
     fields = {name: getattr(described, name) for name in names}
     checkpointer = build.build_checkpointer(config, workdir, read_only=True)
-    with contextlib.closing(checkpointer):
+    with contextlib.closing(checkpointer), named_tokenizers(workdir, config, tokenizer):
         restored = checkpointer.restore(fields, {"tokenizer": tokenizer.fingerprint}, step)
-        step = checkpointer.latest_step if step is None else step
+        step = checkpointer.find(step)
     if restored is None:
         raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
     params, model_state = restored["average"] if averaged else (restored[k] for k in names)
@@ -52,7 +67,7 @@ def load_weights(
 
 
 def load_table(
-    config: Any, workdir: str, name: str, step: int | None = None
+    config: Any, workdir: str, name: str, step: Which = None
 ) -> Float[np.ndarray, "k d"]:
     """Loads the values of a table of rows, such as the class centers, without its padding.
 
@@ -60,7 +75,7 @@ def load_table(
       config: the config of the run.
       workdir: where its checkpoints lie.
       name: of the table, "centers".
-      step: of the checkpoint; None for the newest.
+      step: of the checkpoint, or "best"; None for the newest.
 
     Raises:
       UserError: the objective has no such table.
@@ -84,3 +99,106 @@ def load_table(
     if restored is None:
         raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
     return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
+
+
+def read_former(workdir: str) -> ConfigDict | None:
+    """Returns the config of a workdir, with all defaults; None where there is none yet.
+
+    Raises:
+      UserError: it is not the config of a run.
+    """
+    path = pathlib.Path(workdir) / CONFIG_JSON
+    if not path.exists():
+        return None
+    try:
+        former = read_config(path)
+    except UserError as error:
+        raise UserError(
+            f"{put_in_a_line(str(error))}; mend it or move it away, and give --config"
+        ) from error
+    with contextlib.suppress(ConfigError, AttributeError, TypeError):
+        return complete_config(former)  # which fails where a component is no longer there
+    return former
+
+
+def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
+    """Writes the config of a run that begins or continues, and keeps a former one that differs.
+
+    The former one is `config.STEP.json`, for the step where the new one takes over.
+
+    Args:
+      workdir: of the run.
+      config: of this process.
+      step: that the run is at.
+
+    Returns:
+      What differs from the former config, a line a field.
+
+    Raises:
+      UserError: the former config cannot be read.
+    """
+    path = pathlib.Path(workdir) / CONFIG_JSON
+    former = read_former(workdir)
+    lines = [] if former is None else describe_changes(former, config)
+    kept = path.with_name(f"config.{step}.json")
+    if lines and not kept.exists():  # of several changes at a step the first has a trained state
+        replace_file(kept, path.read_bytes())
+    replace_file(path, config.to_json_best_effort(indent=2).encode() + b"\n")
+    return lines
+
+
+def describe_changes(former: Node, config: Node) -> list[str]:
+    """Returns what differs between two configs, a line a field: its place and both values."""
+    changes = compare_configs(_plain(former), _plain(config))
+    return [
+        f"config.{place}: {put_in_a_line(repr(before))} -> {put_in_a_line(repr(after))}"
+        for name, (one, other) in changes.items()
+        for place, before, after in _spread(name, one, other)
+    ]
+
+
+def _plain(config: Any) -> Any:
+    return config.to_dict() if isinstance(config, ConfigDict) else config
+
+
+def _spread(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the fields of a node that only one config has."""
+    whole = one or other
+    if not isinstance(whole, Mapping) or (one and other):
+        yield place, one, other
+        return
+    for name, value in whole.items():
+        yield from _spread(f"{place}.{name}", *((value, None) if one else (None, value)))
+
+
+@contextlib.contextmanager
+def named_tokenizers(workdir: str, config: Node, tokenizer: Any) -> Iterator[None]:
+    """Has a checkpoint of another tokenizer tell which two there are.
+
+    Args:
+      workdir: of the run.
+      config: of this process.
+      tokenizer: built from it.
+
+    Raises:
+      CheckpointMismatch: the tokenizers differ, or what the checkpoint finds itself.
+    """
+    try:
+        yield
+    except CheckpointMismatch as error:
+        if tokenizer.fingerprint not in str(error):  # it is not what differs
+            raise
+        former = read_former(workdir)
+        before = _describe(former["tokenizer"]) if former else "another tokenizer"
+        now = _describe(config["tokenizer"])
+        again = ", whose files have changed since" if before == now else f", the config has {now}"
+        raise CheckpointMismatch(
+            f"{workdir} was trained with the tokenizer {before}{again}; use another --workdir or "
+            "the former tokenizer, since the ids of texts would mean something else"
+        ) from error
+
+
+def _describe(node: Node) -> str:
+    """Returns the name of a tokenizer and what it is made of, as its config node says."""
+    said = (f"{k}={put_in_a_line(repr(_plain(v)))}" for k, v in sorted(node.items()) if k != "name")
+    return put_in_a_line(f"{node.get('name')} ({', '.join(said)})")

@@ -19,6 +19,7 @@ from big_align.data.loading.text_samplers import (
     TemplateSampler,
     TextSampler,
 )
+from big_align.data.package_files import locate
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.tags.tag_extraction import Tagger
 from big_align.errors import ConfigError
@@ -47,7 +48,7 @@ def make_tokenizer(config: Node) -> Any:
     node = config["tokenizer"]
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
     vocabulary = node.get("vocabulary") if getattr(target, "learned_by_tool", False) else None
-    if isinstance(vocabulary, str) and not os.path.isfile(vocabulary):
+    if isinstance(vocabulary, str) and not os.path.isfile(locate(vocabulary)):
         raise ConfigError(
             f"config.tokenizer.vocabulary: there is no file {vocabulary}; this makes it of "
             f"your captions: {_write_build_vocab(config)}"
@@ -117,7 +118,8 @@ def _build_rows(
         images = ImagePipeline(
             settings.transform, settings.views_per_image, settings.max_pixels
         )
-    extra = ExtraFields(open_joins(part.precomputed, source), tagger)
+    joins = open_joins(part.precomputed, source)
+    extra = ExtraFields(joins, tagger, settings.captions_per_image)
     texts = _build_texts(part, settings, tokenizer, keep_label)
     return RowStream(stream, texts, images, extra)
 

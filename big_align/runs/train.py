@@ -1,31 +1,60 @@
-"""Training: build, restore, loop, evaluate, save. Nothing here is specific to an objective."""
+"""Training: build, restore, loop, evaluate, save. Nothing here is specific to an objective.
+
+A run may have a run before it, `config.first`, whose weights it starts from: it lies in
+WORKDIR/first, and the same command continues whichever of the two is unfinished.
+"""
 
 import contextlib
+import copy
+import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 from clu import parameter_overview
+from jax.sharding import Mesh
 
 from big_align import sharding
+from big_align.components.signatures import make
+from big_align.data.precomputed.embedding_files import ClusterFolder
+from big_align.data.text.tokenizers import Tokenizer
 from big_align.devices.compilation import use_cache
 from big_align.distributed import agreement
+from big_align.errors import MissingCheckpoint, Rewound, Stopped
 from big_align.evaluators.embedder import Embedder
-from big_align.runs import build, check
-from big_align.runs.evaluate import evaluate_all
+from big_align.exhibits.clusters import show_clusters
+from big_align.exhibits.exhibit import Show
+from big_align.reports import report, starts
+from big_align.reports.gallery import Gallery
+from big_align.runs import build, check, dataset
+from big_align.runs.cached_features import FOLDER as FEATURES
+from big_align.runs.cached_features import cache_features
+from big_align.runs.evaluate import describe_evaluators, evaluate_all
 from big_align.runs.initial_weights import (
     check_frozen,
+    read_initial_classifier,
     read_initial_weights,
     start_tables,
 )
 from big_align.runs.program import Program, build_program
-from big_align.training.goodput import Clock, RunTime
+from big_align.runs.restore import keep_config, named_tokenizers
+from big_align.training.health.rewinds import REWIND, Health
+from big_align.training.logs.evaluations import TRAINING, EvaluationLog
+from big_align.training.logs.goodput import Clock, RunTime
+from big_align.training.logs.trackers import Tracker, open_trackers
 from big_align.training.loop import Loop, Schedule
 from big_align.training.profiling import Profiler
+from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.ownership import own
 from big_align.training.state import TrainState, replace_weights
 from big_align.training.stopping import StopSignals
-from big_align.types import Batch
+from big_align.types import Batch, Evaluator, Objective, TrainingData
+
+PREPARING = "stopped on request before the first step; the same command continues"
+FIRST = "first"
+"""Of a workdir: where the run that goes before lies."""
 
 
 def _start(config: Any, program: Program) -> TrainState:
@@ -33,25 +62,55 @@ def _start(config: Any, program: Program) -> TrainState:
     shapes = program.state.weight_shapes
     weights, report = read_initial_weights(shapes, config.init)
     check_frozen(config.optimizer.get("frozen") or (), shapes, weights)
-    if report and jax.process_index() == 0:
-        print("\n".join(report))
-    state = replace_weights(program.create(), weights)
+    classifier, more = read_initial_classifier(config, program.state.params)
+    if (report or more) and jax.process_index() == 0:
+        print("\n".join(report + more))
+    state = replace_weights(program.create(), weights | classifier)
     sizes = program.objective.table_sizes
     return state.replace(tables=start_tables(config.init, state.tables, sizes))
 
 
-def _leave_description(workdir: str, config: Any, state: TrainState) -> None:
-    """Leaves the config and the table of parameters in the workdir."""
+def _leave_description(
+    workdir: str, config: Any, state: TrainState, facts: Mapping[str, Any]
+) -> None:
+    """Leaves the config, the table of parameters and how this process began in the workdir."""
     if jax.process_index() != 0:
         return
     folder = pathlib.Path(workdir)
-    (folder / "config.json").write_text(config.to_json_best_effort(indent=2) + "\n")
+    for line in keep_config(workdir, config, int(state.step)):
+        print(line)
     table = parameter_overview.get_parameter_overview(state.params, include_stats=False)
     (folder / "parameters.txt").write_text(table + "\n")
     parts = {k: sum(x.size for x in jax.tree.leaves(v)) for k, v in _parts(state.params).items()}
+    machine = starts.describe_machine(
+        jax.device_count(), jax.devices()[0].device_kind, jax.process_count()
+    )
+    now = {"time": time.time(), "step": int(state.step), "parameters": parts}
+    starts.record_start(workdir, {**now, **machine, **facts})
     print(f"{sum(parts.values()):,} parameters; each one is listed in {folder}/parameters.txt")
     for name, count in parts.items():
         print(f"  {name:<24} {count:>14,}")
+
+
+def _count_examples(
+    loader: TrainingData, evaluators: Mapping[str, Evaluator]
+) -> dict[str, int | None]:
+    """Counts the examples that are trained on, and those of each evaluator."""
+    sources = {name: getattr(each, "source", None) for name, each in evaluators.items()}
+    counts = {name: int(x.shard_sizes.sum()) for name, x in sources.items() if x is not None}
+    return {"training": loader.num_examples, **counts}
+
+
+def _show_data(config: Any) -> dict[str, Show]:
+    """Returns what shows the clusters of each part of the data that has some."""
+    parts = dataset.read_parts(config)
+    clustered = {name: part for name, part in parts.items() if "clusters" in part.precomputed}
+    return {
+        name: lambda part=part: show_clusters(
+            dataset.open_source(part), ClusterFolder(part.precomputed["clusters"])
+        )
+        for name, part in clustered.items()
+    }
 
 
 def _parts(params: Any) -> dict[str, Any]:
@@ -65,15 +124,47 @@ def _parts(params: Any) -> dict[str, Any]:
     return parts
 
 
+def _train_first(config: Any, workdir: str) -> Any:
+    """Trains the run that goes before a run, if it is not finished; both have one cache.
+
+    Returns:
+      The config of the run, which starts from the weights of the other.
+    """
+    config = copy.deepcopy(config)
+    folder, first = os.path.join(workdir, FIRST), config.first
+    with config.unlocked():
+        config.init.all = folder
+        features = config.cached_features.folder or os.path.join(workdir, FEATURES)
+        first.cached_features.folder = first.cached_features.folder or features
+    if not _is_finished(first, folder):
+        _run(first, folder)
+    return config
+
+
+def _is_finished(config: Any, workdir: str) -> bool:
+    """Tells whether a run has saved its last step."""
+    try:
+        checkpointer = build.build_checkpointer(config, workdir, read_only=True)
+    except MissingCheckpoint:
+        return False
+    with contextlib.closing(checkpointer):
+        return checkpointer.latest_step == config.total_steps
+
+
 def run(
-    config: Any, workdir: str, profile: tuple[int, int] | None = None
+    config: Any,
+    workdir: str,
+    profile: tuple[int, int] | None = None,
+    command: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Trains as the config says, continuing where the workdir stands.
 
     Args:
-      config: an `ml_collections.ConfigDict`; configs/common.py has every field.
+      config: an `ml_collections.ConfigDict`; configs/common.py has every field. Its `first` is
+        another, of a run that is trained before.
       workdir: where metrics, events and checkpoints lie.
       profile: the first and the last step to trace.
+      command: how the process was started, for the report; see `command_line.describe_command`.
 
     Returns:
       The numbers of the last evaluation, empty if none was due.
@@ -83,60 +174,172 @@ def run(
       CheckpointMismatch: the workdir belongs to another model, or another order of examples.
       BrokenDataError: too many examples are broken.
       NotFiniteError: the loss is NaN or infinite.
+      DivergedError: the run has gone back too often.
       Stopped: it was told to stop, and has saved.
+      UserError: another run owns the workdir.
     """
-    clock = Clock()
     check.check_config(config)
     use_cache(config.compilation_cache)
-    mesh = build.build_mesh(config)
-    tokenizer = build.build_tokenizer(config)
-    objective = build.build_objective(config, mesh, tokenizer)
-    evaluators = build.build_evaluators(config, tokenizer)
-    record = build.describe_run(config, tokenizer)
-    rows = sharding.process_rows(mesh, config.batch_size)
-    check.check_precomputed(config, objective)
+    with own(workdir, *filter(None, [config.checkpoint.folder])):
+        return _run(config, workdir, profile, command)
+
+
+def _run(
+    config: Any,
+    workdir: str,
+    profile: tuple[int, int] | None = None,
+    command: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Trains as a checked config says, as often as the run decides to go back.
+
+    Going back is what continuing is, so that whoever continues the run finds what this one would.
+    """
+    while True:
+        try:
+            return _run_on(config, workdir, profile, command)
+        except Rewound as decision:
+            if jax.process_index() == 0:
+                print(decision)
+            profile = None  # its steps may be done
+
+
+def _run_on(
+    config: Any,
+    workdir: str,
+    profile: tuple[int, int] | None,
+    command: Mapping[str, Any] | None,
+) -> dict[str, float]:
+    """Trains from the newest checkpoint on, after the run that goes before this one."""
+    given = config
+    if config.get("first"):
+        config = _train_first(config, workdir)
+    clock = Clock()
+    with StopSignals() as signals, signals.interrupting(PREPARING):
+        fed = cache_features(config, workdir)
+    parts = _build_parts(config, fed)
+    rows = sharding.process_rows(parts.mesh, config.batch_size)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        loader = stack.enter_context(build.build_train_loader(config, tokenizer, rows))
+        loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
         agreement.check_data(loader.shards)
         # Faults of the data are reported before there is a workdir.
-        first_batch = sharding.place_batch(loader.batch(0), mesh)
-        time = RunTime(workdir, clock)
-        stack.callback(time.report)
+        first_batch = sharding.place_batch(loader.batch(0), parts.mesh)
+        stack.callback(report.refresh_report, workdir)
+        run_time = RunTime(workdir, clock)
+        stack.callback(run_time.report)
         checkpointer = stack.enter_context(
             contextlib.closing(build.build_checkpointer(config, workdir, parts=loader.saved))
         )
         stack.callback(clock.begin, "saving")  # Closing waits for what is being written.
-        example = build.example_batch(config, tokenizer)
-        program = build_program(config, mesh, objective, example)
-        with clock.phase("restoring"):
-            state = checkpointer.restore(program.state, record)
+        example = build.example_batch(config, parts.tokenizer)
+        program = build_program(config, parts.mesh, parts.objective, example)
+        with clock.phase("restoring"), named_tokenizers(workdir, config, parts.tokenizer):
+            state = checkpointer.restore(program.state, parts.record)
         state = state or _start(config, program)
-        _leave_description(workdir, config, state)
+        facts = {"examples": _count_examples(loader, parts.evaluators), **(command or {})}
+        _leave_description(workdir, given, state, facts)
+        health = _build_health(config, workdir, state, parts, loader, checkpointer)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
+        gallery = Gallery(workdir, config.total_steps, _show_data(config))
+        trackers = _open_trackers(config, workdir)
         with clock.phase("compiling"):
             step, step_flops = _compile(program, first_batch)
-        embedder = Embedder(objective, mesh, config.evaluate_batch_size)
         every = config.log_every, config.evaluate_every, config.checkpoint.every
         loop = Loop(
             workdir,
             Schedule(config.total_steps, *every),
             checkpointer=checkpointer,
-            evaluate=lambda state: evaluate_all(evaluators, embedder.use(*state.evaluated)),
+            evaluate=_build_evaluation(config, parts, gallery),
+            evaluations=EvaluationLog(workdir, TRAINING, describe_evaluators(config)),
+            pictures=gallery.finish,
+            health=health,
             learning_rate=program.learning_rate,
-            record=record,
-            epochs=loader.epochs,
+            record=parts.record,
+            epochs=lambda step: loader.epochs(health.data_step(step)),
             signals=signals,
             batch_size=config.batch_size,
             step_flops=step_flops,
-            time=time,
+            time=run_time,
             profiler=profiler,
+            trackers=trackers,
         )
-        batches = (
-            sharding.place_batch(batch, mesh) for batch in loader.iterate(int(state.step))
-        )
-        return loop.run(state, batches, step)
+        batches = loader.iterate(health.data_step(int(state.step)))
+        placed = (sharding.place_batch(batch, parts.mesh) for batch in batches)
+        try:
+            return loop.run(state, placed, step)
+        except Rewound as decision:
+            if signals.received:  # the decision stands in the workdir
+                raise Stopped(f"{decision}; but stopped on request first") from None
+            raise
+
+
+class _Parts(NamedTuple):
+    """What a config builds without a workdir and without training data.
+
+    Attributes:
+      mesh: of all devices.
+      tokenizer: of the texts.
+      objective: what is trained.
+      evaluators: by their names.
+      record: what a checkpoint must agree with.
+    """
+
+    mesh: Mesh
+    tokenizer: Tokenizer
+    objective: Objective
+    evaluators: Mapping[str, Evaluator]
+    record: Mapping[str, Any]
+
+
+def _build_parts(config: Any, fed: Any) -> _Parts:
+    """Builds what is trained, and checks it against the data: the config as the loader has it."""
+    mesh = build.build_mesh(config)
+    tokenizer = build.build_tokenizer(config)
+    objective = build.build_objective(config, mesh, tokenizer)
+    evaluators = build.build_evaluators(config, tokenizer)
+    record = build.describe_run(fed, tokenizer)
+    check.check_precomputed(fed, objective)
+    check.check_keep_best(config, evaluators)
+    return _Parts(mesh, tokenizer, objective, evaluators, record)
+
+
+def _build_health(
+    config: Any,
+    workdir: str,
+    state: TrainState,
+    parts: _Parts,
+    loader: TrainingData,
+    checkpointer: Checkpointer,
+) -> Health:
+    return Health(
+        workdir,
+        int(state.step),
+        rewinds=config.on_divergence == REWIND,
+        list_examples=loader.list_examples,
+        last_good=lambda: checkpointer.latest_step,
+        watched=getattr(parts.objective, "watched", {}),
+    )
+
+
+def _build_evaluation(
+    config: Any, parts: _Parts, gallery: Gallery
+) -> Callable[[TrainState], dict[str, float]]:
+    """Returns what runs all evaluators on a state, and hands their pictures to the gallery."""
+    embedder = Embedder(parts.objective, parts.mesh, config.evaluate_batch_size)
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        gallery.begin(int(state.step))
+        return evaluate_all(parts.evaluators, embedder.use(*state.evaluated), gallery.add)
+
+    return evaluate
+
+
+def _open_trackers(config: Any, workdir: str) -> list[Tracker]:
+    if jax.process_index() != 0:
+        return []
+    given = {"workdir": workdir, "described": config.to_dict()}
+    return make(open_trackers, config.log, "config.log", **given)
 
 
 def _compile(program: Program, batch: Batch) -> tuple[jax.stages.Compiled, float]:

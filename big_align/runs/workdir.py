@@ -1,39 +1,35 @@
 """What a workdir holds once it has been trained in: a model, its config and its class centers."""
 
+import contextlib
 import os
 import pathlib
-from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
+from flax import traverse_util
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from big_align import interop
 from big_align.components.models import build_model
-from big_align.interop.formats.native_format import read_config
+from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.data.labels.classes import ClassList
+from big_align.errors import MissingCheckpoint
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.interop.formats.text_files import read_json
-from big_align.runs import build, check, restore
-from big_align.training.checkpoint import FOLDER
+from big_align.runs import build, dataset, restore
+from big_align.training.saving.checkpoint import BEST, FOLDER, Which, find_folder
 from big_align.types import Objective, Params
-
-RENAMED = {
-    "joined": "precomputed",
-    "max_broken_share": "max_broken_fraction",
-    "negative_share": "negative_fraction",
-    "validation_share": "validation_fraction",
-}
-"""Fields that workdirs of earlier versions call by another name."""
 
 
 def load(path: str | os.PathLike) -> Pretrained:
     """Loads any model: what a run has trained, or what `interop.load` reads.
 
     Args:
-      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or a folder or file of
-        `interop.load`.
+      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
+        `WORKDIR/checkpoints/best`, or a folder or file of `interop.load`.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -41,25 +37,28 @@ def load(path: str | os.PathLike) -> Pretrained:
 
     Raises:
       FileNotFoundError: there is nothing at the path.
-      MissingCheckpoint: the workdir has no complete checkpoint.
+      MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
       UserError: the path is none of these, or damaged; see `interop.load`.
     """
     found = pathlib.Path(path).expanduser()
-    if found.exists() and recognize_workdir(found):
+    if recognize_workdir(found):
         with interop.explained(found):
             return read_workdir(found)
     return interop.load(path)
 
 
 def recognize_workdir(path: pathlib.Path) -> bool:
-    """Tells whether a folder is a workdir, or `WORKDIR/checkpoints/STEP`."""
-    return "objective" in read_json(_split_step(path)[0] / "config.json")
+    """Tells whether a path is a workdir, or `WORKDIR/checkpoints/STEP`, or `.../best`.
+
+    The checkpoints themselves may lie elsewhere (`config.checkpoint.folder`).
+    """
+    return "objective" in read_json(split_step(path)[0] / CONFIG_JSON)
 
 
-def _split_step(path: pathlib.Path) -> tuple[pathlib.Path, int | None]:
-    """Returns the workdir that a path names, and the step if it names one."""
-    if path.parent.name == FOLDER and path.name.isdecimal():
-        return path.parent.parent, int(path.name)
+def split_step(path: pathlib.Path) -> tuple[pathlib.Path, Which]:
+    """Returns the workdir that a path names, and the step or `BEST` if it names a checkpoint."""
+    if path.parent.name == FOLDER and (path.name.isdecimal() or path.name == BEST):
+        return path.parent.parent, BEST if path.name == BEST else int(path.name)
     return path, None
 
 
@@ -67,12 +66,12 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
     """Reads a checkpoint of a workdir: the average of parameters where one is kept.
 
     Args:
-      path: a workdir, for its newest checkpoint, or `WORKDIR/checkpoints/STEP`.
+      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or `.../best`.
 
     Raises:
-      MissingCheckpoint: there is no complete checkpoint.
+      MissingCheckpoint: there is no complete checkpoint, or not this one.
     """
-    path, step = _split_step(path)
+    path, step = split_step(path)
     config = _read_run(path)
     tokenizer = build.build_tokenizer(config)
     objective, _, found, _ = restore.load_weights(config, str(path), tokenizer, step)
@@ -92,25 +91,53 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
     )
 
 
+def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, int, epath.Path]:
+    """Returns the workdir that a path of `read_workdir` names, the step, and its checkpoint.
+
+    Raises:
+      MissingCheckpoint: there is no complete checkpoint, or not this one.
+    """
+    path, step = split_step(path)
+    config = _read_run(path)
+    saved = build.build_checkpointer(config, str(path), read_only=True)
+    with contextlib.closing(saved):
+        step = saved.find(step)
+    if step is None:
+        raise MissingCheckpoint(f"no complete checkpoint in {path}: train with it first")
+    folder = find_folder(str(path), config.checkpoint.get("folder"))
+    return path, step, folder / str(step)
+
+
 def read_centers(path: pathlib.Path) -> Float[np.ndarray, "k d"]:
     """Reads the class centers of a checkpoint, by the paths that `read_workdir` takes."""
-    path, step = _split_step(path)
+    path, step = split_step(path)
     return restore.load_table(_read_run(path), str(path), "centers", step)
+
+
+def read_classifier(path: pathlib.Path) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
+    """Reads the classifier of a run's objective, by the paths that `read_workdir` takes.
+
+    Returns:
+      Its arrays by path, and its classes; None where the objective has none.
+
+    Raises:
+      MissingCheckpoint: there is no complete checkpoint, or not this one.
+    """
+    path, step = split_step(path)
+    config = _read_run(path)
+    _, _, found, _ = restore.load_weights(config, str(path), build.build_tokenizer(config), step)
+    if "classifier" not in found["params"]:
+        return None
+    flat = traverse_util.flatten_dict({"classifier": found["params"]["classifier"]}, sep="/")
+    classes = dataset.all_classes(dataset.read_parts(config))
+    return {name: np.asarray(x) for name, x in flat.items()}, classes
 
 
 def _read_run(path: pathlib.Path) -> ConfigDict:
     """Reads the config of a workdir, for the devices that are here."""
-    fields = tuple(sorted(check.FIELDS - check.ADDED))
-    config = ConfigDict(_rename(read_config(path / "config.json", fields)))
+    config = read_config(path / CONFIG_JSON)
     config.mesh = {"fsdp": 1}  # whatever it was trained on
     return config
-
-
-def _rename(node: Any) -> Any:
-    """Gives the fields of a config, at any depth, the names that they have now."""
-    if not isinstance(node, dict):
-        return node
-    return {RENAMED.get(name, name): _rename(value) for name, value in node.items()}
 
 
 def _find_temperature(objective: Objective, params: Params) -> float | None:

@@ -47,8 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def classify(options: argparse.Namespace) -> int:
     """Prints a line for each image; returns 1 where one is broken."""
-    import numpy as np
-
     from big_align.errors import UserError
     from big_align.inference.loaded_model import load
 
@@ -58,13 +56,11 @@ def classify(options: argparse.Namespace) -> int:
     if "," not in options.names:
         names = options.names
     model = load(options.model, transform=options.transform)
-    zimg = model.embed_images(options.images, broken="nan")
-    there = np.isfinite(zimg).all(axis=1)
-    found = model.classify(zimg[there], names, options.template) if there.any() else []
-    images = [path for path, real in zip(options.images, there, strict=True) if real]
-    for path, classes in zip(images, found, strict=True):
-        print(path, *(f"{name} {value:.3f}" for name, value in classes[: options.top]), sep="\t")
-    return 0 if there.all() else 1
+    found = model.classify(options.images, names, options.template, broken="nan")
+    for path, classes in zip(options.images, found, strict=True):
+        if classes:
+            print(path, *(f"{n} {value:.3f}" for n, value in classes[: options.top]), sep="\t")
+    return 0 if all(found) else 1
 
 
 if __name__ == "__main__":

@@ -1,21 +1,34 @@
-"""Embeds the images of a source: one array and one list of keys for each of its shards.
+"""Embeds images, or texts: one array and one list of keys for each shard, or a single file.
 
 For example:
   python -m big_align.tools.embed --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
       --output=embeddings
   python -m big_align.tools.embed --model=clip-vit-base-patch32 --source_name=tfds \\
       --source=imagenet2012 --source_argument=split=train --what=features --output=features
+  python -m big_align.tools.embed --model=workdirs/flickr8k --what=text --source=queries.txt \\
+      --output=queries.parquet
+  python -m big_align.tools.embed --model=workdirs/flickr8k --what=text --source=items.csv \\
+      --column=title --key_column=id --output=items.npy
 
-The model is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
-big_align, or a file of weights. The same command again continues; whole shards are kept. With
---distributed on several hosts each embeds its part of the shards; they share the output folder.
+The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or best, a folder of
+transformers, open_clip, timm or big_align, or a file of weights. The same command again continues;
+whole shards are kept. With --distributed on several hosts each embeds its part of the shards; they
+share the output folder.
 An image that cannot be decoded is named; it keeps its row, of zeros, and its key is left empty.
 Open the source as the training will, with the same members asked for, so that the places agree.
+
+Texts are the captions of a source, the lines of .txt files, or a --column of CSV, TSV or Parquet
+files, which need no images. Captions of one example share its key; a line or row has its number,
+unless --key_column says otherwise. An empty text keeps its row, of zeros, with an empty key.
+
+--output=FILE.npy is one array, with the keys beside it in FILE.keys, a line each.
+--output=FILE.parquet has the columns key and embedding, with nulls for what could not be embedded.
 """
 
 import argparse
 import os
 import pathlib
+import shutil
 import sys
 
 
@@ -32,20 +45,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_source_flags(parser)
     parser.add_argument("--transform", help="image operations (default: the model's own)")
     parser.add_argument(
-        "--what", choices=("embedding", "features"), default="embedding",
-        help="of unit length, or what the image tower pools before any projection (%(default)s)",
+        "--what", choices=("embedding", "features", "text"), default="embedding",
+        help="embeddings of images, of unit length; what the image tower pools before any "
+        "projection; or embeddings of texts (%(default)s)",
     )  # fmt: skip
+    parser.add_argument("--column", help="of a table: its texts, for --what=text")
+    parser.add_argument("--key_column", help="beside --column: its keys (default: row numbers)")
     parser.add_argument(
-        "--dtype", choices=("float16", "float32"), default="float16", help="(%(default)s)"
+        "--dtype", choices=("float16", "float32"), help="(float16, but float32 for Parquet)"
     )
     parser.add_argument(
-        "--batch_size", type=int, default=256, help="images at a time, of a host (%(default)s)"
+        "--batch_size", type=int, default=256, help="rows at a time, of a host (%(default)s)"
     )
     parser.add_argument(
         "--max_broken_fraction", type=float, default=0.01,
         help="stop when a larger fraction of the images is broken (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="the folder to write")
+    parser.add_argument(
+        "--output", required=True, type=pathlib.Path, help="the folder, .npy or .parquet to write"
+    )
     parser.add_argument(
         "--distributed", action="store_true", help="join the other processes, see launch/"
     )
@@ -74,32 +92,86 @@ def main(arguments: list[str] | None = None) -> int:
 
 def embed(options: argparse.Namespace) -> None:
     """Embeds, and says what was done."""
-    from big_align.clusters import embed_source
-    from big_align.components.source_flags import open_source
+    from big_align.data.precomputed import single_files
+    from big_align.data.precomputed.embedding_files import EmbeddingFolder
     from big_align.distributed import processes
-    from big_align.runs import workdir
 
+    _check(options)
     if options.distributed:
         processes.join_processes()
+    output, embed_into = options.output, _embed_texts if options.what == "text" else _embed_images
+    dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
+    if output.suffix not in single_files.ENDINGS:
+        embed_into(options, output, dtype)
+        return
+    folder = output.with_name(output.name + ".shards")  # from which the same command continues
+    embed_into(options, folder, dtype)
+    rows = EmbeddingFolder(folder)
+    write = single_files.write_npy if output.suffix == ".npy" else single_files.write_parquet
+    write(rows, output)
+    shutil.rmtree(folder)
+    print(f"{output}: {rows.dtype} [{rows.count} {rows.dim}], with the key of each row")
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises UserError where flags do not go together, or the output is there already."""
+    from big_align.data.precomputed.single_files import ENDINGS
+    from big_align.errors import UserError
+
+    if options.what != "text" and (options.column or options.key_column):
+        raise UserError("--column and --key_column are for texts: give --what=text as well")
+    if options.what == "text" and options.transform:
+        raise UserError("--transform is for images, and --what=text embeds texts")
+    if options.key_column and not options.column:
+        raise UserError("--key_column is beside --column, which is not given")
+    if options.output.suffix in ENDINGS:
+        if options.output.exists():
+            raise UserError(f"--output={options.output} is there: remove it, or name another")
+        if options.distributed:
+            raise UserError("--distributed needs a folder: several processes write no single file")
+
+
+def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
+    from big_align.clusters import embed_source
+    from big_align.components.source_flags import open_source
+    from big_align.runs import workdir
+
     source, node = open_source(options.source, options.source_name, options.source_argument)
     pretrained = workdir.load(options.model)
     encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size
     )
     print(f"{options.model}: {pretrained.description}, images by {encoder.transform}")
+    made_by = {"model": options.model, "source": node}
     count = embed_source.embed_source(
-        encoder,
-        source,
-        options.output,
-        options.dtype,
-        {"model": options.model, "source": node},
-        options.max_broken_fraction,
+        encoder, source, folder, dtype, made_by, options.max_broken_fraction
     )
     total, shards = int(source.shard_sizes.sum()), len(source.shard_sizes)
     print(
-        f"{options.output}: {count} of {total} images embedded now, {encoder.what} of "
+        f"{folder}: {count} of {total} images embedded now, {encoder.what} of "
         f"{encoder.dim} numbers, {shards} shards"
     )
+
+
+def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
+    from big_align.components.source_flags import TEXT, open_source, recognize_source
+    from big_align.inference import embed_texts, loaded_model, text_shards
+
+    path, name = options.source, options.source_name
+    if options.column:
+        texts = text_shards.list_column(path, options.column, options.key_column)
+        node = {"path": path, "column": options.column, "key_column": options.key_column}
+    elif (name or recognize_source(path)) == TEXT:
+        texts, node = text_shards.list_lines(path), {"name": TEXT, "path": path}
+    else:
+        source, node = open_source(path, name, options.source_argument, captions=True)
+        texts = text_shards.list_captions(source)
+    model = loaded_model.load(options.model, batch_size=options.batch_size, progress=False)
+    print(f"{options.model}: {model.description}")
+    made_by = {"model": options.model, "source": node}
+    count = embed_texts.embed_texts(model, texts, folder, dtype, made_by)
+    total, shards = int(texts.shard_sizes.sum()), len(texts.shard_sizes)
+    print(f"{folder}: {count} of {total} texts embedded now, {shards} shards")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 
 from big_align.errors import UserError
 from big_align.plots import curves
-from big_align.training import logs
+from big_align.training.logs import metrics
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        figure = curves.draw_curves(logs.read_metrics(options.workdir))
+        figure = curves.draw_curves(metrics.read_metrics(options.workdir))
     except (FileNotFoundError, UserError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

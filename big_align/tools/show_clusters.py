@@ -33,8 +33,8 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.errors import UserError
+from big_align.exhibits.clusters import Place, find_examples
 from big_align.plots import cluster_pictures
-from big_align.plots.cluster_pictures import Place
 from big_align.runs import workdir
 
 BATCH = 1024
@@ -145,7 +145,7 @@ def draw_labels(
         labels[shard, row] = nearest[nearest >= 0].tolist()
     wanted = {label for some in labels.values() for label in some}
     # One more than are shown, as the image itself may be among them.
-    examples = cluster_pictures.find_examples(arrays, wanted, options.examples + 1)
+    examples = find_examples(arrays, wanted, options.examples + 1)
     show = Transform("resize_small(160)|central_crop(160)")
     keys = functools.lru_cache(lambda shard: clusters.keys(clusters.shards[shard]))
 

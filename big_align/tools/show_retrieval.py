@@ -20,19 +20,23 @@ SEED = flags.DEFINE_integer("seed", 0, "Chooses the queries.")
 
 def main() -> None:
     """Runs the command."""
+    from big_align.exhibits.pixels import read_pixels
+    from big_align.exhibits.retrieval import choose_queries
     from big_align.plots import retrieval_pictures
     from big_align.runs import build, check, evaluate
 
-    config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
-    check.check_config(config)
+    config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
+    check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
     evaluators = build.build_evaluators(config, tokenizer)
     retrieval = evaluate.choose_retrieval(evaluators, tokenizer, EVALUATOR.value)
-    embedder, step = evaluate.load_embedder(config, workdir, tokenizer)
+    embedder, step = evaluate.load_embedder(
+        config, workdir, tokenizer, command_line.chosen_checkpoint()
+    )
     pairs = retrieval.embed(embedder)
-    images, captions = retrieval_pictures.choose_queries(pairs, QUERIES.value, SEED.value)
+    images, captions = choose_queries(pairs, QUERIES.value, SEED.value)
     figure = retrieval_pictures.draw_retrieval(
-        pairs, retrieval_pictures.read_pixels(retrieval.source), images, captions, NEAREST.value
+        pairs, read_pixels(retrieval.source), images, captions, NEAREST.value
     )
     figure.savefig(OUTPUT.value, dpi=100)
     print(f"{OUTPUT.value}: {workdir} at step {step}")

@@ -51,19 +51,23 @@ def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags
 
 def main() -> None:
     """Runs the command."""
-    from big_align.plots import retrieval_pictures, tag_pictures
+    from big_align.exhibits import tags
+    from big_align.exhibits.pixels import read_pixels
+    from big_align.plots import tag_pictures
     from big_align.runs import build, check, evaluate
 
-    config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
-    check.check_config(config)
+    config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
+    check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
     evaluator = choose_evaluator(build.build_evaluators(config, tokenizer), EVALUATOR.value)
-    embedder, step = evaluate.load_embedder(config, workdir, tokenizer)
+    embedder, step = evaluate.load_embedder(
+        config, workdir, tokenizer, command_line.chosen_checkpoint()
+    )
     found = evaluator.find(embedder)
-    pixels = retrieval_pictures.read_pixels(evaluator.source)
+    pixels = read_pixels(evaluator.source)
     shown = [
-        tag_pictures.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
-        for row in tag_pictures.choose_images(found, IMAGES.value, SEED.value)
+        tags.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
+        for row in tags.choose_images(found, IMAGES.value, SEED.value)
     ]
     tag_pictures.draw_tags(shown).savefig(OUTPUT.value, dpi=100)
     some = int(found.found.any(axis=1).sum())

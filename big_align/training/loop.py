@@ -2,20 +2,23 @@
 
 import contextlib
 import dataclasses
-import math
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import optax
 
-from big_align.distributed import processes
-from big_align.errors import NotFiniteError, Stopped
-from big_align.training.checkpoint import Checkpointer
-from big_align.training.goodput import RunTime
-from big_align.training.logs import MetricWriter, Progress, format_table
+from big_align.distributed import agreement, processes
+from big_align.errors import Stopped
+from big_align.training.health.rewinds import Health
+from big_align.training.logs.evaluations import EvaluationLog
+from big_align.training.logs.goodput import RunTime
+from big_align.training.logs.metrics import MetricWriter, Progress, format_table
+from big_align.training.logs.trackers import Pictures, Tracker
 from big_align.training.profiling import Profiler
+from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
 from big_align.training.watchdog import Watchdog
@@ -23,21 +26,14 @@ from big_align.types import Batch, Metrics
 
 
 class MetricQueue:
-    """Keeps the host at most `depth` steps ahead of the device, and watches for NaN and infinity.
-
-    The loss is that of the parameters before a step and their norm that after it: where both are
-    finite the state may be saved.
+    """Keeps the host at most `depth` steps ahead of the device.
 
     Args:
       depth: steps whose metrics may still be in the making.
-      last_good: gives the step of the newest checkpoint, None if there is none.
     """
 
-    WATCHED = {"loss": "the loss", "parameter_norm": "the norm of the parameters"}
-
-    def __init__(self, depth: int, last_good: Callable[[], int | None]):
+    def __init__(self, depth: int):
         self._depth = depth
-        self._last_good = last_good
         self._pending: deque[tuple[int, Metrics]] = deque()
 
     def push(self, step: int, metrics: Metrics) -> Iterator[tuple[int, dict[str, float]]]:
@@ -46,26 +42,13 @@ class MetricQueue:
         return self._pop_until(self._depth)
 
     def flush(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Yields everything; afterwards the state is known to be finite."""
+        """Yields everything."""
         return self._pop_until(0)
 
     def _pop_until(self, length: int) -> Iterator[tuple[int, dict[str, float]]]:
         while len(self._pending) > length:
             step, metrics = self._pending.popleft()
-            scalars = {k: float(v) for k, v in jax.device_get(metrics).items()}
-            for name, what in self.WATCHED.items():
-                if not math.isfinite(scalars[name]):
-                    raise NotFiniteError(self._explain(step, what, scalars[name]))
-            yield step, scalars
-
-    def _explain(self, step: int, what: str, value: float) -> str:
-        saved = self._last_good()
-        good = "none yet" if saved is None else f"that of step {saved}"
-        return (
-            f"{what} is {value} at step {step}; the last good checkpoint is {good}. Lower "
-            f"config.schedule.learning_rate or set config.optimizer.clip_norm, and run the same "
-            f"command again."
-        )
+            yield step, {k: float(v) for k, v in jax.device_get(metrics).items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +85,9 @@ class Loop:
       schedule: when what is due.
       checkpointer: saves the state.
       evaluate: measures a state.
+      evaluations: keeps what was measured.
+      health: looks at the numbers of every step.
+      pictures: step -> what its evaluation shows, by name.
       learning_rate: step -> learning rate, logged.
       record: what a checkpoint records about the run.
       epochs: step -> epochs of the data, logged by name.
@@ -110,12 +96,16 @@ class Loop:
       step_flops: model FLOPs of a step on one device.
       time: where it goes.
       profiler: traces some steps.
+      trackers: where numbers and pictures go beside the workdir.
     """
 
     workdir: str
     schedule: Schedule
     checkpointer: Checkpointer
     evaluate: Callable[[TrainState], dict[str, float]]
+    evaluations: EvaluationLog
+    health: Health
+    pictures: Callable[[int], Pictures]
     learning_rate: optax.Schedule
     record: dict[str, Any]
     epochs: Callable[[int], dict[str, float]]
@@ -124,6 +114,7 @@ class Loop:
     step_flops: float
     time: RunTime
     profiler: Profiler
+    trackers: Sequence[Tracker] = ()
 
     def run(
         self,
@@ -143,16 +134,21 @@ class Loop:
 
         Raises:
           Stopped: it was told to stop, and what was trained is being saved.
+          DivergedError: a number is a bad sign, and the run cannot go on.
+          Rewound: it is, and the run goes on from its last checkpoint with other data.
         """
         start, total, results = int(state.step), self.schedule.total_steps, {}
         clock = self.time.clock
+        self.evaluations.drop_after(start)
         progress = Progress(start, total, self.batch_size, self.step_flops, clock)
         with (
-            contextlib.closing(MetricWriter(self.workdir, start)) as self.writer,
+            contextlib.closing(MetricWriter(self.workdir, start, self.trackers)) as self.writer,
             contextlib.closing(progress) as self.progress,
             contextlib.closing(self._make_watchdog()) as watchdog,
         ):
-            queue = MetricQueue(depth=2, last_good=lambda: self.checkpointer.latest_step)
+            queue = MetricQueue(depth=2)
+            if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
+                results = self._evaluate(state, True)[0]  # this was interrupted
             for step in range(start + 1, total + 1):
                 self.time.begin_step(step)
                 with watchdog.time_step(step):
@@ -165,17 +161,23 @@ class Loop:
                 if evaluating or saving or stopping:
                     self._log(queue.flush())
                 if evaluating:
-                    with clock.phase("evaluating"):
-                        results = self._evaluate(state)
-                    self._report(step, results)
+                    results, best = self._evaluate(state, saving or stopping)
+                    saving |= best
                 if saving or stopping:
                     with clock.phase("saving"):
-                        self.checkpointer.save(state, self.record)
+                        ending = stopping or step == total
+                        self._save(state, results if evaluating else None, last=ending)
                 if stopping and step < total:
                     raise Stopped(
                         f"stopped on request after step {step}; the same command continues"
                     )
         return results
+
+    def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
+        """Saves a state, and whatever covers the steps until then first."""
+        self.writer.flush()
+        self.health.save(int(state.step))
+        self.checkpointer.save(state, self.record, numbers, last=last)
 
     def _make_watchdog(self) -> Watchdog:
         first = jax.process_index() == 0
@@ -183,6 +185,7 @@ class Loop:
 
     def _log(self, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:
+            self.health.check(step, scalars)  # what is saved afterwards is known to be finite
             if step % self.schedule.log_every:
                 continue
             scalars |= self.progress.rates()
@@ -192,16 +195,27 @@ class Loop:
             self.time.save()
             self.progress.show(scalars)
 
-    def _evaluate(self, state: TrainState) -> dict[str, float]:
-        try:
-            return self.evaluate(state)
-        except Exception:
-            # What was trained up to here is worth keeping, whatever is wrong with measuring it.
-            if jax.process_count() == 1:  # the others may be well, and would not save with this one
-                self.checkpointer.save(state, self.record)
-            raise
-
-    def _report(self, step: int, results: dict[str, float]) -> None:
+    def _evaluate(self, state: TrainState, saving: bool) -> tuple[dict[str, float], bool]:
+        """Measures a state that will be saved or not; tells also whether it is the best yet."""
+        step, start = int(state.step), time.monotonic()
+        with self.time.clock.phase("evaluating"):
+            try:
+                with self.signals.interrupting(
+                    f"stopped on request in the evaluation of step {step}; the same command "
+                    "continues with it"
+                ):
+                    results = agreement.share(f"evaluation/{step}", self.evaluate(state))
+                    best = self.checkpointer.improves(results)
+            except Exception:
+                # What was trained is worth keeping, whatever is wrong with measuring it.
+                if jax.process_count() == 1:  # others may be well, and would not save with it
+                    self._save(state, None, last=True)
+                raise
+            if results:
+                kept = self.checkpointer.folder / str(step) if saving or best else None
+                self.evaluations.write(step, results, time.monotonic() - start, kept)
+            self.writer.show(step, self.pictures(step))
         if results:
             self.writer.write(step, results)
             self.progress.say(f"step {step}\n{format_table(results)}")
+        return results, best

@@ -57,7 +57,8 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
 
     Args:
       state: whose leaves are replaced where a path is given; every leaf keeps its placement.
-      weights: arrays by their paths, "params/..." and "batch_stats/...".
+      weights: arrays by their paths: "params/..." and "batch_stats/..." of the model, and those of
+        the objective's own parameters, as "classifier/...".
     """
 
     def replace(path: str, leaf: Any) -> Any:
@@ -73,7 +74,8 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
         return traverse_util.unflatten_dict({k: replace(k, v) for k, v in flat.items()}, sep="/")
 
     model = replace_tree({"params": state.params["model"]})["params"]
-    params = {**state.params, "model": model}
+    own = {name: value for name, value in state.params.items() if name != "model"}
+    params = {**replace_tree(own), "model": model}
     model_state = replace_tree(state.model_state)
     average = None if state.average is None else jax.tree.map(jnp.copy, (params, model_state))
     return state.replace(params=params, model_state=model_state, average=average)

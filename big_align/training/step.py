@@ -27,7 +27,7 @@ from big_align import sharding
 from big_align.devices.compilation import compile_lowered
 from big_align.distributed import agreement
 from big_align.row_tables import Drawn, RowOptimizer, join_rows, split_rows
-from big_align.training.optimizers import update_average
+from big_align.training.optimizers import frozen_mask, update_average
 from big_align.training.state import TrainState
 from big_align.types import Batch, Metrics, ModelState, Objective, Outputs, Params
 
@@ -148,6 +148,7 @@ def make_train_step(
     row_optimizer: RowOptimizer | None = None,
     learning_rate: optax.Schedule | None = None,
     gradient_dtype: str = "float32",
+    frozen: tuple[str, ...] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Makes the pure function from a state and a batch to the next state and metrics.
 
@@ -160,6 +161,8 @@ def make_train_step(
       row_optimizer: updates the drawn rows of the objective's tables; only those need it.
       learning_rate: of the rows, step -> number.
       gradient_dtype: in which gradients of weights are summed over devices.
+      frozen: paths of parameters, such as "model/text/block_00", that the optimizer leaves alone.
+        Their gradients are zero, so the compiler leaves out the backward pass that would make them.
 
     Returns:
       A function to compile; `metrics` holds the objective's, and `loss`, `gradient_norm`,
@@ -179,6 +182,8 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         with sharding.weights_on(mesh, gradient_dtype):
             (grads, model_state, loss, metrics, row_grads), drawn = gradients(state, batch)
+        stays = frozen_mask(grads, frozen)
+        grads = jax.tree.map(lambda g, still: jnp.zeros_like(g) if still else g, grads, stays)
         tables = {
             name: row_optimizer.update(
                 state.tables[name], each, row_grads[name], learning_rate(state.step), mesh

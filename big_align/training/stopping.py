@@ -1,11 +1,15 @@
 """Being told to stop, by SIGTERM or Ctrl-C: once to save and leave, twice to leave at once."""
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import jax
+
+from big_align.errors import Stopped
 
 SAME_REQUEST_SECONDS = 1.0
 """Signals this close together are one request: launchers and `timeout` send one twice."""
@@ -25,6 +29,7 @@ class StopSignals:
         os.set_blocking(self._write, False)
         self._several = jax.process_count() > 1
         self._previous = {}
+        self._interrupted: str | None = None
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
 
     def __enter__(self) -> "StopSignals":
@@ -34,7 +39,7 @@ class StopSignals:
             # A shell ignores SIGINT for what it starts in the background.
             kept = self._several and number == signal.SIGTERM
             if not kept and signal.getsignal(number) != signal.SIG_IGN:
-                self._previous[number] = signal.signal(number, lambda *_: None)
+                self._previous[number] = signal.signal(number, self._handle)
         self._thread.start()
         return self
 
@@ -46,6 +51,33 @@ class StopSignals:
         self._thread.join()
         os.close(self._read)
         os.close(self._write)
+
+    @contextlib.contextmanager
+    def interrupting(self, message: str) -> Iterator[None]:
+        """Has a signal interrupt what runs inside, as far as Python runs there.
+
+        Several processes have to be in step, so what they do together they finish.
+
+        Args:
+          message: of the error.
+
+        Raises:
+          Stopped: a signal has come, now or before.
+        """
+        if not self._several:
+            if self.received:
+                raise Stopped(message)
+            self._interrupted = message
+        try:
+            yield
+        finally:
+            self._interrupted = None
+
+    def _handle(self, number: int, frame: object) -> None:
+        message, self._interrupted = self._interrupted, None
+        if message is not None:
+            self.received = True
+            raise Stopped(message)
 
     def _listen(self) -> None:
         while number := os.read(self._read, 1)[0]:

@@ -29,7 +29,8 @@ def table(tmp_path):
         ("a.csv", "csv"), ("s3://b/a.TSV", "csv"), ("x/{a,b}/t-*.tar", "tar"),
         ("a-{00..09}.tar", "tar"), ("a.tfrecord", "tfrecord"),
         ("a.tfrecord-*-of-00008", "tfrecord"), ("a.npz", "npz"),
-        ("a.txt", "text"), ("tfds:mnist:train", "tfds"),
+        ("a.txt", "text"), ("tfds:mnist:train", "tfds"), ("a/**/*.JPG", "images"),
+        ("a/*.{jpg,png}", "images"),
     ],
 )  # fmt: skip
 def test_a_path_tells_the_kind_of_a_source(path, name):
@@ -43,6 +44,9 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     for ending in ("jpg", "txt"):
         (tmp_path / "files" / "00000" / f"000.{ending}").touch()
     assert recognize_source(str(tmp_path / "files")) == "files"
+    (tmp_path / "images" / "more").mkdir(parents=True)
+    (tmp_path / "images" / "a.jpg").touch()
+    assert recognize_source(str(tmp_path / "images")) == "images"
     (tmp_path / "classes" / "metadata.jsonl").touch()
     assert recognize_source(str(tmp_path / "classes")) == "imagefolder"
     (tmp_path / "shards").mkdir()

@@ -105,7 +105,7 @@ def test_a_batch_that_is_held_never_changes(num_processes):
         assert loader._memory.count <= 12 + 3 + 5  # held; of the first iterator; of the second
 
 
-@pytest.mark.parametrize("num_processes", [0, 1])
+@pytest.mark.parametrize("num_processes", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_is_computed_of_batches_that_were_dropped_is_right(num_processes):
     """JAX computes later; until then the memory is its own."""
     mesh = sharding.make_mesh(devices=jax.devices()[:1])

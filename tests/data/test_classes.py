@@ -13,6 +13,7 @@ from big_align.data.labels.classes import (
     read_classes,
     write_classes,
 )
+from big_align.errors import UserError
 
 CRANES = ClassList(
     ("heron", "crane", "crane"), ("", "a bird", "lifts, and lowers"), ("n1", "n2", ""), ("a {}.",)
@@ -20,9 +21,12 @@ CRANES = ClassList(
 
 SIZES = {  # of the data sets; Caltech101 has a background class
     "birdsnap": 500, "caltech101": 102, "cifar10": 10, "cifar100": 100, "clevr_counts": 8,
-    "country211": 211, "describable_textures": 47, "eurosat": 10, "fer2013": 7,
+    "clevr_distance": 6, "country211": 211, "describable_textures": 47,
+    "diabetic_retinopathy": 5, "dmlab": 6, "dsprites_orientation": 16, "dsprites_position": 16,
+    "eurosat": 10, "fer2013": 7,
     "fgvc_aircraft": 100, "flowers102": 102, "food101": 101, "gtsrb": 43, "hateful_memes": 2,
-    "imagenet": 1000, "kinetics700": 700, "kitti": 4, "mnist": 10, "oxford_pets": 37,
+    "imagenet": 1000, "kinetics700": 700, "kitti": 4, "mnist": 10, "objectnet": 113,
+    "oxford_pets": 37, "smallnorb_azimuth": 18, "smallnorb_elevation": 9, "svhn": 10,
     "pascal_voc2007": 20, "patch_camelyon": 2, "resisc45": 45, "sst2": 2, "stanford_cars": 196,
     "stl10": 10, "sun397": 397, "ucf101": 101,
 }  # fmt: skip
@@ -102,7 +106,26 @@ def test_built_in_lists_are_those_of_the_data_sets():
     assert imagenet.ids == tuple(sorted(imagenet.ids))  # the order of ILSVRC's labels
     assert (imagenet.names[134], imagenet.ids[134]) == ("crane bird", "n02012849")
     assert read_classes("cifar10").names[:3] == ("airplane", "automobile", "bird")
-    assert read_classes("fer2013").names[3] == "happy"  # the first of several names
+    assert read_classes("fer2013").names[3] == "happy"
+
+
+def test_synonyms_are_kept_in_every_way(tmp_path):
+    classes = ClassList(("happy", "sad"), ("", ""), ("", ""), (), (("smiling", "gay"), ()))
+    write_classes(classes, str(tmp_path / "a.json"), "a test")
+    assert read_classes(str(tmp_path / "a.json")) == classes
+    joined = join_classes([CRANES, classes, CRANES])
+    assert joined.synonyms == ((), (), (), ("smiling", "gay"), (), (), (), ())
+    assert join_classes([CRANES, CRANES]).synonyms == () == read_classes("cifar10").synonyms
+    content = [{"name": "a", "synonyms": ["b_c "]}, "d"]
+    assert read_classes(write(tmp_path, content)).synonyms == (("b c",), ())
+    with pytest.raises(ValueError, match="1 lists of synonyms for 2 classes"):
+        ClassList(("a", "b"), ("", ""), ("", ""), (), (("c",),))
+
+
+@pytest.mark.parametrize("synonyms", ["smiling", [3], [""], {"a": 1}])
+def test_synonyms_that_are_no_list_of_names_are_refused(tmp_path, synonyms):
+    with pytest.raises(UserError, match="classes.json, entry 0: `synonyms` must be a list"):
+        read_classes(write(tmp_path, [{"name": "a", "synonyms": synonyms}]))
 
 
 def test_the_licence_of_the_names_is_kept():

@@ -9,7 +9,7 @@ import pytest
 from bounded import BoundedCalls, Outcome
 from mutations import KINDS, mutate
 
-QUICK, SLOW = 300, 3000
+QUICK, SLOW = 100, 1000
 FAST = [name for name, kind in KINDS.items() if not kind.slow]
 
 

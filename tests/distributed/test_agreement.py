@@ -1,5 +1,6 @@
 """Processes that differ are told apart by the first thing that differs; one process never is."""
 
+import itertools
 import types
 
 import pytest
@@ -38,6 +39,7 @@ def become(monkeypatch):
     def become(process):
         state = types.SimpleNamespace(process_id=process, num_processes=2, client=store)
         monkeypatch.setattr(processes, "coordination", lambda: state)
+        monkeypatch.setattr(agreement, "_NUMBERS", itertools.count())  # each process counts its own
         return store
 
     return become
@@ -64,6 +66,7 @@ def test_the_first_shard_that_differs_is_named(become):
         "process 1 has shard 1700 = train-01701.tar (100 examples), "
         "process 0 has train-01700.tar (100 examples)"
     )
+    become(1)
     with pytest.raises(UserError, match="has shard 2499 = nothing, process 0 has train-02499"):
         agreement.check_data({k: v for k, v in SHARDS.items() if k != "shard 2499"})
 
@@ -84,6 +87,7 @@ def test_a_field_of_the_config_that_differs_is_named(become, other, message):
     agreement.check_start(ConfigDict(config))
     become(1)
     agreement.check_start(ConfigDict(config))
+    become(1)
     with pytest.raises(UserError, match=message):
         agreement.check_start(ConfigDict(config | other))
 
@@ -99,3 +103,18 @@ def test_a_file_or_library_that_differs_is_named(become, monkeypatch):
 
 def test_one_process_compares_nothing():
     agreement.check_start(ConfigDict())  # there is no store that could be asked
+
+
+def test_all_have_the_numbers_of_the_first(become):
+    become(0)
+    assert agreement.share("evaluation/5", {"a/b": 0.1 + 0.2}) == {"a/b": 0.1 + 0.2}
+    assert agreement.share("evaluation/5", {"a/b": 0.7}) == {"a/b": 0.7}  # of a second run
+    store = become(1)
+    assert agreement.share("evaluation/5", {"a/b": 0.3}) == {"a/b": 0.1 + 0.2}
+    assert agreement.share("evaluation/5", {"a/b": 0.3}) == {"a/b": 0.7}
+    assert len(store.values) == 2
+
+
+def test_one_process_has_its_own_numbers():
+    numbers = {"a/b": float("nan")}
+    assert agreement.share("evaluation/5", numbers) is numbers

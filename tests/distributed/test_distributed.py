@@ -10,6 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from big_align.errors import Stopped
+from big_align.training.saving.checkpoint import Checkpointer
 from tests.run_main import Run, read_losses
 
 STEPS = 10
@@ -35,7 +36,8 @@ def finished(tmp_path_factory):
     @functools.cache
     def train(processes, group_size):
         # One setting is evaluated, which takes as long as all the training.
-        flags = ("--config.evaluators={}",) if group_size else ()
+        evaluated = "--config.checkpoint.keep_best=digits/top5"
+        flags = ("--config.evaluators={}",) if group_size else (evaluated,)
         workdir = tmp_path_factory.mktemp("finished")
         run = start(workdir, processes, *flags, group_size=group_size)
         assert run.wait() == 0, run.err
@@ -66,6 +68,10 @@ def test_two_processes_give_the_losses_and_parameters_of_one(finished, group_siz
     )
     if not group_size:
         np.testing.assert_allclose(read_results(two), read_results(one), atol=0.005)
+        lines = (two / "evaluations.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [STEPS]
+        best = Checkpointer(str(two), keep_best="digits/top5", read_only=True).find("best")
+        assert best == STEPS
 
 
 @pytest.mark.slow
@@ -82,3 +88,37 @@ def test_sigterm_stops_all_processes_at_one_step_and_the_run_continues(finished,
     continued = start(tmp_path, 2, "--config.evaluators={}")
     assert continued.wait() == 0, continued.err
     assert read_losses(tmp_path) == read_losses(finished(2, ""))
+
+
+@pytest.mark.slow
+def test_processes_agree_on_what_one_of_them_finds_damaged(finished, tmp_path):
+    """Each of them reads every other file: a damaged one is seen by one alone."""
+    flags = ("--config.evaluators={}", "--config.checkpoint.every=2")
+    run = start(tmp_path, 2, *flags)
+    run.wait_for_step(7)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == Stopped.STATUS, run.err
+    for process in range(2):
+        steps = sorted(int(path.name) for path in (tmp_path / "checkpoints").glob("[0-9]*"))
+        newest = tmp_path / "checkpoints" / str(steps[-1])
+        names = sorted(json.loads((newest / "checksums/checksums.json").read_text())["files"])
+        (newest / names[process::2][0]).write_bytes(b"")
+        run = start(tmp_path, 2, *flags, f"--config.total_steps={steps[-1] if process else STEPS}")
+        assert run.wait() == 0, run.err
+        assert run.out.count(f"continuing from step {steps[-2]} instead of {steps[-1]}") == 1
+        assert (tmp_path / "checkpoints" / f"damaged_{steps[-1]}").is_dir()
+    assert read_losses(tmp_path) == read_losses(finished(2, ""))
+
+
+@pytest.mark.slow
+def test_a_second_run_of_several_processes_is_refused(tmp_path):
+    flags = ("--config.evaluators={}", "--config.total_steps=100000")
+    run = start(tmp_path, 2, *flags)
+    run.wait_for_step(2)
+    second = start(tmp_path, 2, *flags)
+    assert second.wait() == 1
+    assert "belongs to another run (process" in second.err
+    before = run.steps[-1]
+    run.wait_for_step(before + 3)  # the first goes on
+    run.signal(signal.SIGTERM)
+    assert run.wait() == Stopped.STATUS, run.err

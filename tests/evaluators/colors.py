@@ -21,6 +21,10 @@ class ColorEmbedder(Embedder):
         features, mask = self.image_features(batches, count)
         return features / np.linalg.norm(features, axis=1, keepdims=True), mask
 
+    def embeddings_and_features(self, batches, count):
+        features, mask = self.image_features(batches, count)
+        return features / np.linalg.norm(features, axis=1, keepdims=True), features, mask
+
     def embed_texts(self, text, text_mask):
         rows = self.table[text[:, 0]]
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)

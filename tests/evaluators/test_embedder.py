@@ -65,6 +65,24 @@ def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
     np.testing.assert_allclose(features / length, zimg, rtol=1e-5, atol=1e-6)
 
 
+def test_embeddings_and_features_are_one_pass_over_the_tower():
+    objective = tiny.make_objective(tiny.make_mesh())
+    batch = tiny.make_batch(4)
+    params, model_state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
+    embedder = Embedder(objective, tiny.make_mesh(), 4).use(params, model_state)
+    one = {k: batch[k] for k in ("image", "mask")}
+    zimg, features, mask = embedder.embeddings_and_features([one], 4)
+    np.testing.assert_allclose(zimg, embedder.embed_images([one], 4)[0], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(features, embedder.image_features([one], 4)[0], rtol=1e-6)
+    assert mask.all()
+
+    def count(*verbs):
+        lowered = embedder._compile(verbs).lower(params, model_state, one)
+        return lowered.compile().cost_analysis()["flops"]
+
+    assert count("embed_image", "image_features") < 1.01 * count("embed_image")
+
+
 @pytest.mark.parametrize(
     "method, remedy",
     [

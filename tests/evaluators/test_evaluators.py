@@ -117,8 +117,12 @@ def test_classes_are_averaged_after_normalization_and_normalized_again():
         def embed_texts(self, text, text_mask):
             return unit(np.float32([[1, 0], [0, 1], [3, 4], [3, 4]]))[: len(text)]
 
-    classes = embed_classes(TwoClasses(), tokenize, ("0", "1"), ("x {}", "y {}"))
+    classes = embed_classes(TwoClasses(), tokenize, [["x 0", "y 0"], ["x 1", "y 1"]])
     np.testing.assert_allclose(classes, [[0.5**0.5, 0.5**0.5], [0.6, 0.8]], rtol=1e-6)
+    # A class may have more texts than another: synonyms.
+    classes = embed_classes(TwoClasses(), tokenize, [["x 0"], ["x 1", "y 1", "z 1"]])
+    mean = np.array([1.2, 2.6]) / np.hypot(1.2, 2.6)
+    np.testing.assert_allclose(classes, [[1, 0], mean], rtol=1e-6)
 
 
 def test_zero_shot_names_the_color():
@@ -196,7 +200,7 @@ def test_zero_shot_takes_names_templates_and_descriptions_from_a_class_list(tmp_
     path.write_text(json.dumps({"classes": classes, "templates": ["{}"]}))
     data = source([0, 1, 2, 2], [["-"]] * 4, [0, 1, 2, 1])
     described = ZeroShot(data, "resize(2)", tokenize, str(path), with_descriptions=True)
-    assert described.templates == ("{}",)
+    assert described.texts == [[f"crane, number {n}"] for n in range(3)]
     assert described(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     # Given templates come first; the last word is what the tokenizer of this test sees.
     path.write_text(json.dumps({"classes": ["0", "1", "2"], "templates": ["{} 9"]}))
@@ -205,8 +209,10 @@ def test_zero_shot_takes_names_templates_and_descriptions_from_a_class_list(tmp_
     given = ZeroShot(data, "resize(2)", tokenize, str(path), templates=("{}",))
     assert given(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     plain = ZeroShot(data, "resize(2)", tokenize, ("cat", "dog"))
-    assert plain.templates == ("a photo of a {}.",)
+    assert plain.texts == [["a photo of a cat."], ["a photo of a dog."]]
     built_in = ZeroShot(data, "resize(2)", tokenize, "imagenet")
-    assert (len(built_in.names), len(built_in.templates)) == (1000, 80)
+    assert {len(group) for group in built_in.texts} == {80} and len(built_in.texts) == 1000
+    synonyms = ZeroShot(data, "resize(2)", tokenize, "fer2013", templates=("a {}",))
+    assert synonyms.texts[3] == ["a happy", "a smiling"] and synonyms.texts[0] == ["a angry"]
     with pytest.raises(ValueError, match="'imagnet'.*did you mean 'imagenet'"):
         ZeroShot(data, "resize(2)", tokenize, "imagnet")

@@ -29,7 +29,7 @@ def loss_of(classifier, features, label, strength):
     return loss + strength / 2 * np.sum(classifier.weight**2)
 
 
-@pytest.mark.parametrize("strength", [1e-2, 1.0, 1e2, 1e5])
+@pytest.mark.parametrize("strength", [pytest.param(1e-2, marks=pytest.mark.slow), 1.0, 1e2, 1e5])
 def test_the_optimum_is_that_of_scikit_learn(strength, monkeypatch):
     monkeypatch.setattr(logistic_regression, "BLOCK", 128)  # Three blocks, the last of them padded.
     features, label = make_features()

@@ -40,3 +40,16 @@ def test_11_point_average_precision_by_hand():
     assert scores.map_11_point(np.ones((6, 1)), present) == pytest.approx(1 / 2)
     with pytest.raises(ValueError, match="class 1 has no example"):
         scores.map_11_point(np.ones((6, 2)), np.hstack([present, np.zeros((6, 1), bool)]))
+
+
+def test_real_accuracy_takes_any_right_class_and_leaves_out_what_has_none():
+    table = np.float32([[0.9, 0.1, 0.3], [0.2, 0.8, 0.3], [0.5, 0.6, 0.1], [0.4, 0.4, 0.1]])
+    present = np.array([[1, 0, 1], [1, 0, 1], [0, 0, 0], [1, 0, 0]], bool)
+    # right; wrong; without a class; a tie with a wrong class
+    assert scores.real_accuracy(table, present) == pytest.approx(1 / 3)
+    assert scores.real_accuracy(table, present | True) == 1
+    label = np.array([0, 1, 1, 0])
+    one = np.eye(3, dtype=bool)[label]
+    assert scores.real_accuracy(table, one) == pytest.approx(scores.accuracy(table, label))
+    with pytest.raises(ValueError, match="no example has a class"):
+        scores.real_accuracy(table, np.zeros((4, 3), bool))

@@ -248,8 +248,9 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     names, templates = ["dog", "red cat", "grass"], ["a photo of a {}.", "{}", "a {} on grass"]
     embedder = make_evaluator(model, 8)
     for given in (None, templates):
-        filled = tuple(given or ["a photo of a {}."])
-        ztxt = zero_shot.embed_classes(embedder, WordTokenizer(WORDS, 8), tuple(names), filled)
+        filled = given or ["a photo of a {}."]
+        texts = [[template.format(name) for template in filled] for name in names]
+        ztxt = zero_shot.embed_classes(embedder, WordTokenizer(WORDS, 8), texts)
         logits = np.float64(model.embed_images(pictures[:3]) @ ztxt.T) / 0.1
         expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         found = model.classify(pictures[:3], names, given)
@@ -261,6 +262,8 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     zimg = model.embed_images(pictures[:3])
     for row, pairs in zip(model.classify(zimg, names, templates), found, strict=True):
         assert dict(row) == pytest.approx(dict(pairs), abs=1e-5)
+    some = model.classify([pictures[0], "none.jpg"], names, templates, broken="nan")
+    assert dict(some[0]) == pytest.approx(dict(found[0]), abs=1e-5) and some[1] == []
     even = model.classify(pictures[0], names, temperature=1e6)
     assert [p for _, p in even] == pytest.approx([1 / 3] * 3, abs=1e-5)
 

@@ -7,7 +7,7 @@ import scipy.special
 from PIL import Image
 
 import big_align
-from big_align.data.sources.digits import digits_source
+from big_align.data.sources.digits import DIGIT_TEMPLATES, digits_source
 from big_align.evaluators import zero_shot
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, command_line, evaluate, train
@@ -39,14 +39,14 @@ def test_a_workdir_embeds_and_classifies_as_its_evaluators_do(trained):
     embedder, _ = evaluate.load_embedder(config, str(path), tokenizer)
     judge = build.build_evaluators(config, tokenizer)["digits"]
     pairs = Retrieval(judge.source, judge.transform, tokenizer).embed(embedder)
-    classes = zero_shot.embed_classes(embedder, tokenizer, judge.names, judge.templates)
+    classes = zero_shot.embed_classes(embedder, tokenizer, judge.texts)
 
     model, source = big_align.load(path), digits_source("test")
     examples = [source.read(0, number) for number in range(int(source.shard_sizes.sum()))]
     images = [example.image for example in examples]
     np.testing.assert_allclose(model.embed_images(images)[pairs.number], pairs.zimg, atol=1e-6)
     np.testing.assert_allclose(model.embed_texts(pairs.captions), pairs.ztxt, atol=1e-6)
-    found = model.classify([images[n] for n in pairs.number], judge.names, judge.templates)
+    found = model.classify([images[n] for n in pairs.number], judge.names, DIGIT_TEMPLATES)
     expected = scipy.special.softmax(pairs.zimg @ classes.T / model.temperature, axis=1)
     assert np.ptp(expected, axis=1).max() > 1e-3
     for row, named in zip(expected, found, strict=True):

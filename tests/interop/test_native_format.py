@@ -134,7 +134,7 @@ def check_exports(tmp_path, workdir, config, formats, *flags):
         interop.save(tmp_path / name, big_align.load(workdir), format=name)
         exported = f"--config.init.all={tmp_path / name}"
         assert score(config, tmp_path / "new", *flags, exported) == expected, name
-    assert not (tmp_path / "new").exists()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["evaluations.jsonl"]
 
 
 @pytest.mark.slow

@@ -10,12 +10,7 @@ import pytest
 
 from big_align.errors import WeightFileError
 from big_align.interop.arrays.stored_arrays import DTYPES, BinaryFile
-from big_align.interop.arrays.weight_files import (
-    Prefixed,
-    open_weights,
-    write_folder,
-    write_safetensors,
-)
+from big_align.interop.arrays.weight_files import open_weights, write_folder, write_safetensors
 from tests.interop.weight_checks import PEAK, assert_same, read_all, refuse
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int16)}
@@ -250,12 +245,6 @@ def test_indices_that_are_wrong(sharded):
     refuse(index, "is not JSON")
     index.write_text('{"weight_map": {"a": "x", "a": "y"}}')
     refuse(index, "'a' twice")
-
-
-def test_prefixed_leaves_out_the_prefix_and_what_lacks_it():
-    weights = Prefixed({"bert.a": ARRAYS["a"], "head": ARRAYS["b"], "bert.b": ARRAYS["b"]}, "bert.")
-    assert_same(dict(weights), ARRAYS)
-    assert len(weights) == 2 and "a" in weights and "head" not in weights
 
 
 def test_a_failed_write_leaves_the_folder_as_it_was(path):

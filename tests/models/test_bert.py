@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
@@ -55,7 +56,7 @@ def test_golden_numbers(reference_dir):
         max_length=config["max_position_embeddings"],
     )
     text, mask = jnp.asarray(io["input_ids"], jnp.int32), jnp.asarray(io["attention_mask"] > 0)
-    pooled, tokens = model.apply(load_mapped(folder, BERT, model, text, mask), text, mask)
+    pooled, tokens = apply_model(model, load_mapped(folder, BERT, model, text, mask), text, mask)
     np.testing.assert_allclose(pooled, io["last_hidden_state"][:, 0], atol=1e-4)
     np.testing.assert_allclose(tokens[mask], io["last_hidden_state"][mask], atol=1e-4)
 
@@ -66,8 +67,8 @@ def test_mask_equals_slicing(pool):
     model, variables = make_model(pool=pool)
     text = make_texts()
     mask = jnp.broadcast_to(jnp.arange(10) < 7, text.shape)
-    pooled, tokens = model.apply(variables, text, mask)
-    expected_pooled, expected = model.apply(variables, text[:, :7], mask[:, :7])
+    pooled, tokens = apply_model(model, variables, text, mask)
+    expected_pooled, expected = apply_model(model, variables, text[:, :7], mask[:, :7])
     np.testing.assert_allclose(pooled, expected_pooled, atol=1e-6)
     np.testing.assert_allclose(tokens[:, :7], expected, atol=1e-6)
 
@@ -75,8 +76,8 @@ def test_mask_equals_slicing(pool):
 def test_the_words_of_the_padding_change_nothing():
     model, variables = make_model()
     text, mask = make_texts(), jnp.arange(10) < jnp.array([[10], [4], [1]])
-    pooled, _ = model.apply(variables, text, mask)
-    changed, _ = model.apply(variables, jnp.where(mask, text, 49 - text), mask)
+    pooled, _ = apply_model(model, variables, text, mask)
+    changed, _ = apply_model(model, variables, jnp.where(mask, text, 49 - text), mask)
     np.testing.assert_array_equal(pooled, changed)
 
 
@@ -87,9 +88,9 @@ def test_a_text_of_nothing_but_padding_is_finite(pool):
     mask = jnp.zeros((3, 10), bool)
 
     def loss(variables):
-        return model.apply(variables, make_texts(), mask)[0].sum()
+        return apply_model(model, variables, make_texts(), mask)[0].sum()
 
-    value, gradients = jax.value_and_grad(loss)(variables)
+    value, gradients = jax.jit(jax.value_and_grad(loss))(variables)
     assert np.isfinite(value) and all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradients))
 
 
@@ -97,10 +98,10 @@ def test_word_order_matters_and_other_texts_do_not():
     model, variables = make_model()
     text = make_texts()
     mask = jnp.ones(text.shape, bool)
-    pooled, _ = model.apply(variables, text, mask)
-    turned, _ = model.apply(variables, text[:, ::-1].at[:, 0].set(text[:, 0]), mask)
+    pooled, _ = apply_model(model, variables, text, mask)
+    turned, _ = apply_model(model, variables, text[:, ::-1].at[:, 0].set(text[:, 0]), mask)
     assert np.abs(turned - pooled).max() > 1e-3
-    alone, _ = model.apply(variables, text[1:2], mask[1:2])
+    alone, _ = apply_model(model, variables, text[1:2], mask[1:2])
     np.testing.assert_allclose(alone, pooled[1:2], atol=1e-6)
 
 
@@ -108,7 +109,7 @@ def test_a_text_that_is_too_long_is_an_error():
     model, variables = make_model()
     text = make_texts(length=13)
     with pytest.raises(ValueError, match="13 tokens is longer than max_length=12"):
-        model.apply(variables, text, jnp.ones(text.shape, bool))
+        apply_model(model, variables, text, jnp.ones(text.shape, bool))
 
 
 def test_unknown_variant_is_an_error():

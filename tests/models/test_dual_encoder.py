@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 from safetensors.numpy import load_file
@@ -60,7 +61,7 @@ def test_golden_numbers(reference_dir):
     variables = load_mapped(folder, tables.ALIGN, model, image, words[:2], mask[:2])
 
     zimg = jax.jit(lambda v, x: model.apply(v, x, method="encode_image"))(variables, image)
-    ztxt = model.apply(variables, words, mask, method="encode_text")
+    ztxt = apply_model(model, variables, words, mask, method="encode_text")
     np.testing.assert_allclose(zimg, io["image_embeds"], atol=1e-4)
     np.testing.assert_allclose(ztxt, io["text_embeds"], atol=1e-4)
     logits = zimg @ ztxt.T / load_file(folder / "model.safetensors")["temperature"]
@@ -87,8 +88,8 @@ def read_golden(folder):
 
 
 def embed(model, variables, image, text, mask):
-    zimg = model.apply(variables, image, method="encode_image")
-    return zimg, model.apply(variables, text, mask, method="encode_text")
+    zimg = apply_model(model, variables, image, method="encode_image")
+    return zimg, apply_model(model, variables, text, mask, method="encode_text")
 
 
 def test_golden_numbers_of_clip(reference_dir):
@@ -165,9 +166,9 @@ def test_uint8_equals_standardized_floats():
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
     model = make_model(image_mean=mean, image_std=std)
     variables, (image, *_) = make_variables(model), make_batch()
-    floats = (np.asarray(image) / 255 - np.array(mean)) / np.array(std)
-    ours = model.apply(variables, image, method="encode_image")
-    expected = model.apply(variables, jnp.asarray(floats, jnp.float32), method="encode_image")
+    floats = jnp.float32((np.asarray(image) / 255 - np.array(mean)) / np.array(std))
+    ours = apply_model(model, variables, image, method="encode_image")
+    expected = apply_model(model, variables, floats, method="encode_image")
     np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
@@ -175,9 +176,9 @@ def test_uint8_equals_standardized_floats():
 def test_pairs_equal_separate_encoding_and_have_unit_length():
     model = make_model()
     variables, (image, *texts) = make_variables(model), make_batch()
-    zimg, ztxt = model.apply(variables, image, *texts)
-    np.testing.assert_allclose(zimg, model.apply(variables, image, method="encode_image"))
-    np.testing.assert_allclose(ztxt, model.apply(variables, *texts, method="encode_text"))
+    zimg, ztxt = apply_model(model, variables, image, *texts)
+    np.testing.assert_allclose(zimg, apply_model(model, variables, image, method="encode_image"))
+    np.testing.assert_allclose(ztxt, apply_model(model, variables, *texts, method="encode_text"))
     np.testing.assert_allclose(jnp.linalg.norm(zimg, axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(jnp.linalg.norm(ztxt, axis=1), 1, rtol=1e-6)
 
@@ -217,7 +218,7 @@ def test_without_a_text_tower_the_image_side_is_the_same():
 def test_embeddings_are_the_projected_features():
     model = make_model(embedding_dim=12, image_projection=True)
     variables, (image, *_) = make_variables(model), make_batch()
-    features = model.apply(variables, image, method="image_features")
+    features = apply_model(model, variables, image, method="image_features")
     tower = model.image.apply(
         {"params": variables["params"]["image"]},
         dual_encoder.normalize_image(image, model.image_mean, model.image_std),
@@ -225,7 +226,7 @@ def test_embeddings_are_the_projected_features():
     np.testing.assert_allclose(features, tower[0], atol=1e-6)
     linear = variables["params"]["project_image"]
     zimg = dual_encoder.normalize(features @ linear["kernel"] + linear["bias"])
-    expected = model.apply(variables, image, method="encode_image")
+    expected = apply_model(model, variables, image, method="encode_image")
     np.testing.assert_allclose(zimg, expected, atol=1e-6)
 
 
@@ -240,7 +241,7 @@ def test_embeddings_are_float32_when_towers_are_not():
     model = make_model().clone(
         image=towers.image.clone(dtype="bfloat16"), text=towers.text.clone(dtype="bfloat16")
     )
-    zimg, ztxt = model.apply(make_variables(model), *make_batch())
+    zimg, ztxt = apply_model(model, make_variables(model), *make_batch())
     assert zimg.dtype == ztxt.dtype == jnp.float32
 
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from applied import apply_model
 from drawn_variables import draw_variables
 
 from big_align.models.embedding_table import EmbeddingTable
@@ -18,7 +19,7 @@ def test_a_text_is_its_row_and_its_gradient_reaches_no_other():
     model, variables, text = make_case()
     mask = jnp.ones((3, 1), bool)
     table = variables["params"]["token_embedding"]["embedding"]
-    pooled, tokens = model.apply(variables, text, mask)
+    pooled, tokens = apply_model(model, variables, text, mask)
     np.testing.assert_array_equal(pooled, table[[6, 0, 6]])
     np.testing.assert_array_equal(tokens[:, 0], pooled)
     assert model.output_dim == 4 and model.max_length == 1
@@ -31,4 +32,4 @@ def test_a_text_is_its_row_and_its_gradient_reaches_no_other():
 def test_a_text_of_several_tokens_is_an_error():
     model, variables, _ = make_case()
     with pytest.raises(ValueError, match="2 tokens is longer than max_length=1"):
-        model.apply(variables, jnp.ones((3, 2), int), jnp.ones((3, 2), bool))
+        apply_model(model, variables, jnp.ones((3, 2), int), jnp.ones((3, 2), bool))

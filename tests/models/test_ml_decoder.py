@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
@@ -42,10 +43,10 @@ def test_each_class_is_read_by_the_query_of_its_group(classes, groups):
     size = -(-classes // groups)
     assert params["group_kernel"].shape == (groups, 16, size)
 
-    logits = model.apply(variables, draw_tokens())
+    logits = apply_model(model, variables, draw_tokens())
     for i in range(-(-classes // size)):
         params["queries"][i] += np.arange(16)
-        changed = model.apply(variables, draw_tokens())
+        changed = apply_model(model, variables, draw_tokens())
         differs = np.abs(changed - logits).max(0) > 1e-6
         assert differs.tolist() == [c // size == i for c in range(classes)]
         logits = changed
@@ -67,9 +68,9 @@ def test_fixed_queries_get_no_gradient_and_learned_ones_do():
 
 def test_order_of_tokens_does_not_matter_and_order_of_examples_is_kept():
     variables, tokens = draw_variables(SMALL, draw_tokens()), draw_tokens()
-    logits = SMALL.apply(variables, tokens)
-    np.testing.assert_allclose(SMALL.apply(variables, tokens[:, ::-1]), logits, atol=1e-5)
-    np.testing.assert_allclose(SMALL.apply(variables, tokens[::-1]), logits[::-1], atol=1e-5)
+    logits = apply_model(SMALL, variables, tokens)
+    np.testing.assert_allclose(apply_model(SMALL, variables, tokens[:, ::-1]), logits, atol=1e-5)
+    np.testing.assert_allclose(apply_model(SMALL, variables, tokens[::-1]), logits[::-1], atol=1e-5)
 
 
 def test_dropout_depends_on_the_seed_alone():
@@ -86,7 +87,7 @@ def test_bfloat16_is_close_and_gives_float32_logits():
     variables, tokens = draw_variables(SMALL, draw_tokens()), draw_tokens()
     half = SMALL.clone(dtype="bfloat16").apply(variables, tokens)
     assert half.dtype == jnp.float32
-    np.testing.assert_allclose(half, SMALL.apply(variables, tokens), atol=0.05)
+    np.testing.assert_allclose(half, apply_model(SMALL, variables, tokens), atol=0.05)
 
 
 def test_settings_that_do_not_fit_are_errors():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
@@ -127,7 +128,7 @@ def test_merging_takes_columns_outside_rows_and_pads_odd_edges():
     variables = draw_variables(merge, x)
     variables["params"]["norm"] = {"scale": np.ones(4), "bias": np.zeros(4)}
     variables["params"]["reduce"]["kernel"] = np.eye(4)[:, :2]  # shows the first two of the four
-    merged = merge.apply(variables, x)
+    merged = apply_model(merge, variables, x)
     fours = np.array([[1, 4, 2, 8], [16, 0, 32, 0]])
     expected = (fours - fours.mean(1, keepdims=True)) / fours.std(1, keepdims=True)
     np.testing.assert_allclose(merged[0, :, 0], expected[:, :2], atol=1e-5)
@@ -147,7 +148,7 @@ def test_any_resolution_uses_the_same_parameters(rows, columns, tokens):
     np.testing.assert_allclose(pooled, spatial.mean(1), atol=1e-6)
     # Padding to whole patches is the only thing that an edge within a patch changes.
     whole = jnp.pad(image, ((0, 0), (0, -rows % 4), (0, -columns % 4), (0, 0)))
-    np.testing.assert_allclose(TINY.apply(tiny_variables(), whole)[0], pooled, atol=1e-5)
+    np.testing.assert_allclose(apply_model(TINY, tiny_variables(), whole)[0], pooled, atol=1e-5)
 
 
 def test_permuting_the_batch_permutes_the_features():

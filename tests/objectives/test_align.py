@@ -25,7 +25,8 @@ def batch(size=16, masked=0):
 def test_loss_is_the_sum_at_a_divided_temperature():
     objective = Align(tiny.make_model(), tiny.make_mesh(8), temperature=0.2)
     outputs = embeddings()
-    loss, metrics = objective.loss({"temperature": jnp.float32(0.25)}, outputs, None, batch())
+    params = {"temperature": jnp.float32(0.25)}
+    loss, metrics = jax.jit(objective.loss)(params, outputs, None, batch())
     towers = outputs["zimg"], outputs["ztxt"]
     expected = contrastive_loss(*towers, jnp.float32(4), label_smoothing=0.1)
     np.testing.assert_allclose(loss, sum(expected), rtol=1e-5)
@@ -35,7 +36,7 @@ def test_loss_is_the_sum_at_a_divided_temperature():
 @pytest.mark.slow
 def test_a_fixed_temperature_is_no_parameter():
     objective = tiny.make_objective(tiny.make_mesh(), temperature=1 / 64, learn_temperature=False)
-    params, _ = objective.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(1)))
+    params, _ = jax.jit(objective.init)(jax.random.PRNGKey(0), tiny.make_batch(1))
     assert "temperature" not in params
     np.testing.assert_allclose(objective.scale(params), 64)
     assert objective.project(params) is params
@@ -47,15 +48,14 @@ def test_fewer_negatives_are_the_mean_over_groups_that_do_not_see_each_other():
         tiny.make_model(), tiny.make_mesh(2), negative_fraction=0.25, label_smoothing=0.0
     )
     outputs = embeddings()
-    loss, _ = objective.loss({"temperature": jnp.float32(0.5)}, outputs, None, batch())
+    loss, _ = jax.jit(objective.loss)({"temperature": jnp.float32(0.5)}, outputs, None, batch())
     groups = [
         sum(contrastive_loss(outputs["zimg"][g::4], outputs["ztxt"][g::4], jnp.float32(2)))
         for g in range(4)
     ]
     np.testing.assert_allclose(loss, np.mean(groups), rtol=1e-5)
-    whole, _ = Align(tiny.make_model(), tiny.make_mesh(2), label_smoothing=0.0).loss(
-        {"temperature": jnp.float32(0.5)}, outputs, None, batch()
-    )
+    whole = Align(tiny.make_model(), tiny.make_mesh(2), label_smoothing=0.0)
+    whole, _ = jax.jit(whole.loss)({"temperature": jnp.float32(0.5)}, outputs, None, batch())
     assert loss < whole  # Fewer negatives are an easier question.
 
 
@@ -64,20 +64,21 @@ def test_clip_is_half_of_align_at_its_scale():
     clip = Clip(tiny.make_model(), tiny.make_mesh())
     align = Align(tiny.make_model(), tiny.make_mesh(), label_smoothing=0.0)
     params = {"log_scale": jnp.float32(np.log(5.0))}
-    loss, _ = clip.loss(params, outputs, None, batch(masked=3))
-    expected, _ = align.loss({"temperature": jnp.float32(0.2)}, outputs, None, batch(masked=3))
+    loss, _ = jax.jit(clip.loss)(params, outputs, None, batch(masked=3))
+    divided = {"temperature": jnp.float32(0.2)}
+    expected, _ = jax.jit(align.loss)(divided, outputs, None, batch(masked=3))
     np.testing.assert_allclose(loss, expected / 2, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
     clip = Clip(tiny.make_model(), tiny.make_mesh(), temperature=0.07, min_temperature=0.01)
-    params, _ = clip.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(1)))
+    params, _ = jax.jit(clip.init)(jax.random.PRNGKey(0), tiny.make_batch(1))
     np.testing.assert_allclose(clip.scale(params), 1 / 0.07, rtol=1e-5)
     outside = params | {"log_scale": jnp.float32(7.0)}
     np.testing.assert_allclose(clip.scale(clip.project(outside)), 100, rtol=1e-5)
     # A projection leaves the gradient alone, where a clip inside the loss would stop it.
-    gradient = jax.grad(lambda p: clip.loss(p, embeddings(), None, batch())[0])(outside)
+    gradient = jax.jit(jax.grad(lambda p: clip.loss(p, embeddings(), None, batch())[0]))(outside)
     assert float(jnp.abs(gradient["log_scale"])) > 0
 
 
@@ -125,14 +126,16 @@ def test_one_text_among_several_places_is_the_loss_of_pairs():
     objective = Align(tiny.make_model(), tiny.make_mesh(2))
     outputs, rows = embeddings(), batch(masked=2)
     params = {"temperature": jnp.float32(0.5)}
-    single = jax.value_and_grad(lambda z: objective.loss(params, z, None, rows)[0])(outputs)
+
+    def differentiate(z, rows):
+        return jax.jit(jax.value_and_grad(lambda z: objective.loss(params, z, None, rows)[0]))(z)
+
+    single = differentiate(outputs, rows)
     noise = jax.random.normal(jax.random.PRNGKey(0), (16, 2, 8))
     noise /= jnp.linalg.norm(noise, axis=2, keepdims=True)
     padded = outputs | {"ztxt": noise.at[:, 0].set(outputs["ztxt"])}
     only_first = jnp.zeros((16, 2, 1), bool).at[:, 0].set(True)
-    value, grads = jax.value_and_grad(
-        lambda z: objective.loss(params, z, None, rows | {"text_mask": only_first})[0]
-    )(padded)
+    value, grads = differentiate(padded, rows | {"text_mask": only_first})
     np.testing.assert_allclose(value, single[0], rtol=1e-5)
     np.testing.assert_allclose(grads["zimg"], single[1]["zimg"], atol=1e-6)
     np.testing.assert_allclose(grads["ztxt"][:, 0], single[1]["ztxt"], atol=1e-6)

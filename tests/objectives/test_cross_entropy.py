@@ -30,7 +30,7 @@ def make_batch(size=16, seed=0, masked=0):
 
 def make_params(objective):
     batch = jax.tree.map(jnp.asarray, make_batch(2))
-    return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), batch))
+    return nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
 
 
 def run_steps(objective, batches, steps=None):
@@ -66,7 +66,8 @@ def test_logits_by_hand(classifier):
 
     label, mask = jnp.array([2, -1, 7, 0]), jnp.array([True, True, True, False])
     batch = {"label": label, "mask": mask}
-    loss, metrics = objective.loss(params, {"features": jnp.float32(features)}, None, batch)
+    outputs = {"features": jnp.float32(features)}
+    loss, metrics = jax.jit(objective.loss)(params, outputs, None, batch)
     log_probs = expected - np.log(np.exp(expected).sum(1, keepdims=True))
     np.testing.assert_allclose(loss, -(log_probs[0, 2] + log_probs[2, 7]) / 2, rtol=1e-4)
     hits = [expected[0].argmax() == 2, expected[2].argmax() == 7]
@@ -78,12 +79,13 @@ def test_a_label_beyond_the_last_class_trains_nothing_and_is_counted():
     params = {"classifier": {"kernel": jnp.ones((16, CLASSES)), "bias": jnp.arange(8.0)}}
     features = jax.random.normal(jax.random.PRNGKey(0), (4, 16))
     batch = {"label": jnp.array([1, 8, 100, 2]), "mask": jnp.ones(4, bool)}
-    (loss, metrics), grad = jax.value_and_grad(
+    differentiate = jax.value_and_grad(
         lambda x: objective.loss(params, {"features": x}, None, batch), has_aux=True
-    )(features)
+    )
+    (loss, metrics), grad = jax.jit(differentiate)(features)
     inside = np.array([0, 3])
     sliced = jax.tree.map(lambda x: x[inside], batch)
-    expected, _ = objective.loss(params, {"features": features[inside]}, None, sliced)
+    expected, _ = jax.jit(objective.loss)(params, {"features": features[inside]}, None, sliced)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
     assert metrics["labels_outside"] == 2 and not np.any(grad[1:3])
 

@@ -300,7 +300,7 @@ def test_descriptions_tell_equal_names_apart_and_equal_texts_stay_two_classes():
     objective = make_iclip(classes=ClassList.from_names(["w1", "w1"]))
     prepared = objective.prepare(params, batch, jax.random.PRNGKey(0))
     outputs = {"zimg": prepared[:2], "ztxt": prepared[:2]}
-    loss, _ = objective.loss(params, outputs, prepared, batch)
+    loss, _ = jax.jit(objective.loss)(params, outputs, prepared, batch)
     np.testing.assert_allclose(loss, np.log(2), rtol=1e-5)
 
 

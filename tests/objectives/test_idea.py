@@ -89,6 +89,7 @@ def encoded(masked=1, texts=(), step=0, **options):
     return objective, params, state, batch, jax.jit(objective.encode)(params, state, batch, rng)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
 def test_without_a_new_tag_it_is_clip(devices):
     one, params, state, batch, outputs = encoded(step=4, change_step=5)

@@ -37,7 +37,7 @@ def make_objective(devices=1, fsdp=1, kind=Lit, tower="resnet", **model):
 
 def make_params(objective):
     batch = jax.tree.map(jnp.asarray, tiny.make_batch(2))
-    params, model_state = nn.meta.unbox(objective.init(KEY, batch))
+    params, model_state = nn.meta.unbox(jax.jit(objective.init)(KEY, batch))
     # Statistics as of a trained tower: those of a batch are others.
     return params, jax.tree.map(lambda x: x + 0.02, model_state)
 
@@ -160,10 +160,11 @@ def test_embeddings_of_another_tower_are_an_error():
     objective = make_objective()
     params, model_state = make_params(objective)
     batch = tiny.make_batch(4) | {"image_embedding": np.zeros((4, 5), np.float16)}
-    with pytest.raises(ValueError, match="has 5 numbers an image and the image tower gives 16"):
+    with pytest.raises(ValueError, match="has 5 numbers an example and the image tower gives 16"):
         objective.encode(params, model_state, batch, KEY)
 
 
+@pytest.mark.slow
 def test_microbatches_change_nothing():
     """Not even with a BatchNorm of the whole batch, which is in evaluation mode."""
     objective = make_objective(4)

@@ -33,7 +33,7 @@ def make_batch(size=8, seed=0, masked=2):
 
 
 def make_params(objective):
-    return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), make_batch(2)))
+    return nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), make_batch(2)))
 
 
 def make_tables(objective, name="adamw", **options):

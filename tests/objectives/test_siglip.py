@@ -27,7 +27,7 @@ def make_objective(devices=1, **options):
 @pytest.mark.parametrize("texts", [(), (3,)], ids=str)
 def test_loss_is_the_sum_over_pairs_by_hand(devices, texts):
     outputs, batch = draw_outputs(texts=texts), draw_batch(masked=3, texts=texts)
-    loss, metrics = make_objective(devices).loss(PARAMS, outputs, None, batch)
+    loss, metrics = jax.jit(make_objective(devices).loss)(PARAMS, outputs, None, batch)
 
     zimg = np.float64(outputs["zimg"])
     ztxt = np.float64(outputs["ztxt"]).reshape(16, -1, 8)
@@ -58,7 +58,7 @@ def test_permuting_the_rows_changes_nothing():
 def test_it_starts_at_log_10_and_minus_10():
     objective = make_objective()
     batch = jax.tree.map(jnp.asarray, tiny.make_batch(2))
-    params, _ = objective.init(jax.random.PRNGKey(0), batch)
+    params, _ = jax.jit(objective.init)(jax.random.PRNGKey(0), batch)
     np.testing.assert_allclose(params["log_scale"], np.log(10), rtol=1e-6)
     assert params["bias"] == -10
     bounded = objective.project(params | {"log_scale": jnp.float32(99)})

@@ -29,7 +29,7 @@ def make_batch(size=16, views=2, masked=0):
 
 def make_params(objective, views=2):
     batch = jax.tree.map(jnp.asarray, make_batch(1, views))
-    return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), batch))
+    return nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
 
 
 def encode(objective, params, model_state, batch):
@@ -44,7 +44,7 @@ def test_golden(reference_dir, devices):
     views = jnp.float32(golden["supcon_views"]).reshape(2, 24, -1).swapaxes(0, 1)
     batch = {"label": jnp.asarray(golden["supcon_label"][:24]), "mask": jnp.ones(24, bool)}
     objective = make_objective(devices, temperature=float(golden["supcon_temperature"]))
-    loss, _ = objective.loss({}, {"zviews": views}, None, batch)
+    loss, _ = jax.jit(objective.loss)({}, {"zviews": views}, None, batch)
     np.testing.assert_allclose(loss, golden["supcon_loss"], rtol=1e-5)
 
 
@@ -58,8 +58,9 @@ def test_a_captioned_image_is_a_class_of_its_own():
     objective, zviews, mask = make_objective(), draw_views(), jnp.arange(12) < 10
     label = jnp.where(jnp.arange(12) % 3 == 0, -1, jnp.arange(12) % 4)
     named = jnp.where(label < 0, 50 + jnp.arange(12), label)
+    compute = jax.jit(objective.loss)
     losses = [
-        objective.loss({}, {"zviews": zviews}, None, {"label": x, "mask": mask})[0]
+        compute({}, {"zviews": zviews}, None, {"label": x, "mask": mask})[0]
         for x in (label, named)
     ]
     np.testing.assert_array_equal(*losses)
@@ -69,7 +70,7 @@ def test_a_captioned_image_is_a_class_of_its_own():
     np.fill_diagonal(logits, -np.inf)
     log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     pairs = {"label": jnp.full(12, -1), "mask": mask}
-    alone, _ = objective.loss({}, {"zviews": zviews}, None, pairs)
+    alone, _ = jax.jit(objective.loss)({}, {"zviews": zviews}, None, pairs)
     expected = -log_probs[np.arange(20), np.arange(20) ^ 1].mean()
     np.testing.assert_allclose(alone, expected, rtol=1e-5)
 
@@ -128,7 +129,7 @@ def test_fewer_than_two_views_are_named(image):
     objective = make_objective()
     batch = make_batch(4) | {"image": jnp.zeros(image, jnp.uint8)}
     with pytest.raises(ValueError, match="set config.data.views_per_image = 2"):
-        objective.init(jax.random.PRNGKey(0), batch)
+        jax.jit(objective.init)(jax.random.PRNGKey(0), batch)
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"projection_dim": 0}])

@@ -66,7 +66,7 @@ def test_golden(reference_dir, devices):
     label = jnp.asarray(golden["unicl_label"] - 1)
     batch = draw_batch(24) | {"label": label}
     params = {"log_scale": jnp.log(jnp.float32(golden["unicl_scale"]))}
-    loss, metrics = make_objective(devices).loss(params, outputs, None, batch)
+    loss, metrics = jax.jit(make_objective(devices).loss)(params, outputs, None, batch)
     np.testing.assert_allclose(loss, golden["unicl_loss"], rtol=1e-5)
     np.testing.assert_allclose(metrics["image_to_text_loss"], golden["unicl_i2t"], rtol=1e-5)
     np.testing.assert_allclose(metrics["text_to_image_loss"], golden["unicl_t2i"], rtol=1e-5)
@@ -174,8 +174,8 @@ def test_several_texts_carry_the_label_of_their_image(devices):
 def test_a_direction_is_trained_and_the_other_logged(direction):
     outputs, batch = draw_outputs(), draw_batch()
     params = {"log_scale": jnp.float32(1)}
-    loss, metrics = make_objective(direction=direction).loss(params, outputs, None, batch)
-    both, expected = make_objective().loss(params, outputs, None, batch)
+    loss, metrics = jax.jit(make_objective(direction=direction).loss)(params, outputs, None, batch)
+    both, expected = jax.jit(make_objective().loss)(params, outputs, None, batch)
     assert_close(metrics, expected)
     losses = {
         "both": both,
@@ -189,7 +189,7 @@ def test_a_direction_is_trained_and_the_other_logged(direction):
 @pytest.mark.slow
 def test_the_scale_starts_at_e_and_is_bounded_after_the_update():
     objective = make_objective()
-    params, _ = objective.init(jax.random.PRNGKey(0), jax.tree.map(jnp.asarray, tiny.make_batch(2)))
+    params, _ = jax.jit(objective.init)(jax.random.PRNGKey(0), tiny.make_batch(2))
     np.testing.assert_allclose(params["log_scale"], 1, rtol=1e-6)
     outside = params | {"log_scale": jnp.float32(7)}
     np.testing.assert_allclose(objective.scale(objective.project(outside)), 100, rtol=1e-5)
@@ -208,7 +208,7 @@ def step_gradients(devices=1, microbatches=1, texts=()):
     one = jax.tree.map(jnp.asarray, tiny.make_batch(1, texts=texts))
     arguments = (
         objective,
-        *nn.meta.unbox(objective.init(jax.random.PRNGKey(0), one)),
+        *nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), one)),
         sharding.place_batch(batch, objective.mesh),
         jax.random.PRNGKey(1),
         objective.mesh,

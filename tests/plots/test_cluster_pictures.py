@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from big_align.exhibits.clusters import find_examples
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.plots import cluster_pictures
@@ -26,10 +27,10 @@ def shown(axes):
 
 
 def test_examples_are_those_of_the_first_label_first_and_in_order():
-    found = cluster_pictures.find_examples(SHARDS, [2, 0], 3)
+    found = find_examples(SHARDS, [2, 0], 3)
     assert found == {0: [(0, 0), (1, 1), (2, 1)], 2: [(0, 2), (2, 0), (1, 0)]}
-    assert cluster_pictures.find_examples(SHARDS, [1], 9) == {1: [(0, 1), (1, 0), (0, 0), (2, 1)]}
-    assert cluster_pictures.find_examples(SHARDS, [7], 2) == {7: []}
+    assert find_examples(SHARDS, [1], 9) == {1: [(0, 1), (1, 0), (0, 0), (2, 1)]}
+    assert find_examples(SHARDS, [7], 2) == {7: []}
 
 
 def test_reading_ends_where_every_cluster_has_its_examples():
@@ -37,13 +38,13 @@ def test_reading_ends_where_every_cluster_has_its_examples():
         yield from SHARDS[:2]
         raise AssertionError("read too far")
 
-    found = cluster_pictures.find_examples(shards(), [0, 1], 2)
+    found = find_examples(shards(), [0, 1], 2)
     assert found == {0: [(0, 0), (1, 1)], 1: [(0, 1), (1, 0)]}
 
 
 def test_an_image_stands_beside_the_examples_of_its_labels_without_itself():
     chosen = {(0, 0): [0, 1], (1, 0): [1, 2], (1, 2): []}
-    examples = cluster_pictures.find_examples(SHARDS, [0, 1, 2], 4)
+    examples = find_examples(SHARDS, [0, 1, 2], 4)
     figure = cluster_pictures.draw_labels(chosen, examples, gray, count=3)
     parts = [shown(part.axes) for part in figure.subfigs]
     assert parts == [[0, 11, 21, 1, 1, 10, 21], [10, 1, 0, 21, 2, 20, 11], [12]]

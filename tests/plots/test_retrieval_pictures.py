@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from big_align.data.examples import Example
 from big_align.data.sources.array_source import ArraySource
 from big_align.errors import UserError
-from big_align.evaluators.retrieval import Pairs
+from big_align.exhibits.pixels import read_pixels
+from big_align.exhibits.retrieval import Pairs, choose_queries, find_nearest
 from big_align.plots import curves, retrieval_pictures
-from big_align.training import logs
+from big_align.training.logs import metrics
 
 
 def unit(x):
@@ -41,9 +42,9 @@ def frame(axis):
 def test_the_nearest_by_hand_in_any_order_of_candidates():
     queries = np.float32([[1, 0], [0, 1]])
     candidates = unit(np.float32([[1, 1], [0, 1], [-1, 0], [1, 0.1]]))
-    assert retrieval_pictures.find_nearest(queries, candidates, 2).tolist() == [[3, 0], [1, 0]]
+    assert find_nearest(queries, candidates, 2).tolist() == [[3, 0], [1, 0]]
     order = np.array([2, 0, 3, 1])
-    permuted = order[retrieval_pictures.find_nearest(queries, candidates[order], 2)]
+    permuted = order[find_nearest(queries, candidates[order], 2)]
     assert permuted.tolist() == [[3, 0], [1, 0]]
 
 
@@ -52,9 +53,9 @@ def test_queries_depend_on_the_seed_alone_and_overlap_in_nothing():
     owner = np.repeat(np.arange(30), 2)
     captions = [f"digit {image % 5}" for image in owner]
     pairs = Pairs(rng.normal(size=(30, 2)), rng.normal(size=(60, 2)), captions, owner, owner[::2])
-    images, texts = retrieval_pictures.choose_queries(pairs, 4, seed=3)
-    assert (images, texts) == retrieval_pictures.choose_queries(pairs, 4, seed=3)
-    assert (images, texts) != retrieval_pictures.choose_queries(pairs, 4, seed=4)
+    images, texts = choose_queries(pairs, 4, seed=3)
+    assert (images, texts) == choose_queries(pairs, 4, seed=3)
+    assert (images, texts) != choose_queries(pairs, 4, seed=4)
     assert len(images) == len(set(images)) == 4
     assert len({captions[row] for row in texts}) == 4
     assert not {owner[row] for row in texts} & set(images)
@@ -94,7 +95,7 @@ def test_pixels_are_those_of_the_example_across_shards():
 
     source = Shards(np.zeros((5, 4, 4, 3), np.uint8), [["a"]] * 5)
     source.shard_sizes = np.array([2, 0, 3])
-    pixels = retrieval_pictures.read_pixels(source, size=8)
+    pixels = read_pixels(source, size=8)
     shown = [pixels(number) for number in range(5)]
     assert [picture[0, 0, 0] for picture in shown] == [0, 1, 20, 21, 22]
     assert {picture.shape for picture in shown} == {(8, 8, 3)}
@@ -107,7 +108,7 @@ def test_a_picture_that_cannot_be_read_is_named():
                 raise RecursionError("too deep")
             return Example("", b"no image", [], ())
 
-    pixels = retrieval_pictures.read_pixels(Torn(np.zeros((2, 4, 4, 3), np.uint8), [["a"]] * 2))
+    pixels = read_pixels(Torn(np.zeros((2, 4, 4, 3), np.uint8), [["a"]] * 2))
     for number, message in ((0, "array: 0: the image cannot be"), (1, "array: 1: .*too deep")):
         with pytest.raises(UserError, match=message):
             pixels(number)
@@ -118,7 +119,7 @@ def test_curves_hold_the_metrics_of_the_file(tmp_path):
     records += [{"step": s, "a/r1": s / 10, "a/r5": s / 5, "b/top1": "nan"} for s in (2, 4)]
     text = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "metrics.jsonl").write_text(text)
-    figure = curves.draw_curves(logs.read_metrics(str(tmp_path)))
+    figure = curves.draw_curves(metrics.read_metrics(str(tmp_path)))
     drawn = {axis.get_title(): axis.lines for axis in figure.axes}
     assert list(drawn) == ["loss", "a", "b"]
     np.testing.assert_allclose(drawn["loss"][0].get_ydata(), [1, 1 / 2, 1 / 3, 1 / 4])
@@ -135,4 +136,4 @@ def test_a_run_shorter_than_a_line_of_metrics_shows_its_evaluation():
 
 def test_a_workdir_without_metrics_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="metrics.jsonl: train with this workdir first"):
-        logs.read_metrics(str(tmp_path))
+        metrics.read_metrics(str(tmp_path))

@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from big_align.evaluators.found_tags import Found
+from big_align.exhibits.tags import (
+    Found,
+    FoundTag,
+    TaggedImage,
+    choose_images,
+    describe_image,
+)
 from big_align.plots import tag_pictures
 from big_align.plots.retrieval_pictures import RIGHT, WRONG
 
@@ -24,7 +30,7 @@ def test_tags_stand_in_the_order_of_their_probability():
     found = make_found(
         [[0] * 4, [3.0, 1.0, 2.0, 0.5]], [[1] * 4, [1, 0, 0, 0]], [[0] * 4, [0, 1, 0, 1]]
     )
-    image = tag_pictures.describe_image(found, 1, NAMES, gray, most=2)
+    image = describe_image(found, 1, NAMES, gray, most=2)
     assert image.caption == "caption 1" and (image.pixels == 10).all()
     assert [tag.name for tag in image.tags] == ["grass", "ball"]
     assert [tag.confirmed for tag in image.tags] == [False, True]
@@ -36,20 +42,20 @@ def test_images_with_found_tags_come_first_and_depend_on_the_seed_alone():
     logits = rng.normal(size=(40, 4)) - 1.5
     found = make_found(logits, np.zeros((40, 4)), np.zeros((40, 4)))
     some = found.found.any(axis=1)
-    chosen = tag_pictures.choose_images(found, 40, seed=1)
+    chosen = choose_images(found, 40, seed=1)
     assert sorted(chosen) == list(range(40)) and 5 < some.sum() < 35
     assert some[chosen].tolist() == sorted(some.tolist(), reverse=True)
-    first = tag_pictures.choose_images(found, 5, seed=1)
+    first = choose_images(found, 5, seed=1)
     assert first == chosen[:5] and some[first].all()
-    assert first != tag_pictures.choose_images(found, 5, seed=2)
+    assert first != choose_images(found, 5, seed=2)
 
 
 def test_tags_that_a_caption_confirms_are_green():
-    tags = [tag_pictures.FoundTag("dog", 0.9, True), tag_pictures.FoundTag("$ky", 0.7, False)]
+    tags = [FoundTag("dog", 0.9, True), FoundTag("$ky", 0.7, False)]
     images = [
-        tag_pictures.TaggedImage(gray(1), "a " * 80, tags),
-        tag_pictures.TaggedImage(gray(2), "the sky", []),
-        tag_pictures.TaggedImage(gray(3), "a ball", tags[:1]),
+        TaggedImage(gray(1), "a " * 80, tags),
+        TaggedImage(gray(2), "the sky", []),
+        TaggedImage(gray(3), "a ball", tags[:1]),
     ]
     figure = tag_pictures.draw_tags(images)
     pictures, texts = figure.axes[::2], figure.axes[1::2]

@@ -186,6 +186,6 @@ def test_embeddings_of_unit_length_are_not_taken_for_features(files, trained, tm
          "--batch_size=64"]
     )  # fmt: skip
     config = lit_config(files, trained[0], **{"data.precomputed.image_embedding": str(folder)})
-    with pytest.raises(ConfigError, match="holds each image's embedding, not the features"):
+    with pytest.raises(ConfigError, match="holds the embedding of each example, not"):
         train.run(config, str(tmp_path / "run"))
     assert json.loads((folder / "index.json").read_text())["made_by"]["what"] == "embedding"

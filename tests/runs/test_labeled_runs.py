@@ -56,21 +56,6 @@ LEAST = {
 STEPS = 80
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Runs of one program compile it once; programs are those of this file alone."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A shard of labeled digits, the same digits in folders, and the names of the labels."""

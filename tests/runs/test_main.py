@@ -1,10 +1,14 @@
 """Every mistake on the command line is one line that names it, before anything is read."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.run_main import Run
+from big_align.runs import train
+from big_align.runs.command_line import load_config
+from tests.run_main import ROOT, Run, environment
 
 UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar'}"
 
@@ -25,6 +29,7 @@ UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar
         ("--config.model.text.heads=3", "config.model: .*heads=3"),
         ("--config.data.transform=resise(8)", "config.data.transform: unknown operation 'resise'"),
         ("--mode=test", "--mode=test.*train.eval"),
+        ("--checkpoint=best", "--checkpoint is for --mode=eval"),
         ("--profile=7", "--profile=7 is not FIRST:LAST"),
         ("--profile=7:6", "--profile=7:6 is not FIRST:LAST"),
         ("--config.compilation_cache=main.py/x", "compilation_cache = 'main.py/x': .*no folder"),
@@ -70,3 +75,54 @@ def test_evaluating_without_a_checkpoint_is_one_line(tmp_path):
     run = Run(tmp_path, "--mode=eval", devices=1)
     assert run.wait() == 1
     assert re.fullmatch("error: .*no checkpoints in .*: train with this workdir first\n", run.err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--config is missing: it names .*, or one of the packaged: align_b5_ablation, .*"),
+        (("--config=tests/tiny_config.py",), "--workdir is missing: .*"),
+        (("--workdir={}",), "--workdir={} has no config.json to go by: give --config as well.*"),
+        (("--mode=eval", "--workdir", "{}"), "--workdir={} has no config.json to go by: .*"),
+    ],
+)
+def test_what_a_command_line_without_a_config_lacks_is_told(flags, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "main.py", *(flag.format(tmp_path) for flag in flags)],
+        cwd=ROOT, env=environment(1), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(f"error: {message.format(tmp_path)}\n", done.stderr)
+
+
+@pytest.mark.slow
+def test_a_workdir_alone_is_evaluated_on_the_devices_that_are_here(tmp_path):
+    """Also when it was trained on another mesh; overrides and new evaluators are as ever."""
+    flags = "--config.total_steps=2", "--config.mesh.fsdp=4", "--config.batch_size=16"
+    train.run(load_config("tests/tiny_config.py", *flags), str(tmp_path))
+    config = (tmp_path / "config.json").read_text()
+
+    def evaluate(*flags, devices=2):
+        done = subprocess.run(
+            [sys.executable, "main.py", "--mode=eval", f"--workdir={tmp_path}", *flags],
+            cwd=ROOT, env=environment(devices), capture_output=True, text=True,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    added = "name=knn", "source.name=digits", "source.split=test", "transform=resize(8)"
+    own = [f"--config.evaluators.own.{field}" for field in added]
+    status, out = evaluate("--config.evaluators={}", *own, "--checkpoint=2")
+    assert status == 0 and re.fullmatch(r".* at step 2\n  own/r1 +0\.\d+\n", out)
+    assert (tmp_path / "config.json").read_text() == config
+    # A batch of training that does not divide over them does not matter.
+    fits = "--config.evaluate_batch_size=9"
+    status, on_three = evaluate("--config.evaluators={}", *own, fits, devices=3)
+    assert (status, on_three) == (0, out)
+    status, out = evaluate("--config.mesh.fsdp=4")
+    assert (status, out) == (
+        1, "error: config.mesh: mesh.fsdp = 4 does not divide the number of devices, 2; "
+        "--config.mesh.fsdp=... sets it\n",
+    )  # fmt: skip
+    status, out = evaluate("--checkpoint=newest")
+    assert out == "error: --checkpoint=newest is neither the step of a checkpoint nor best\n"

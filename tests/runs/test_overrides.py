@@ -99,7 +99,7 @@ def test_a_list_of_paths_is_one(text):
         ("--config.data.source.splt=test", "--config.data.source.split=test"),
         ("--config.data.source.name=foldr", "--config.data.source.name=folder"),
         ("--config.evaluators.pairs.kss=(1,)", "--config.evaluators.pairs.ks=(1,)"),
-        ("--config.evaluators.own.transform=x", "--config.evaluators.own.name=classification"),
+        ("--config.evaluators.own.transform=x", "--config.evaluators.own.name=benchmark"),
     ],
 )
 def test_a_mistake_prints_the_flag_that_is_right(wrong, right):

@@ -220,13 +220,19 @@ def test_an_iterator_that_was_saved_goes_on_where_it_stood(tmp_path):
             next(batches)
         loader.write(str(tmp_path))
         wanted = [next(batches) for _ in range(3)]
+    for saved, first in ((True, 5), (True, 6), (False, 7)):
+        with build_loader(OWN[0]) as loader:
+            loader.batch(0)
+            if saved:
+                loader.read(str(tmp_path))
+            # A run that leaves out data begins later than the position, or than the first batch.
+            batches = loader.iterate(first)
+            for want in wanted[first - 5 :]:
+                got = next(batches)
+                for name in want:
+                    np.testing.assert_array_equal(got[name], want[name])
+            loader.write(str(tmp_path / f"{saved}-{first}"))
     with build_loader(OWN[0]) as loader:
-        loader.batch(0)
-        with pytest.raises(UserError, match="there is none of step 5"):
-            next(loader.iterate(5))
-        loader.read(str(tmp_path))
-        batches = loader.iterate(5)
-        for want in wanted:
-            got = next(batches)
-            for name in want:
-                np.testing.assert_array_equal(got[name], want[name])
+        loader.read(str(tmp_path / "False-7"))
+        with pytest.raises(UserError, match="which is at step 8 and not at 7 or before"):
+            next(loader.iterate(7))

@@ -6,13 +6,16 @@ import shutil
 import signal
 import time
 
+import jax
 import numpy as np
 import pytest
 
-from big_align.errors import Stopped
-from big_align.runs import train
+import big_align
+from big_align.errors import ConfigError, MissingCheckpoint, Stopped
+from big_align.runs import build, evaluate, restore, train
 from big_align.runs.command_line import load_config
-from big_align.training.goodput import PHASES
+from big_align.training.logs.evaluations import read_evaluations
+from big_align.training.logs.goodput import PHASES
 from tests.run_main import TINY, Run, read_losses
 
 STEPS = 60
@@ -68,6 +71,7 @@ def test_a_run_logs_where_its_time_goes_and_tells_when_it_stops(stopped):
         assert f"{PHASES[phase]:<32}  {seconds[phase]:>10,.1f} s" in stopped.out
 
 
+@pytest.mark.slow
 def test_steps_after_the_last_checkpoint_are_repeated_with_the_same_losses(tmp_path):
     flags = *FLAGS, "--config.total_steps=4", "--config.checkpoint.every=2"
     train.run(load_config(TINY, *flags), str(tmp_path))
@@ -151,3 +155,62 @@ def test_what_was_trained_is_saved_when_evaluation_fails(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no image can be decoded"):
         train.run(config, str(tmp_path))
     assert (tmp_path / "checkpoints" / "2").is_dir()
+
+
+@pytest.mark.slow
+def test_evaluations_and_the_best_are_those_of_a_run_that_never_stopped(tmp_path):
+    flags = (
+        *("--config.total_steps=6", "--config.evaluate_every=1", "--config.checkpoint.every=3"),
+        *("--config.checkpoint.keep_last=9", "--config.evaluators.digits={}"),
+        "--config.checkpoint.keep_best=pairs/image_to_text_r10",
+    )
+    config, checkpoints = load_config(TINY, *flags), tmp_path / "checkpoints"
+
+    def look():
+        """What stands in the workdir, without times."""
+        records = [
+            {k: v for k, v in record.items() if k not in ("time", "seconds")}
+            for record in read_evaluations(tmp_path)
+        ]
+        steps = sorted(int(path.name) for path in checkpoints.iterdir())
+        return records, steps, restore.load_weights(config, str(tmp_path), tokenizer, "best")[-1]
+
+    tokenizer = build.build_tokenizer(config)
+    train.run(config, str(tmp_path))
+    records, steps, best = whole = look()
+    measured = [record["numbers"]["pairs/image_to_text_r10"] for record in records]
+    assert best == measured.index(max(measured)) + 1 and {best, 3, 6} <= set(steps)
+    kept = [str(checkpoints / str(step)) if step in steps else None for step in range(1, 7)]
+    assert [record["checkpoint"] for record in records] == kept
+    assert records[0]["evaluators"] == {
+        "pairs": {"name": "retrieval", "source": {"name": "digits", "split": "test"}}
+    }
+    for step in steps:
+        if step > 3:
+            shutil.rmtree(checkpoints / str(step))  # as if the run had been killed in step 4
+    train.run(config, str(tmp_path))
+    assert look() == whole
+
+    results = evaluate.run(config, str(tmp_path), "best")
+    last = list(read_evaluations(tmp_path))[-1]
+    assert (last["mode"], last["step"], last["numbers"]) == ("eval", best, results)
+    assert results == pytest.approx(records[best - 1]["numbers"])
+    opened, same = (big_align.load(checkpoints / name).variables for name in ("best", str(best)))
+    jax.tree.map(np.testing.assert_array_equal, opened, same)
+    with pytest.raises(MissingCheckpoint, match="has no checkpoint of step 77"):
+        evaluate.run(config, str(tmp_path), 77)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ("digit/top1", "did you mean 'digits/top1'.*: digits/top1, .*, pairs/text_to_image_r10"),
+        ("pairs/r10", "no number of config.evaluators.*: digits/top1, digits/top5"),
+        ("pairs", "'pairs' is no number of config.evaluators; they measure: digits/top1"),
+    ],
+)
+def test_a_best_number_that_no_evaluator_has_is_named_before_training(tmp_path, number, message):
+    config = load_config(TINY, f"--config.checkpoint.keep_best={number}")
+    with pytest.raises(ConfigError, match=message):
+        train.run(config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

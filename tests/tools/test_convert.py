@@ -80,7 +80,7 @@ def pickle_code(folder):
 
 
 def take_from_another(folder):
-    arrays = {"encoder.weight": np.zeros((3, 3), np.float32)}
+    arrays = {f"encoder.{n}.weight": np.zeros((99, 99), np.float32) for n in range(9)}
     write_safetensors(folder / "model.safetensors", arrays)
 
 

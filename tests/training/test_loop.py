@@ -1,13 +1,17 @@
 """When what is due, and what a queue of metrics lets through."""
 
+import pathlib
+
 import jax.numpy as jnp
 import pytest
 
-from big_align.errors import NotFiniteError, Stopped
-from big_align.training.checkpoint import Checkpointer
-from big_align.training.goodput import Clock, RunTime
+from big_align.errors import Stopped
+from big_align.training.health.rewinds import Health
+from big_align.training.logs.evaluations import TRAINING, EvaluationLog, read_evaluations
+from big_align.training.logs.goodput import Clock, RunTime
 from big_align.training.loop import Loop, MetricQueue, Schedule
 from big_align.training.profiling import Profiler
+from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
 
@@ -24,37 +28,39 @@ def metrics(loss):
 
 
 def test_metrics_come_out_in_order_and_late():
-    queue = MetricQueue(depth=2, last_good=lambda: None)
+    queue = MetricQueue(depth=2)
     out = [[step for step, _ in queue.push(step, metrics(step))] for step in range(1, 6)]
     assert out == [[], [], [1], [2], [3]]
     assert [(step, scalars["loss"]) for step, scalars in queue.flush()] == [(4, 4.0), (5, 5.0)]
     assert list(queue.flush()) == []
 
 
-def test_a_loss_that_is_not_finite_names_its_step_and_the_last_good_checkpoint():
-    queue = MetricQueue(depth=0, last_good=lambda: 40)
-    assert [step for step, _ in queue.push(41, metrics(1.0))] == [41]
-    with pytest.raises(NotFiniteError, match="the loss is nan at step 42; .* that of step 40"):
-        list(queue.push(42, metrics(float("nan"))))
-
-
 class Saves(Checkpointer):
     """The steps at which it was asked to save."""
 
     def __init__(self):
-        self.steps = []
+        self.steps, self.folder = [], pathlib.Path("checkpoints")
 
     latest_step = None
 
-    def save(self, state, record):
+    def improves(self, numbers):
+        return False
+
+    def save(self, state, record, numbers=None, last=False):
         self.steps.append(int(state.step))
 
     def preempted(self, step):
         return False
 
 
-def run_loop(workdir, stop_at):
-    """Prepares three steps, with a request to stop during one of them."""
+def make_health(workdir):
+    return Health(
+        str(workdir), 0, rewinds=False, list_examples=lambda step: [], last_good=lambda: None
+    )
+
+
+def run_loop(workdir, stop_at, start=0):
+    """Prepares the rest of three steps, with a request to stop during one of them."""
     saves, signals = Saves(), StopSignals()
 
     def train_step(state, batch):
@@ -64,11 +70,13 @@ def run_loop(workdir, stop_at):
 
     loop = Loop(
         str(workdir), Schedule(3, log_every=1, evaluate_every=9, save_every=9), saves,
-        evaluate=lambda state: {"evaluated": float(state.step)}, learning_rate=lambda step: 0.0,
+        evaluate=lambda state: {"evaluated": float(state.step)}, pictures=lambda step: {},
+        evaluations=EvaluationLog(str(workdir), TRAINING, {}),
+        health=make_health(workdir), learning_rate=lambda step: 0.0,
         record={}, epochs=lambda step: {}, signals=signals, batch_size=1, step_flops=1.0,
         time=RunTime(str(workdir), Clock()), profiler=Profiler(str(workdir), None, 0, 3),
     )  # fmt: skip
-    return saves, lambda: loop.run(TrainState(0, {}, {}, (), 0), iter([{}] * 3), train_step)
+    return saves, lambda: loop.run(TrainState(start, {}, {}, (), 0), iter([{}] * 3), train_step)
 
 
 def test_a_request_to_stop_saves_the_step_and_ends_the_run(tmp_path):
@@ -78,6 +86,24 @@ def test_a_request_to_stop_saves_the_step_and_ends_the_run(tmp_path):
     assert saves.steps == [2]
 
 
-def test_a_request_to_stop_in_the_last_step_lets_the_run_finish(tmp_path):
+def test_a_request_to_stop_is_not_kept_waiting_by_an_evaluation(tmp_path):
     saves, run = run_loop(tmp_path, stop_at=3)
-    assert run() == {"evaluated": 3.0} and saves.steps == [3]
+    with pytest.raises(Stopped, match="in the evaluation of step 3"):
+        run()
+    assert saves.steps == [3] and not list(read_evaluations(tmp_path))
+    for _ in range(2):  # what was not measured then is measured now, once
+        _, again = run_loop(tmp_path, stop_at=None, start=3)
+        again()
+        assert [line["numbers"] for line in read_evaluations(tmp_path)] == [{"evaluated": 3.0}]
+
+
+def test_what_goes_wrong_with_measuring_loses_nothing(tmp_path):
+    saves, run = run_loop(tmp_path, stop_at=None)
+
+    def fail(numbers):
+        raise ValueError("no such number")
+
+    saves.improves = fail
+    with pytest.raises(ValueError, match="no such number"):
+        run()
+    assert saves.steps == [3]

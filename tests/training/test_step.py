@@ -113,6 +113,7 @@ def test_fixed_statistics_stay_and_make_rows_independent():
     np.testing.assert_allclose(found[1][2], found[0][2], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_keep_every_negative():
     """The gradients are those of the whole batch, temperature included; averages are not."""
     mesh = tiny.make_mesh(2)
@@ -134,8 +135,7 @@ def test_accumulated_gradients_keep_every_negative():
 def _unboxed(objective, batch):
     import flax.linen as nn
 
-    arrays = jax.tree.map(jnp.asarray, batch)
-    return nn.meta.unbox(objective.init(jax.random.PRNGKey(0), arrays))
+    return nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
 
 
 @pytest.mark.slow
@@ -186,3 +186,36 @@ def test_state_is_one_pytree():
     assert isinstance(state, TrainState)
     assert int(state.step) == 1
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
+
+
+FROZEN = (
+    *("model/text/token_embedding", "model/text/position_embedding", "model/text/block_00"),
+    *("model/text/token_type_embedding", "model/text/embedding_norm"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_frozen_parameters_cost_no_backward_pass_and_change_no_other(microbatches):
+    mesh = tiny.make_mesh()
+    made, batch = tiny.make_objective(mesh, group_size=2), tiny.make_batch(16)
+    optimizer = make_optimizer(1e-2, "adamw", frozen=FROZEN)
+    _, create = describe_state(made, optimizer, batch, mesh, seed=1)
+    placed = sharding.place_batch(batch, mesh)
+
+    def run(**options):
+        step = make_train_step(made, optimizer, mesh, microbatches=microbatches, **options)
+        compiled = compile_step(step, create(), placed, mesh)
+        state, metrics = compiled(create(), placed)
+        return compiled.cost_analysis()["flops"], state.params, metrics
+
+    flops, params, metrics = run(frozen=FROZEN)
+    more_flops, expected, more_metrics = run()
+    close(params, expected)
+    assert float(metrics["loss"]) == float(more_metrics["loss"])
+    assert float(metrics["gradient_norm"]) < float(more_metrics["gradient_norm"])
+    rows = tiny.make_objective(mesh, group_size=2)  # what the text tower alone costs
+    variables = create().params, create().model_state
+    texts = {k: placed[k] for k in ("text", "text_mask")}
+    once = jax.jit(rows.embed_text).lower(*variables, texts).compile().cost_analysis()["flops"]
+    assert more_flops - flops > (1.5 if microbatches == 1 else 0.7) * once

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from big_align.errors import Stopped
 from big_align.training import stopping
 from tests.run_main import ROOT, environment
 
@@ -30,6 +31,31 @@ def test_a_signal_is_noticed_and_the_former_handlers_return():
                 time.sleep(0.01)
             assert signals.received
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == former
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_may_be_interrupted_is(number):
+    with stopping.StopSignals() as signals:
+        with pytest.raises(Stopped, match="half way"):
+            with signals.interrupting("half way"):
+                signal.raise_signal(number)
+                time.sleep(10)
+        assert signals.received
+        with pytest.raises(Stopped, match="never begun"):  # it was asked before
+            with signals.interrupting("never begun"):
+                raise AssertionError
+        time.sleep(0.01)  # and what follows goes on
+
+
+def test_nothing_is_interrupted_afterwards():
+    with stopping.StopSignals() as signals:
+        with signals.interrupting("no"):
+            pass
+        signal.raise_signal(signal.SIGINT)
+        end = time.monotonic() + 10
+        while not signals.received and time.monotonic() < end:
+            time.sleep(0.01)
+        assert signals.received
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,8 +12,8 @@ from big_align import sharding
 from big_align.errors import CheckpointMismatch
 from big_align.objectives.mlcd import Mlcd
 from big_align.row_tables import EarlierTable
-from big_align.training.checkpoint import Checkpointer
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
+from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
 from tests import tiny

@@ -3,7 +3,7 @@
 import time
 
 from big_align.distributed import activity
-from big_align.training.goodput import Clock
+from big_align.training.logs.goodput import Clock
 from big_align.training.watchdog import MOST_LINES, Watchdog, format_activities
 
 

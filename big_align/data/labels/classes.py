@@ -25,6 +25,8 @@ class ClassList:
       descriptions: what the name means, "" where there is none.
       ids: the WordNet id ("n02124075") or the folder of a class, "" where there is none.
       templates: texts with one {} for the name that belong to this list; () for none.
+      synonyms: other names of each class, whose texts are averaged with those of its name, as CLIP
+        does for FER2013; () where no class has any.
 
     Raises:
       ValueError: the attributes are not of one length, or there is no class.
@@ -34,6 +36,7 @@ class ClassList:
     descriptions: tuple[str, ...]
     ids: tuple[str, ...]
     templates: tuple[str, ...] = ()
+    synonyms: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self):
         counts = {len(self.names), len(self.descriptions), len(self.ids)}
@@ -42,6 +45,8 @@ class ClassList:
                 f"{len(self.names)} names, {len(self.descriptions)} descriptions and "
                 f"{len(self.ids)} ids; there must be one of each a class, and at least one class"
             )
+        if self.synonyms and len(self.synonyms) != len(self.names):
+            raise ValueError(f"{len(self.synonyms)} lists of synonyms for {len(self)} classes")
 
     @classmethod
     def from_names(cls, names: Sequence[str]) -> "ClassList":
@@ -81,6 +86,9 @@ def join_classes(lists: Sequence[ClassList]) -> ClassList:
         tuple(text for classes in lists for text in classes.descriptions),
         tuple(text for classes in lists for text in classes.ids),
         templates.pop() if len(templates) == 1 else (),
+        tuple(more for classes in lists for more in classes.synonyms or ((),) * len(classes))
+        if any(classes.synonyms for classes in lists)
+        else (),
     )
 
 
@@ -94,9 +102,9 @@ def read_classes(name_or_path: str) -> ClassList:
 
     Args:
       name_or_path: a list of the package ("imagenet", "cifar10", ...) or a file: JSON, which is a
-        list of names, a list of objects {name or names, description?, id or wnid?, label?}, or an
-        object {classes: such a list, templates?}; CSV with these columns; or text with a name a
-        line.
+        list of names, a list of objects {name or names, description?, id or wnid?, label?,
+        synonyms?}, or an object {classes: such a list, templates?}; CSV with these columns; or text
+        with a name a line.
 
     Raises:
       UserError: there is no such list or file, or it cannot be read; a class has no name; a label
@@ -121,7 +129,8 @@ def read_classes(name_or_path: str) -> ClassList:
         for position, (place, entry) in enumerate(entries)
     ]
     _check_distinct(rows, [place for place, _ in entries], path)
-    return ClassList(*zip(*rows, strict=True), templates)
+    synonyms = tuple(_read_synonyms(entry, f"class list {path}, {n}") for n, entry in entries)
+    return ClassList(*zip(*rows, strict=True), templates, synonyms if any(synonyms) else ())
 
 
 def write_classes(classes: ClassList, path: str, source: str) -> None:
@@ -132,8 +141,9 @@ def write_classes(classes: ClassList, path: str, source: str) -> None:
       path: the file to write.
       source: where it comes from, for whoever opens the file.
     """
-    rows = zip(classes.names, classes.descriptions, classes.ids, strict=True)
-    objects = [dict(name=name, description=text, id=id) for name, text, id in rows]
+    synonyms = classes.synonyms or ((),) * len(classes)
+    rows = zip(classes.names, classes.descriptions, classes.ids, synonyms, strict=True)
+    objects = [dict(name=n, description=d, id=id, synonyms=more) for n, d, id, more in rows]
     lists = {
         "classes": [{key: value for key, value in row.items() if value} for row in objects],
         "templates": classes.templates,
@@ -239,6 +249,16 @@ def _check_unicode(text: str, where: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(f"{where}: has half a character, {text[error.start]!a}") from error
+
+
+def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
+    """Returns the other names of a class, of which its name may stand in a template."""
+    found = entry.get("synonyms") or [] if isinstance(entry, Mapping) else []
+    if not isinstance(found, list) or not all(isinstance(n, str) and n.strip() for n in found):
+        raise UserError(f"{where}: `synonyms` must be a list of names")
+    for name in found:
+        _check_unicode(name, where)
+    return tuple(" ".join(name.replace("_", " ").split()) for name in found)
 
 
 def _first_name(entry: Mapping) -> Any:

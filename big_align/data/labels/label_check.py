@@ -84,9 +84,9 @@ def check_class_names(source: examples.Source, classes: ClassList) -> None:
     if source.class_names is None:
         return
     where = source.shard_name(0)
-    found = [_normalize(name) for name in source.class_names]
+    found = [normalize_name(name) for name in source.class_names]
     wanted = [
-        {_normalize(name), _normalize(id)}
+        {normalize_name(name), normalize_name(id)}
         for name, id in zip(classes.names, classes.ids, strict=True)
     ]
     if len(found) != len(wanted):
@@ -108,6 +108,6 @@ def check_class_names(source: examples.Source, classes: ClassList) -> None:
         )
 
 
-def _normalize(name: str) -> str:
-    """Leaves words in lower case, parted by single spaces."""
+def normalize_name(name: str) -> str:
+    """Leaves words in lower case, parted by single spaces: as names of classes are compared."""
     return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()

@@ -14,6 +14,30 @@ def choose_templates(classes: ClassList, templates: Sequence[str] | None) -> tup
     return classes.templates or DEFAULT_TEMPLATES
 
 
+def fill_class_templates(
+    classes: ClassList, templates: Sequence[str] | None, with_descriptions: bool = False
+) -> list[list[str]]:
+    """Puts every class name, and then its synonyms, into every template.
+
+    Args:
+      classes: the names.
+      templates: texts with one `{}` for the name; None as `choose_templates` takes it.
+      with_descriptions: whether a name is followed by the description of its class.
+
+    Returns:
+      For each class its texts; a class with synonyms has more of them than one without.
+
+    Raises:
+      ValueError: no template, or one without `{}`.
+    """
+    synonyms = classes.synonyms or ((),) * len(classes)
+    templates = choose_templates(classes, templates)
+    return [
+        [text for group in fill_templates((name, *more), templates) for text in group]
+        for name, more in zip(classes.phrases(with_descriptions), synonyms, strict=True)
+    ]
+
+
 def fill_templates(names: Sequence[str], templates: Sequence[str]) -> list[list[str]]:
     """Puts every class name into every template.
 

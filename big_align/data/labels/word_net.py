@@ -57,10 +57,20 @@ class WordNet:
         match = ID.fullmatch(id)
         if not match:
             return ""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an offset where no synset begins
-            synset = self._reader.synset_from_pos_and_offset(match[1], int(match[2]))
+        synset = self._find_synset(match)
         return _clean_gloss(synset.definition()) if synset else ""
+
+    def name_id(self, id: str) -> str:
+        """Returns the first lemma of a synset, with spaces: "Egyptian cat" of "n02124075".
+
+        Raises:
+          UserError: WordNet is not there, or has no synset with this id.
+        """
+        match = ID.fullmatch(id)
+        synset = self._find_synset(match) if match else None
+        if synset is None:
+            raise UserError(f"{id!r} is no id of WordNet 3.0, as n02124075 is")
+        return synset.lemma_names()[0].replace("_", " ")
 
     def senses_of(self, name: str) -> list[tuple[str, str]]:
         """Lists the ids and meanings that a noun has.
@@ -133,6 +143,11 @@ class WordNet:
         others = [(form, kind) for kind in "var" for form in self._reader._morphy(lemma, kind)]
         count = sum(self._count(form, kind) for form, kind in others)
         return self._count(lemma, "n") >= count
+
+    def _find_synset(self, match: re.Match) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an offset where no synset begins
+            return self._reader.synset_from_pos_and_offset(match[1], int(match[2]))
 
     def _count(self, lemma: str, kind: str) -> int:
         return sum(sense.count() for sense in self._reader.lemmas(lemma, kind))

@@ -64,6 +64,11 @@ class BrokenTally:
         self._last = f"; the last one is {name}: {reason}"
         self._check(read)
 
+    def knows(self, shard: int, index: int) -> bool:
+        """Tells whether an example was found to be broken."""
+        with self._lock:
+            return (shard, index) in self._found
+
     def tell_worst(self) -> str:
         """Names the shard with the most broken examples, and the last of them with its reason."""
         per_shard = self._source.broken.copy()

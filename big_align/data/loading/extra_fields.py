@@ -7,9 +7,12 @@ import numpy as np
 
 from big_align.data.examples import Example
 from big_align.data.loading.stream import Location
-from big_align.data.precomputed.joins import Join
+from big_align.data.precomputed.joins import Join, choose_captions
 from big_align.data.tags.tag_extraction import Tagger
 from big_align.data.workers.batch_memory import Row
+
+TEXTS = "text_embedding"
+"""The field with the features of the texts that are drawn, of those of all captions."""
 
 
 class ExtraFields:
@@ -19,6 +22,7 @@ class ExtraFields:
       precomputed: clusters or embeddings, by their name in the batch.
       tagger: the batch then has `tags`, int32 [b t]; the truth about them is of all captions of an
         example, drawn from or not.
+      texts: texts of an example; `text_embedding` has as many rows.
 
     Attributes:
       row: the shape and the type of each field in a batch.
@@ -28,13 +32,17 @@ class ExtraFields:
         self,
         precomputed: Mapping[str, Join] = types.MappingProxyType({}),
         tagger: Tagger | None = None,
+        texts: int = 1,
     ):
-        self._precomputed, self._tagger = dict(precomputed), tagger
+        self._precomputed, self._tagger, self._texts = dict(precomputed), tagger, texts
         tags = tagger.shapes if tagger else {}
         self.row: Row = {
             **{name: (join.shape, join.dtype) for name, join in self._precomputed.items()},
             **{name: (shape, np.int32) for name, shape in tags.items()},
         }
+        if TEXTS in self.row:
+            (_, width), dtype = self.row[TEXTS]
+            self.row |= {TEXTS: ((texts, width), dtype)}
 
     def read(
         self, location: Location, example: Example, texts: Sequence[str]
@@ -51,4 +59,7 @@ class ExtraFields:
           UserError: a precomputed row belongs to another example.
         """
         fields = {name: j.read(*location, example.key) for name, j in self._precomputed.items()}
+        if TEXTS in fields:
+            drawn = choose_captions(fields[TEXTS], example.captions, texts, self._texts)
+            fields |= {TEXTS: drawn}
         return fields | (self._tagger(texts, example.captions) if self._tagger else {})

@@ -64,6 +64,16 @@ class BatchFiller:
                 stream.fill(batch, step, self._stream_rows[self._rows[rows]], rows)
         batch["mask"][here] = True
 
+    def list_names(self, step: int) -> list[str]:
+        """Names the examples of the global batch of a step, row by row."""
+        names = [""] * self.batch_size
+        for number, stream in enumerate(self._streams):
+            (rows,) = np.nonzero(self._parts == number)
+            found = stream.examples.list_names(step, self._stream_rows[rows])
+            for row, name in zip(rows.tolist(), found, strict=True):
+                names[row] = name
+        return names
+
     def _group_rows(self) -> Int[np.ndarray, " r"]:
         """Orders this process's rows for the jobs, which are mostly of one stream, in turns.
 

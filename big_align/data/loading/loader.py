@@ -122,6 +122,13 @@ class TrainLoader:
         steps = iter(range(start_step, np.iinfo(np.int64).max))
         return parallel.take_ahead(map(self._start, steps), self._prefetch + 1)
 
+    def list_examples(self, step: int) -> list[str]:
+        """Names the examples of the global batch of a step, row by row.
+
+        Those that other processes alone know to be broken are named in place of their substitutes.
+        """
+        return self._filler.list_names(step)
+
     def close(self) -> None:
         """Ends threads and processes; the loader cannot be used again, but its batches can."""
         self._workers.close()

@@ -1,4 +1,4 @@
-"""What a config says about the loader of the training data."""
+"""What a config says about the loader of the training data, and about features in its place."""
 
 import dataclasses
 
@@ -48,3 +48,26 @@ class LoaderSettings:
     captions_used: int | None = None
     hold_out: float = 0.0
     pipeline: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedFeatures:
+    """`config.cached_features`.
+
+    Attributes:
+      towers: locked towers whose features of the training data are computed once, of "image" and
+        "text".
+      folder: where they are kept, for other runs too; None for the folder `features` of the
+        workdir.
+      dtype: of what is kept, "float32" or "float16".
+    """
+
+    towers: tuple[str, ...] = ()
+    folder: str | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        if strange := sorted(set(self.towers) - {"image", "text"}):
+            raise ValueError(f"towers has {strange[0]!r}; there are image and text")
+        if self.dtype not in ("float32", "float16"):
+            raise ValueError(f"dtype = {self.dtype!r} is neither 'float32' nor 'float16'")

@@ -146,6 +146,26 @@ class ExampleStream:
         randoms = [PositionRandom(self._seed, position) for position in positions.tolist()]
         return list(zip(self._locate(positions), randoms, strict=True))
 
+    def list_names(self, step: int, rows: Int[np.ndarray, " n"]) -> list[str]:
+        """Names the examples of some rows of a global batch, as far as it is known who is broken.
+
+        Args:
+          step: of the global batch.
+          rows: of the global batch.
+
+        Returns:
+          The name of each row's example, or of its first substitute that is not known to be broken.
+        """
+        positions = step * self.batch_size + rows
+        names = []
+        for position, location in zip(positions.tolist(), self._locate(positions), strict=True):
+            if self._tally.knows(*location):
+                others = substitutes(position, self.num_examples, self.batch_size)
+                places = (self._locate(np.array([other]))[0] for other in others)
+                location = next((x for x in places if not self._tally.knows(*x)), location)
+            names.append(self.source.name(*location))
+        return names
+
     def count_read(self, count: int) -> None:
         """Counts examples that were read elsewhere than in `visit`."""
         self._tally.count_read(count)

@@ -1,4 +1,7 @@
-"""Folders of embeddings and of clusters, memory-mapped; `shard_files` says what is in them."""
+"""Folders of embeddings, captions' features and clusters, memory-mapped.
+
+`shard_files` says what is in them.
+"""
 
 import functools
 import os
@@ -10,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from big_align.data.precomputed.shard_files import (
+    CAPTIONS,
     CLUSTERS,
     EMBEDDINGS,
     INDEX,
@@ -74,14 +78,14 @@ class ShardFolder:
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
         except Exception as error:  # NumPy raises whatever a broken header makes it
             raise UserError(f"{path} is cut short or no array ({error})") from error
-        return rows
+        return rows.view(np.ndarray)  # rows of a memmap are slow to take
 
-    def _check(self, width: int, dtype: str) -> None:
+    def _check(self, dtype: str, *width: int) -> None:
         """Checks every array against the index, and the keys against the arrays."""
         for shard in self.shards:
             if not shard.count:
                 continue
-            rows, wanted = self.array(shard), (shard.count, width)
+            rows, wanted = self.array(shard), (shard.count, *width)
             if rows.shape != wanted or rows.dtype != dtype:
                 raise UserError(
                     f"{self.path / shard.file}{self._ending} is {rows.dtype} {list(rows.shape)}, "
@@ -135,7 +139,7 @@ class EmbeddingFolder(ShardFolder):
     def __init__(self, path: str | os.PathLike):
         super().__init__(path, ("dim", "dtype"), EMBEDDINGS)
         self.dim, self.dtype = int(self.index["dim"]), self.index["dtype"]
-        self._check(self.dim, self.dtype)
+        self._check(self.dtype, self.dim)
         lines = (self.key_lines(shard) for shard in self.shards if shard.count)
         self.absent = sum(len(re.findall(rb"\n(?=\n)", b"\n" + keys)) for keys in lines)
 
@@ -178,6 +182,29 @@ class EmbeddingFolder(ShardFolder):
         return view
 
 
+class CaptionFolder(ShardFolder):
+    """The features of all captions of every example; `array(shard)` is [n k f].
+
+    Caption i of an example stands at place i; places beyond its captions are of zeros.
+
+    Args:
+      path: the folder.
+
+    Attributes:
+      shards: in their order.
+      captions: places for the captions of an example.
+      dim: columns.
+
+    Raises:
+      UserError: it is no such folder, or a file is missing, cut short or of another shape.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        super().__init__(path, ("captions", "dim", "dtype"), CAPTIONS)
+        self.captions, self.dim = int(self.index["captions"]), int(self.index["dim"])
+        self._check(self.index["dtype"], self.captions, self.dim)
+
+
 class ClusterFolder(ShardFolder):
     """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n p], -1 for none.
 
@@ -197,7 +224,7 @@ class ClusterFolder(ShardFolder):
     def __init__(self, path: str | os.PathLike):
         super().__init__(path, ("k", "dim", "labels_per_image"), CLUSTERS)
         self.k, self.labels_per_image = self.index["k"], self.index["labels_per_image"]
-        self._check(self.labels_per_image, "int32")
+        self._check("int32", self.labels_per_image)
         self.centers = read_centers(self.path, self.k, self.index["dim"])
 
 

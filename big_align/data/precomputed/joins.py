@@ -1,4 +1,4 @@
-"""Precomputed fields of the examples of a source: clusters, or embeddings.
+"""Precomputed fields of the examples of a source: clusters, embeddings, or captions' features.
 
 They lie in folders (`embedding_files`), a file for each shard of the source, and are found by the
 shard and the index in it. The key of the example proves that both were made of the same data.
@@ -6,19 +6,54 @@ shard and the index in it. The key of the example proves that both were made of 
 
 import functools
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Shaped
 
 from big_align.data.examples import BrokenExample, Source
-from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder, ShardFolder
+from big_align.data.precomputed.embedding_files import (
+    CaptionFolder,
+    ClusterFolder,
+    EmbeddingFolder,
+    ShardFolder,
+)
 from big_align.data.precomputed.shard_files import Shard, list_shards
 from big_align.errors import UserError
 
-FOLDERS = {"clusters": ClusterFolder, "image_embedding": EmbeddingFolder}
+FOLDERS = {
+    "clusters": ClusterFolder,
+    "image_embedding": EmbeddingFolder,
+    "text_embedding": CaptionFolder,
+}
 """Precomputed fields of a batch, and what their folders are."""
 
 OPEN_KEYS = 128
+
+
+def choose_captions(
+    row: Shaped[np.ndarray, "n f"], captions: Sequence[str], texts: Sequence[str], count: int
+) -> Shaped[np.ndarray, "k f"]:
+    """Chooses the features of the texts that were drawn for an example.
+
+    Args:
+      row: features of its captions.
+      captions: of the example, all of them.
+      texts: some of them.
+      count: places for texts; those beyond `texts` are of zeros.
+
+    Raises:
+      BrokenExample: a text is no caption that features were computed of.
+    """
+    chosen = np.zeros((count, row.shape[1]), row.dtype)
+    for place, text in enumerate(texts):
+        number = captions.index(text) if text in captions else len(row)
+        if number >= len(row):
+            raise BrokenExample(
+                f"there are features of {len(row)} captions, {text[:40]!r} not among them"
+            )
+        chosen[place] = row[number]
+    return chosen
 
 
 class Join:

@@ -1,11 +1,11 @@
-"""Folders with embeddings, or clusters, of the examples of a source: a pair of files a shard.
+"""Folders with embeddings, captions' features or clusters of the examples of a source.
 
 A folder holds `index.json` and, for each shard of the source, an array whose rows stand in the
-source's own order (`FILE.npy`, or `FILE.clusters.npy`) and the keys of the examples, one a line
-(`FILE.keys`). An example that could not be read when it was embedded keeps its row, so that the
-place in a shard means the same everywhere: its row is of zeros (no cluster: -1) and its key empty.
-Files are memory-mapped, so the folder lies on a disk that every process sees. A file has its name
-only when it is whole.
+source's own order (`FILE.npy`, `FILE.captions.npy` or `FILE.clusters.npy`) and the keys of the
+examples, one a line (`FILE.keys`). An example that could not be read when it was embedded keeps its
+row, so that the place in a shard means the same everywhere: its row is of zeros (no cluster: -1)
+and its key empty. Files are memory-mapped, so the folder lies on a disk that every process sees. A
+file has its name only when it is whole.
 """
 
 import collections
@@ -14,19 +14,18 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Shaped
 
 from big_align.data import files
-from big_align.data.examples import Source
 from big_align.errors import UserError, put_in_a_line
 
 FORMAT = 1
 INDEX, KEYS, PARTIAL = "index.json", ".keys", ".partial"
 FILE_MAX = 100  # characters; `list_shards` makes names of at most 67
-EMBEDDINGS, CLUSTERS = ".npy", ".clusters.npy"
+EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
 
 class Shard(NamedTuple):
@@ -43,7 +42,21 @@ class Shard(NamedTuple):
     count: int
 
 
-def list_shards(source: Source) -> list[Shard]:
+@runtime_checkable
+class Sharded(Protocol):
+    """What has shards: a `Source`, or texts.
+
+    Attributes:
+      shard_sizes: int64 [shards], how much each holds.
+    """
+
+    shard_sizes: np.ndarray
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard for messages."""
+
+
+def list_shards(source: Sharded) -> list[Shard]:
     """Lists the shards of a source; one without examples has an entry, but no files."""
     shards, seen = [], collections.Counter()
     for number, count in enumerate(source.shard_sizes.tolist()):
@@ -123,6 +136,8 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"{path} has format {found}; this version reads {FORMAT}")
     if missing := [field for field in fields if field not in index]:
         raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
+    if not isinstance(index.get("made_by", {}), dict):
+        raise UserError(f"{path}: `made_by` is no object; it is not as it was written")
     return index
 
 
@@ -164,6 +179,30 @@ def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:
 def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
     """Tells whether the files of a shard are there, or it needs none."""
     return not shard.count or (folder / (shard.file + ending)).is_file()
+
+
+class Work(NamedTuple):
+    """What one process writes of a folder.
+
+    Attributes:
+      todo: numbers of its shards that are not there yet.
+      count: examples in these.
+      total: examples in all of its shards.
+    """
+
+    todo: list[int]
+    count: int
+    total: int
+
+
+def find_work(
+    folder: pathlib.Path, shards: Sequence[Shard], ending: str, process: int, processes: int
+) -> Work:
+    """Splits shards evenly over the processes; tells what is left for one of them."""
+    mine = range(process, len(shards), processes)
+    todo = [number for number in mine if not has_shard(folder, shards[number], ending)]
+    count, total = (sum(shards[number].count for number in numbers) for numbers in (todo, mine))
+    return Work(todo, count, total)
 
 
 def write_shard(

@@ -50,8 +50,8 @@ class CsvSource(TableSource):
     ):
         text = read_table(path)
         delimiter = SPELLED.get(delimiter or "", delimiter)
-        delimiter = delimiter or _find_delimiter(path, text, (image, label, caption))
-        lines = _read_lines(path, text, delimiter)
+        delimiter = delimiter or find_delimiter(path, text, (image, label, caption))
+        lines = read_lines(path, text, delimiter)
         _, header = next(lines)
         where = f"the first line of {path}"
         image = columns.choose_image(image, header, columns.FILES, where)
@@ -65,7 +65,7 @@ class CsvSource(TableSource):
         )
 
 
-def _read_lines(
+def read_lines(
     path: str, text: str, delimiter: str
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line that has any; the first names the columns."""
@@ -88,7 +88,7 @@ def _read_lines(
         raise UserError(f"{path} is empty; its first line must name the columns")
 
 
-def _find_delimiter(path: str, text: str, wanted: tuple[str | None, ...]) -> str:
+def find_delimiter(path: str, text: str, wanted: tuple[str | None, ...]) -> str:
     """Finds what parts the first line into most columns that are wanted or have a usual name."""
     line = next(filter(str.strip, io.StringIO(text)), "").strip("\r\n")
     groups = (*columns.FILES, *columns.CAPTIONS, *columns.LABELS)

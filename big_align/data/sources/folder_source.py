@@ -1,6 +1,7 @@
-"""A folder for each class with the images in it."""
+"""Images in folders: a folder for each class, or files alone that a pattern names."""
 
 import glob
+import os
 
 from big_align.data import examples, files
 from big_align.data.sources.listed_source import ListedSource
@@ -54,3 +55,40 @@ class FolderSource(ListedSource):
 
 def _extension(name: str) -> str:
     return name.rpartition(".")[2].lower()
+
+
+class ImageFiles(ListedSource):
+    """Images without captions or labels, in the order of their names.
+
+    Args:
+      path: files or folders; globs, in which `**` stands for any folders, braces and comma lists,
+        local or any fsspec path; or a list of them. Of a folder, and of what a glob matches, files
+        that do not end like an image are passed over.
+
+    Raises:
+      UserError: nothing matches, or there is no image.
+    """
+
+    def __init__(self, path: files.Paths):
+        try:
+            listed = files.expand_paths(path)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        images = [image for name in listed for image in _list_images(name)]
+        if not images:
+            endings = ", ".join(examples.IMAGE_EXTENSIONS)
+            raise UserError(f"no image at {path!r}: none of the files there ends in {endings}")
+        images = list(dict.fromkeys(images))
+        super().__init__(str(path), images, [()] * len(images))
+
+
+def _list_images(path: str) -> list[str]:
+    """Lists a file, if it is an image, or the images of a folder."""
+    names = [path]
+    if "://" not in path and os.path.isdir(path):
+        names = sorted(glob.glob(f"{glob.escape(path.rstrip('/'))}/**/*", recursive=True))
+    return [name for name in names if _ends_like_an_image(name)]
+
+
+def _ends_like_an_image(name: str) -> bool:
+    return _extension(name) in examples.IMAGE_EXTENSIONS and not os.path.isdir(name)

@@ -14,7 +14,42 @@ SAMPLE = 4096  # keys that tell how much of a path tells examples apart
 HASHES = 2**64
 
 
-class SplitSource:
+class ChosenExamples:
+    """Some examples of each shard of a source, under its names; `_place` says which.
+
+    Args:
+      source: the examples.
+    """
+
+    def __init__(self, source: Source):
+        self._source = source
+
+    def read(self, shard: int, index: int) -> Example:
+        """Reads an example; raises BrokenExample."""
+        return self._source.read(shard, self._place(shard, index))
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels; raises BrokenExample."""
+        return self._source.read_text(shard, self._place(shard, index))
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example as the source does."""
+        return self._source.name(shard, self._place(shard, index))
+
+    def key(self, shard: int, index: int) -> str:
+        """Returns the key of an example, or its name where the source has no keys."""
+        return key_of(self._source)(shard, self._place(shard, index))
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard as the source does."""
+        return self._source.shard_name(shard)
+
+    def _place(self, shard: int, index: int) -> int:
+        """Returns the index of an example in the shard of the source."""
+        raise NotImplementedError
+
+
+class SplitSource(ChosenExamples):
     """The examples of a source that are held out, or the rest.
 
     An example is held out where the hash of its key is small. So it stays where it is when others
@@ -48,7 +83,8 @@ class SplitSource:
             raise UserError(f"hold_out = {hold_out} is not a fraction from 0 to below 1")
         if max_examples is not None and max_examples < 1:
             raise UserError(f"max_examples = {max_examples} must be at least 1")
-        self._source, self._held_out = source, held_out
+        super().__init__(source)
+        self._held_out = held_out
         self.class_names = source.class_names
         self._chosen, self._ends = _choose(source, hold_out, max_examples if held_out else None)
         counts = np.diff(self._ends)
@@ -60,28 +96,7 @@ class SplitSource:
             which = "holds out none" if held_out else "leaves none"
             raise UserError(f"hold_out = {hold_out:g} {which} of {total} examples")
 
-    def read(self, shard: int, index: int) -> Example:
-        """Reads an example; raises BrokenExample."""
-        return self._source.read(shard, self._place(shard, index))
-
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels; raises BrokenExample."""
-        return self._source.read_text(shard, self._place(shard, index))
-
-    def name(self, shard: int, index: int) -> str:
-        """Names an example as the source does."""
-        return self._source.name(shard, self._place(shard, index))
-
-    def key(self, shard: int, index: int) -> str:
-        """Returns the key of an example, or its name where the source has no keys."""
-        return _key_of(self._source)(shard, self._place(shard, index))
-
-    def shard_name(self, shard: int) -> str:
-        """Names a shard as the source does."""
-        return self._source.shard_name(shard)
-
     def _place(self, shard: int, index: int) -> int:
-        """Returns the index of an example in the shard of the source."""
         chosen = self._chosen[self._ends[shard] : self._ends[shard + 1]]
         if self._held_out:
             return int(chosen[index])
@@ -137,13 +152,14 @@ def _hash(key: str) -> int:
 
 def _read_keys(source: Source) -> Iterator[Iterator[str]]:
     """Yields the keys of each shard, as short as they still tell examples apart."""
-    key = _key_of(source)
+    key = key_of(source)
     depth = _find_depth(source) if hasattr(source, "key") else 0
     for shard, size in enumerate(source.shard_sizes.tolist()):
         yield (_shorten(key(shard, index), depth) for index in range(size))
 
 
-def _key_of(source: Source) -> Callable[[int, int], str]:
+def key_of(source: Source) -> Callable[[int, int], str]:
+    """Returns what tells the key of an example, or its name where the source has no keys."""
     return source.key if hasattr(source, "key") else source.name
 
 

@@ -9,6 +9,8 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 
+from big_align.data.package_files import locate
+
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 
 
@@ -64,6 +66,7 @@ def read_merges(path: str, published: str) -> list[str]:
     Raises:
       ValueError: the file is missing or is none of these.
     """
+    path = locate(path)
     if not os.path.isfile(path):
         raise ValueError(f"merges: no file {path!r}; {published}")
     try:

@@ -136,7 +136,7 @@ def list_pieces(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _any_words() -> re.Pattern[str]:
-    """Builds CLIP's pattern for any language.
+    r"""Builds CLIP's pattern for any language.
 
     `\w` holds letters and numbers, but `\d` lacks some (fractions, Roman numerals).
     """

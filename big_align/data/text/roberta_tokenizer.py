@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from big_align.data.package_files import locate
 from big_align.data.text.byte_pairs import (
     CONTRACTIONS,
     byte_letters,
@@ -118,6 +119,7 @@ def read_vocabulary(path: str) -> dict[str, int]:
       ValueError: the file is missing or is none of these, lacks a special token, or its ids are
         not the numbers from 0 on, each once.
     """
+    path = locate(path)
     if not os.path.isfile(path):
         raise ValueError(f"vocabulary: no file {path!r}; {PUBLISHED}")
     try:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int32
 
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
+from big_align.data.package_files import locate
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.errors import UserError, tell_in_a_line
 
@@ -256,7 +257,8 @@ def list_wordpieces(vocabulary: str) -> list[str]:
     """Reads a WordPiece vocabulary.
 
     Args:
-      vocabulary: a file with one piece a line, or a `tokenizer.json` of transformers.
+      vocabulary: a file with one piece a line, or a `tokenizer.json` of transformers; it may lie
+        in a package (`package_files.locate`).
 
     Returns:
       Pieces in the order of their ids.
@@ -265,6 +267,7 @@ def list_wordpieces(vocabulary: str) -> list[str]:
       ValueError: the file is missing, cannot be read, or lacks a special token.
     """
     make = "python -m big_align.tools.build_vocab makes a vocabulary"
+    vocabulary = locate(vocabulary)
     if not os.path.isfile(vocabulary):
         raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}")
     try:

@@ -1,6 +1,7 @@
 """A `tf.data.Dataset` of batches as the trainer takes its data."""
 
 import os
+import pathlib
 import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,8 @@ SAVED = "pipeline"
 
 POSITION = "iterator"
 """The name of the files that hold the position of an iterator."""
+STEP = "step"
+"""The name of the file that holds the step of a position."""
 
 
 class DatasetLoader:
@@ -81,6 +84,10 @@ class DatasetLoader:
         """
         return self._begin(start_step)
 
+    def list_examples(self, step: int) -> list[str]:
+        """Returns nothing: a data set does not tell what its rows are."""
+        return []
+
     def close(self) -> None:
         """Ends what works ahead, as soon as nobody has an iterator."""
         self._ahead = None
@@ -130,19 +137,22 @@ class SavedDatasetLoader(DatasetLoader):
     ):
         self._position: str | None = None
         self._running: _Batches | None = None
+        self._first = 0
         super().__init__(make, expected, rows, batch_size, where)
         self.saved = {SAVED: self}
         with tempfile.TemporaryDirectory() as folder:  # before hours of training rely on it
             self._start(self._open(0)).write(folder)
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
-        """Yields the batches from a step on: the first one, or that of the position `read`."""
+        """Yields the batches from a step on, by reading on from the position `read`."""
         self._running = super().iterate(start_step)
+        self._first = start_step
         return self._running
 
     def write(self, folder: str) -> None:
-        """Writes the position of what `iterate` has returned into a folder."""
+        """Writes the position of what `iterate` has returned into a folder, and its step."""
         self._running.write(folder)
+        pathlib.Path(folder, STEP).write_text(str(self._first + self._running.count))
 
     def read(self, folder: str) -> None:
         """Has `iterate` begin where the iterator stood that was written into a folder."""
@@ -151,29 +161,39 @@ class SavedDatasetLoader(DatasetLoader):
     def _begin(self, step: int) -> "_Batches":
         if step == 0:
             return super()._begin(step)
-        if self._position is None:
+        batches, at = self._start(self._open(0)), 0
+        if self._position is not None:
+            batches.read(self._position)
+            saved = pathlib.Path(self._position, STEP)  # earlier versions did not write it
+            at = int(saved.read_text()) if saved.exists() else step
+        if at > step:
             raise UserError(
-                f"{self._where} saves the position of its iterator, and there is none of step "
-                f"{step}: its function must take start_step to begin anywhere else"
+                f"{self._where} saves the position of its iterator, which is at step {at} and not "
+                f"at {step} or before: its function must take start_step to begin there"
             )
-        batches = self._start(self._open(0))
-        batches.read(self._position)
+        for _ in range(step - at):
+            next(batches)
+        batches.count = 0
         return batches
 
 
 class _Batches(Iterator[HostBatch]):
-    """An iterator over a data set that can be looked at, saved and restored."""
+    """An iterator over a data set that can be looked at, saved and restored.
+
+    Attributes:
+      count: batches that were taken.
+    """
 
     def __init__(self, dataset: Any, rows: int, where: str):
         self._iterator = dataset.as_numpy_iterator()
         self._error = facts_of(dataset).error
         self._rows, self._where = rows, where
         self._next: HostBatch | None = None
-        self._count = 0
+        self.count = 0
 
     def __next__(self) -> HostBatch:
         batch, self._next = self.peek(), None
-        self._count += 1
+        self.count += 1
         return batch
 
     def peek(self) -> HostBatch:
@@ -213,7 +233,7 @@ class _Batches(Iterator[HostBatch]):
             batch = next(self._iterator)
         except StopIteration:
             raise UserError(
-                f"{self._where} ended after {self._count} batches; repeat() makes it endless"
+                f"{self._where} ended after {self.count} batches; repeat() makes it endless"
             ) from None
         except tf.errors.OpError as error:
             if cause := self._error():

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
+ATTEMPTS = 3
+"""How many processes may end over the same rows: one may be killed, but an image may be why."""
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -53,19 +56,19 @@ class RowProcesses:
     ):
         self._staying = tuple(staying)
         life, self._life = os.pipe()  # when this end closes, by whatever cause, they end
+        self._kept = [life]
         try:
             with pack((memory.layout, filler), staying, Remote) as parcel:
-                descriptors = memory.descriptor, parcel.fileno(), life
+                self._kept.append(os.dup(parcel.fileno()))
+                descriptors = memory.descriptor, self._kept[1], life
                 self._processes = [_Process(descriptors, threads) for _ in range(count)]
         except BaseException:
-            os.close(self._life)
+            self._close_descriptors()
             raise
-        finally:
-            os.close(life)
-        self._idle: queue.SimpleQueue[tuple[_Process, Channel]] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[tuple[_Process, int]] = queue.SimpleQueue()
         for number in range(threads):
             for process in self._processes:
-                self._idle.put((process, process.channels[number]))
+                self._idle.put((process, number))
 
     @property
     def pids(self) -> list[int]:
@@ -75,42 +78,68 @@ class RowProcesses:
     def fill(self, number: int, *arguments: Any) -> None:
         """Calls `fill` in a process; waits for one that is idle.
 
+        A process that has ended is started again, and the rows are made again.
+
         Args:
           number: of the block of the batch.
           *arguments: of `fill` after the batch.
 
         Raises:
           Exception: what `fill` raised.
-          RuntimeError: the process has ended.
+          RuntimeError: processes end over these rows, time after time.
         """
-        process, channel = self._idle.get()
+        process, thread = self._idle.get()
         try:
-            order(channel, (number, *arguments), self._staying)
-        except ChannelClosed as error:
-            status = process.child.wait()
-            hint = "; the system kills it where memory is short" if status == -9 else ""
-            raise RuntimeError(f"a process that makes rows ended with {status}{hint}") from error
+            for attempt in range(ATTEMPTS):
+                child, channel = process.child, process.channels[thread]
+                try:
+                    return order(channel, (number, *arguments), self._staying)
+                except ChannelClosed:
+                    channel.close()
+                    status = process.replace(child)
+                hint = "; the system kills it where memory is short" if status == -9 else ""
+                ended = f"a process that makes rows ended with {status}{hint}"
+                if attempt < ATTEMPTS - 1:
+                    print(f"{ended}; another makes them", file=sys.stderr, flush=True)
+            raise RuntimeError(f"{ended}, {ATTEMPTS} times over the same rows")
         finally:
-            self._idle.put((process, channel))
+            self._idle.put((process, thread))
 
     def close(self) -> None:
         """Ends the processes; nothing may be running in them."""
-        os.close(self._life)
+        self._close_descriptors()
         for process in self._processes:
             process.child.wait()
             for channel in process.channels:
                 channel.close()
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self._life, *self._kept):
+            os.close(descriptor)
 
 
 class _Process:
     """One process, and the sockets to its threads."""
 
     def __init__(self, descriptors: tuple[int, int, int], threads: int):
-        here, there = zip(*(socket.socketpair() for _ in range(threads)), strict=True)
-        passed = [*descriptors, *(end.fileno() for end in there)]
+        self._descriptors, self._threads = descriptors, threads
+        self._lock = threading.Lock()
+        self._start()
+
+    def replace(self, child: subprocess.Popen) -> int:
+        """Starts another process for one that has ended, once; returns the status of that."""
+        status = child.wait()
+        with self._lock:
+            if self.child is child:
+                self._start()
+        return status
+
+    def _start(self) -> None:
+        here, there = zip(*(socket.socketpair() for _ in range(self._threads)), strict=True)
+        passed = [*self._descriptors, *(end.fileno() for end in there)]
         path = os.pathsep.join(each or os.getcwd() for each in sys.path)
         with _signals_held():
-            self.child = subprocess.Popen(
+            child = subprocess.Popen(
                 [sys.executable, "-m", "big_align.data.workers.worker", *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=passed,
@@ -118,7 +147,8 @@ class _Process:
             )
         for end in there:
             end.close()
-        self.channels = [Channel(end.detach()) for end in here]
+        # The channels first: who sees a new process sees its channels.
+        self.channels, self.child = [Channel(end.detach()) for end in here], child
 
 
 @contextlib.contextmanager

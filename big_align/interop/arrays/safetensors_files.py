@@ -22,6 +22,7 @@ from big_align.interop.arrays.stored_arrays import (
     SAFETENSORS,
     BinaryFile,
     StoredArray,
+    are_sizes,
     parse_json,
     recognize,
 )
@@ -86,7 +87,7 @@ def _locate(file: BinaryFile, origin: int, name: str, entry: Any) -> StoredArray
             "dtype": str(dtype),
             "shape": list(shape),
             "data_offsets": [int(start), int(end)],
-        } if all(isinstance(size, int) and size >= 0 for size in shape) and start >= 0:
+        } if are_sizes(shape) and start >= 0:
             if dtype not in CODES:
                 raise WeightFileError(
                     f"{file.path}: {name!r} is of type {dtype}; known are {', '.join(CODES)}"

@@ -5,15 +5,22 @@ state dict needs, each as an inert stand-in, and any other name ends the reading
 """
 
 import io
-import pickle
 import sys
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from big_align.errors import WeightFileError
-from big_align.interop.arrays.stored_arrays import DTYPES, BinaryFile, StoredArray
+from big_align.errors import WeightFileError, put_in_a_line
+from big_align.interop.arrays.pickle_programs import Name, PickleProgram, check_name
+from big_align.interop.arrays.stored_arrays import (
+    DTYPES,
+    MOST_AXES,
+    BinaryFile,
+    StoredArray,
+    are_sizes,
+)
 
 STORAGES = {  # what a storage holds; an untyped one leaves it to its tensors
     "torch.DoubleStorage": DTYPES["float64"],
@@ -38,38 +45,14 @@ class Storage(NamedTuple):
     dtype: np.dtype | None
 
 
-class Name(NamedTuple):
-    """Stands for what a pickle names; can be called where the original is.
-
-    A tuple, as it has no attributes that the pickle could set.
-    """
-
-    full: str
-    call: Callable[..., Any] | None = None
-
-    def __call__(self, *arguments: Any) -> Any:
-        if self.call is None:
-            raise pickle.UnpicklingError(f"{self.full} is called")
-        return self.call(*arguments)
-
-
-class Ordered(dict):
-    """Stands for OrderedDict; drops the attributes that torch gives to state dicts."""
-
-    __slots__ = ()
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-class StateDictUnpickler(pickle.Unpickler):
-    """Makes the tree of a checkpoint with a `StoredArray` for each tensor.
+class StateDictPickle(PickleProgram):
+    """The pickle of a checkpoint, which makes a `StoredArray` for each tensor.
 
     Args:
       stream: what is pickled.
       file: where the elements are.
-      find: makes of a storage's key and of its type (None for bytes) where its elements begin and
-        end.
+      find_storage: makes of a storage's key and of its type (None for bytes) where its elements
+        begin and end.
       byte_order: of the machine that saved, "little" or "big".
     """
 
@@ -77,20 +60,22 @@ class StateDictUnpickler(pickle.Unpickler):
         self,
         stream: io.BufferedIOBase,
         file: BinaryFile,
-        find: Callable[[str, np.dtype | None], tuple[int, int]],
+        find_storage: Callable[[str, np.dtype | None], tuple[int, int]],
         byte_order: str,
     ):
-        super().__init__(stream)
+        super().__init__(stream, file.path, file.size)
         self._file = file
-        self._find = find
+        self._find_storage = find_storage
+        if byte_order not in ("little", "big"):
+            raise UnpicklingError(f"its order of bytes is {byte_order[:20]!r}")
         self._swapped = byte_order != sys.byteorder
         inert = [*STORAGES, *(f"torch.{name}" for name in DTYPES)]
         self._known = {name: Name(name) for name in inert} | {
             name: Name(name, call)
             for name, call in {
-                "collections.OrderedDict": Ordered,
-                "torch.Size": tuple,
-                "torch.device": lambda *description: description,
+                "collections.OrderedDict": self.make_dict,
+                "torch.Size": self.copy,
+                "torch.device": lambda *_: None,
                 "torch._utils._rebuild_tensor_v2": self._make_tensor,
                 "torch._utils._rebuild_tensor_v3": self._make_tensor_of_dtype,
                 "torch._utils._rebuild_parameter": lambda data, *_: data,
@@ -98,27 +83,26 @@ class StateDictUnpickler(pickle.Unpickler):
             }.items()
         }
 
-    def find_class(self, module: str, name: str) -> Name:
-        full = f"{module}.{name}"
-        if full not in self._known:
+    def find(self, name: str) -> Name:
+        if name not in self._known:
             raise WeightFileError(
-                f"{self._file.path} asks for {full}, which a state dict does not need; it was not "
-                f"run. If you trust the file, save the state dict by itself with torch: "
-                f"torch.save(model.state_dict(), ...)"
+                f"{self._file.path} asks for {put_in_a_line(name)}, which a state dict does not "
+                f"need; it was not run. If you trust the file, save the state dict by itself with "
+                f"torch: torch.save(model.state_dict(), ...)"
             )
-        return self._known[full]
+        return self._known[name]
 
-    def persistent_load(self, pid: Any) -> Storage:
-        kind, name, key, _, _, *views = pid
-        if kind != "storage":
-            raise pickle.UnpicklingError(f"{kind!r} is no storage")
+    def load_storage(self, pid: Any) -> Storage:
+        kind, name, key, _, _, *views = self.copy(pid)
+        if kind != "storage" or type(name) is not Name:
+            raise UnpicklingError("what is stored elsewhere is no storage")
         dtype = STORAGES[name.full]
-        start, end = self._find(key, dtype)
+        start, end = self._find_storage(check_name(key), dtype)
         if views and views[0] is not None:  # torch before 0.4 had storages within storages
             _, offset, count = views[0]
             size = dtype.itemsize if dtype else 1
-            if min(offset, count) < 0 or start + (offset + count) * size > end:
-                raise pickle.UnpicklingError("a storage goes beyond the one that it is part of")
+            if not are_sizes((offset, count)) or start + (offset + count) * size > end:
+                raise UnpicklingError("a storage goes beyond the one that it is part of")
             start, end = start + offset * size, start + (offset + count) * size
         return Storage(start, end, dtype)
 
@@ -133,17 +117,24 @@ class StateDictUnpickler(pickle.Unpickler):
         metadata: dict[str, Any] | None = None,
         dtype: np.dtype | None = None,
     ) -> StoredArray:
+        if type(storage) is not Storage:
+            raise UnpicklingError("a tensor has no storage")
         dtype = dtype or storage.dtype or DTYPES["uint8"]
-        shape, strides = tuple(shape), tuple(strides)
-        numbers = (offset, *shape, *strides)
-        if len(shape) != len(strides) or any(type(n) is not int or n < 0 for n in numbers):
-            raise pickle.UnpicklingError(f"a tensor has shape {shape} and strides {strides}")
+        sizes_and_steps = all(are_sizes(numbers) for numbers in (shape, strides, (offset,)))
+        if not sizes_and_steps or len(shape) != len(strides):
+            raise UnpicklingError(
+                f"the shape, strides and offset of a tensor are no numbers from 0 to 2^48, with at "
+                f"most {MOST_AXES} axes"
+            )
         if metadata:
-            raise pickle.UnpicklingError(f"a tensor is stored with {metadata}; save a clone of it")
+            raise UnpicklingError(
+                f"a tensor is stored with {', '.join(metadata)}; save a clone of it"
+            )
+        shape, strides = tuple(shape), tuple(strides)
         start = storage.start + offset * dtype.itemsize
         array = StoredArray(self._file, start, shape, dtype, strides, self._swapped)
         if array.end > storage.end:
-            raise pickle.UnpicklingError(f"a tensor of shape {list(shape)} goes beyond its storage")
+            raise UnpicklingError(f"a tensor of shape {list(shape)} goes beyond its storage")
         return array
 
     def _make_tensor_of_dtype(

@@ -42,6 +42,15 @@ SIGNATURES = (  # what a file begins with, and what it then is
 LONGEST_HEADER = 100_000_000
 """Bytes of JSON in a safetensors file, the limit of the format."""
 
+LONGEST_NAME, MOST_AXES, LARGEST_SIZE = 1000, 32, 2**48
+"""No array has a longer name, more axes, or more elements along one; 32 is NumPy's own limit."""
+
+JSON_VALUES, BYTES_OF_A_VALUE = 1_000_000, 16
+"""JSON may have so many values, and another one for so many of its bytes.
+
+A value of two bytes takes more than a hundred in memory.
+"""
+
 
 class BinaryFile:
     """A file open for reading at positions, from any thread.
@@ -73,17 +82,22 @@ class BinaryFile:
         while done < len(buffer):  # the system reads at most 2 GiB in one go
             count = os.preadv(self._file.fileno(), [buffer[done:]], start + done)
             if not count:
-                raise WeightFileError(
-                    f"{self.path} is truncated: it ends at byte {start + done}, where "
-                    f"{start + len(buffer)} are needed; copy or download it again"
-                )
+                raise self._truncated(start + done, start + len(buffer))
             done += count
 
     def read(self, start: int, size: int) -> bytes:
         """Returns `size` bytes from `start` on; raises as `read_into`."""
+        if start + size > self.size:  # before memory is set aside for what is not there
+            raise self._truncated(self.size, start + size)
         buffer = bytearray(size)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
+
+    def _truncated(self, end: int, needed: int) -> WeightFileError:
+        return WeightFileError(
+            f"{self.path} is truncated: it ends at byte {end}, where {needed} are needed; copy or "
+            f"download it again"
+        )
 
     def close(self) -> None:
         """Closes the file; arrays that were read remain."""
@@ -112,6 +126,11 @@ class StoredArray(NamedTuple):
     swapped: bool = False
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
     def end(self) -> int:
         """Position behind the last element, in bytes."""
         if self.strides is None or 0 in self.shape:
@@ -135,6 +154,13 @@ class StoredArray(NamedTuple):
         return flat.reshape(self.shape) if array.flags.c_contiguous else array.copy(order="C")
 
 
+def are_sizes(numbers: Any) -> bool:
+    """Tells whether something is a list or tuple of sizes, few and small enough to multiply."""
+    if type(numbers) not in (list, tuple) or len(numbers) > MOST_AXES:
+        return False
+    return all(type(number) is int and 0 <= number <= LARGEST_SIZE for number in numbers)
+
+
 def recognize(file: BinaryFile) -> str:
     """Says what a file is, judged by its first bytes."""
     start = file.read(0, min(file.size, 64))
@@ -154,7 +180,7 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
       where: what it is, for messages.
 
     Raises:
-      WeightFileError: it is no JSON object, or names something twice.
+      WeightFileError: it is no JSON object, names something twice, or has too many values.
     """
     parsed = _parse(text, where)
     if not isinstance(parsed, dict):
@@ -172,11 +198,17 @@ def parse_json_list(text: bytes, where: str) -> list[Any]:
 
 def _parse(text: bytes, where: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = collections.Counter(name for name, _ in pairs)
-        if len(counts) < len(pairs):
-            raise WeightFileError(f"{where} has {counts.most_common(1)[0][0]!r} twice")
-        return dict(pairs)
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            counts = collections.Counter(name for name, _ in pairs)
+            raise WeightFileError(f"{where} has {counts.most_common(1)[0][0][:100]!r} twice")
+        return made
 
+    values = sum(map(text.count, (b",", b"[", b"{")))
+    if values > JSON_VALUES + len(text) // BYTES_OF_A_VALUE:
+        raise WeightFileError(
+            f"{where} has {values} values in {len(text)} bytes, more than any model needs"
+        )
     try:
         return json.loads(text.decode(), object_pairs_hook=once)
     except WeightFileError:

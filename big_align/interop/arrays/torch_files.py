@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from big_align.errors import WeightFileError
+from big_align.errors import WeightFileError, tell_in_a_line
 from big_align.interop.arrays import torch_streams
-from big_align.interop.arrays.state_dict_pickles import StateDictUnpickler
+from big_align.interop.arrays.state_dict_pickles import StateDictPickle
 from big_align.interop.arrays.stored_arrays import (
     STREAM,
     TAR,
@@ -45,8 +45,8 @@ class _Archive:
         self._members = {member.filename: member for member in members}
         if len(self._members) < len(members):
             raise WeightFileError(f"{file.path} is a zip archive with several files of one name")
-        names = [name.split("/") for name in self._members]
-        folders = [parts[0] for parts in names if len(parts) == 2 and parts[1] == "data.pkl"]
+        pickles = [name.partition("/") for name in self._members if name.endswith("/data.pkl")]
+        folders = [folder for folder, _, rest in pickles if rest == "data.pkl"]
         if len(folders) != 1:
             raise WeightFileError(
                 f"{file.path} is a zip archive, but not one of torch.save: that has one data.pkl"
@@ -95,8 +95,7 @@ class _Archive:
     def load(self) -> Any:
         """Returns the tree that was saved, with a `StoredArray` for each tensor."""
         stream = io.BytesIO(self.read("data.pkl"))
-        unpickler = StateDictUnpickler(stream, self._file, self.find_storage, self.byte_order)
-        return unpickler.load()
+        return StateDictPickle(stream, self._file, self.find_storage, self.byte_order).run()
 
 
 def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
@@ -136,7 +135,9 @@ def _load_tree(file: BinaryFile) -> Any:
     except WeightFileError:
         raise
     except Exception as error:  # a damaged pickle may fail in any way
-        raise WeightFileError(f"{file.path} is damaged, {where}: {error!r}") from error
+        raise WeightFileError(
+            f"{file.path} is damaged, {where}: {tell_in_a_line(error)}"
+        ) from error
     if file.size > 512 and file.read(257, 5) == b"ustar":
         raise WeightFileError(
             f"{file.path} is {TAR}; write it anew with torch: torch.save(torch.load("

@@ -6,25 +6,29 @@ number of its elements (eight bytes) and the elements themselves.
 """
 
 import io
-import pickle
+import os
 import sys
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 
 from big_align.errors import WeightFileError
-from big_align.interop.arrays.state_dict_pickles import StateDictUnpickler
+from big_align.interop.arrays.pickle_programs import PickleProgram
+from big_align.interop.arrays.state_dict_pickles import StateDictPickle
 from big_align.interop.arrays.stored_arrays import BinaryFile
 
 VERSION = 1001
 """Of the format, the only one there was."""
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Makes numbers, texts, lists and dictionaries, and nothing that has a name."""
+class _Stream(io.BufferedReader):
+    """A file that sets no memory aside for what lies beyond its end."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} stands where only numbers are expected")
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > io.DEFAULT_BUFFER_SIZE:
+            size = min(size, os.fstat(self.fileno()).st_size - self.tell())
+        return super().read(size)
 
 
 def load_tree(file: BinaryFile) -> Any:
@@ -34,10 +38,11 @@ def load_tree(file: BinaryFile) -> Any:
       WeightFileError: the file is truncated or asks for code.
       Exception: of any kind, where a pickle is damaged.
     """
-    with open(file.path, "rb") as stream:
-        _, version, system = (_PlainUnpickler(stream).load() for _ in range(3))
+    with _Stream(io.FileIO(file.path)) as stream:
+        _, version, system = (_read_numbers(stream, file) for _ in range(3))
         if version != VERSION:
-            raise pickle.UnpicklingError(f"the format has version {version!r}, not {VERSION}")
+            given = version if type(version) is int else "no number"
+            raise UnpicklingError(f"the format has version {given}, not {VERSION}")
         byte_order = "little" if system["little_endian"] else "big"
         start = stream.tell()
 
@@ -47,24 +52,28 @@ def load_tree(file: BinaryFile) -> Any:
 
         def note(key: str, dtype: np.dtype | None) -> tuple[int, int]:
             if dtypes.setdefault(key, dtype) != dtype:
-                raise pickle.UnpicklingError(f"the storage {key!r} has two types")
+                raise UnpicklingError(f"the storage {key!r} has two types")
             return 0, sys.maxsize
 
-        StateDictUnpickler(stream, file, note, byte_order).load()
+        StateDictPickle(stream, file, note, byte_order).run()
         places = _find_storages(file, stream, dtypes)
         stream.seek(start)
 
         def find(key: str, dtype: np.dtype | None) -> tuple[int, int]:
             return places[key]
 
-        return StateDictUnpickler(stream, file, find, byte_order).load()
+        return StateDictPickle(stream, file, find, byte_order).run()
+
+
+def _read_numbers(stream: io.BufferedIOBase, file: BinaryFile) -> Any:
+    return PickleProgram(stream, file.path, file.size).run()
 
 
 def _find_storages(
     file: BinaryFile, stream: io.BufferedIOBase, dtypes: dict[str, np.dtype | None]
 ) -> dict[str, tuple[int, int]]:
     """Returns where the elements of each storage begin and end; the stream is at the keys."""
-    keys, places = _PlainUnpickler(stream).load(), {}
+    keys, places = _read_numbers(stream, file), {}
     position = stream.tell()
     for key in keys:
         dtype = dtypes[key]

@@ -13,7 +13,12 @@ import numpy as np
 from big_align.errors import WeightFileError
 from big_align.interop.arrays import safetensors_files, torch_files
 from big_align.interop.arrays.safetensors_files import write_safetensors
-from big_align.interop.arrays.stored_arrays import BinaryFile, StoredArray, parse_json
+from big_align.interop.arrays.stored_arrays import (
+    LONGEST_NAME,
+    BinaryFile,
+    StoredArray,
+    parse_json,
+)
 
 FORMATS = {
     ".safetensors": safetensors_files.locate_arrays,
@@ -24,6 +29,9 @@ FORMATS = {
 
 INDEX = ".index.json"
 """How the name of a file ends that says in which shard each array lies."""
+
+TIMES_OF_A_FILE, ROOM = 4, 1 << 26
+"""Arrays may share elements, and be so many times as large as their file and so many bytes."""
 
 NAMES_IN_FOLDERS = (  # the first that is there counts
     "model.safetensors",
@@ -70,27 +78,6 @@ class WeightFile(Mapping[str, np.ndarray]):
         self._files.close()
 
 
-class Prefixed(Mapping[str, np.ndarray]):
-    """The arrays whose names begin with a prefix, by the rest of their names."""
-
-    def __init__(self, weights: Mapping[str, np.ndarray], prefix: str):
-        self._weights = weights
-        self._prefix = prefix
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._weights[self._prefix + name]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._prefix + name in self._weights
-
-    def __iter__(self) -> Iterator[str]:
-        within = (name for name in self._weights if name.startswith(self._prefix))
-        return (name.removeprefix(self._prefix) for name in within)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
 def open_weights(path: str | os.PathLike) -> WeightFile:
     """Opens weights; the arrays themselves are read when they are asked for.
 
@@ -127,7 +114,29 @@ def _locate(path: pathlib.Path, files: contextlib.ExitStack) -> dict[str, Stored
     files.callback(file.close)
     if path.suffix not in FORMATS:
         raise WeightFileError(f"{path} must be a folder or end in {', '.join(FORMATS)}")
-    return FORMATS[path.suffix](file)
+    arrays = FORMATS[path.suffix](file)
+    _check_arrays(file, arrays)
+    return arrays
+
+
+def _check_arrays(file: BinaryFile, arrays: Mapping[str, StoredArray]) -> None:
+    """Refuses what would take more memory than the file's size explains.
+
+    Raises:
+      WeightFileError: the arrays are together much larger than the file, or a name is no name.
+    """
+    for name in arrays:
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise WeightFileError(
+                f"{file.path} names an array {name[:50]!r}...; a name is printable and has at most "
+                f"{LONGEST_NAME} characters"
+            )
+    total = sum(max(array.nbytes, array.end - array.start) for array in arrays.values())
+    if total > TIMES_OF_A_FILE * file.size + ROOM:
+        raise WeightFileError(
+            f"{file.path} has {file.size} bytes and describes arrays of {total}: many of them are "
+            f"made of the same few elements; save copies of them instead of views"
+        )
 
 
 def _locate_in_shards(path: pathlib.Path, files: contextlib.ExitStack) -> dict[str, StoredArray]:

@@ -13,7 +13,9 @@ from flax import traverse_util
 
 from big_align.components import tables
 from big_align.components.models import build_model, build_tower
-from big_align.errors import ConfigError, WeightsMismatch
+from big_align.errors import ConfigError, WeightsMismatch, put_in_a_line
+from big_align.interop.arrays.stored_arrays import StoredArray
+from big_align.interop.formats.preprocessing import LARGEST_IMAGE
 from big_align.interop.tables.mapping import Entry, to_ours, to_theirs
 
 Node = Mapping[str, Any]
@@ -21,6 +23,10 @@ Node = Mapping[str, Any]
 
 Flat = Mapping[str, np.ndarray]
 """Arrays by path, "params/..." and "batch_stats/..."."""
+
+
+LARGEST_WINDOW, MOST_PATCHES = 32, 2**14
+"""What no published model comes near, and what still takes little memory to trace."""
 
 
 def kind_of(node: Node) -> str:
@@ -41,6 +47,71 @@ def make_model(node: Node) -> nn.Module:
     if kind == "dual":
         return build_model({"model": node})
     return build_tower(node, kind, f"the {kind} tower")
+
+
+def check_sizes(node: Node, image_size: Any, arrays: Mapping[str, StoredArray], where: str) -> None:
+    """Refuses what the arrays of a file cannot be a model of, before anything of it is built.
+
+    A config is a text of any origin: it may name anything that can be imported, and describe a
+    million layers.
+
+    Args:
+      node: the model.
+      image_size: pixels of an edge of its images; None for a text tower.
+      arrays: those of the file.
+      where: the file or folder, for messages.
+
+    Raises:
+      WeightsMismatch: a tower is not one of ours, or larger than all arrays, or images are huge.
+    """
+    dual = kind_of(node) == "dual"
+    towers = {part: node[part] for part in tables.TOWERS if node[part]} if dual else {"": node}
+    elements = sum(math.prod(array.shape) for array in arrays.values())
+    _check_numbers(node, elements, where)
+    for part, tower in towers.items():
+        known = tables.TOWERS[part] if part else tables.IMAGE_TOWERS | tables.TEXT_TOWERS
+        if tower.get("name") not in known:
+            name, names = str(tower.get("name")), ", ".join(known)
+            raise WeightsMismatch(f"{where}: a tower is named {name[:50]!r}; known: {names}")
+        _check_numbers(tower, elements, where)
+        try:
+            stages = [max(depth, 0) for depth in make_model(tower).stage_depths]
+        except ConfigError as error:
+            raise WeightsMismatch(f"{where}: {put_in_a_line(str(error))}") from error
+        if len(stages) > elements.bit_length() + 1 or sum(stages) > len(arrays):
+            raise WeightsMismatch(
+                f"{where} describes {sum(stages)} blocks in {len(stages)} stages, and has weights "
+                f"of {len(arrays)} arrays"
+            )
+    _check_image(node["image"] if dual else node, image_size, where)
+
+
+def _check_numbers(node: Node, elements: int, where: str) -> None:
+    """Refuses numbers beyond the elements of all weights, as each is the size of one of them."""
+    for name, value in node.items():
+        most = min(elements, LARGEST_WINDOW) if name == "window" else elements
+        numbers = value if isinstance(value, tuple | list) else [value]
+        if any(isinstance(number, int) and abs(number) > most for number in numbers):
+            raise WeightsMismatch(
+                f"{where}: {name} = {put_in_a_line(str(value))} is too large: with weights of "
+                f"{elements} elements in all it is at most {most}"
+            )
+
+
+def _check_image(tower: Node, size: Any, where: str) -> None:
+    """Refuses images of which a tower would make tables that no file explains."""
+    if size is None:
+        return
+    if type(size) is not int or not 0 < size <= LARGEST_IMAGE:
+        raise WeightsMismatch(
+            f"{where}: an edge of its images has {size!r:.50} pixels; it must have from 1 to "
+            f"{LARGEST_IMAGE}"
+        )
+    patch = getattr(make_model(tower), "patch", None)
+    if patch and (size // patch) ** 2 > MOST_PATCHES:
+        raise WeightsMismatch(
+            f"{where}: images of {size} pixels have more than {MOST_PATCHES} patches of {patch}"
+        )
 
 
 def expected_shapes(node: Node, image_size: int | None) -> dict[str, tuple[int, ...]]:

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from big_align.components.tables import TOKENIZERS
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop.arrays.weight_files import open_weights
 from big_align.interop.formats import architecture
@@ -38,12 +39,19 @@ def read(path: pathlib.Path) -> Pretrained:
     """
     config = read_config(path / "config.json", FIELDS)
     node, tokenizer = config["model"], config["tokenizer"]
+    if tokenizer and tokenizer["name"] not in TOKENIZERS:  # other names would be imported
+        name, known = str(tokenizer["name"])[:50], ", ".join(TOKENIZERS)
+        raise WeightFileError(f"{path}/config.json names a tokenizer {name!r}; known: {known}")
     for file in _vocabularies_of(tokenizer):
-        tokenizer |= {file: str(path / tokenizer[file])}
-        if not pathlib.Path(tokenizer[file]).is_file():
+        name = str(tokenizer[file])
+        if pathlib.PurePath(name).name != name:
+            raise WeightFileError(f"{path}/config.json: {name[:50]!r} is no file of the folder")
+        tokenizer |= {file: str(path / name)}
+        if not (path / name).is_file():
             raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
-    shapes = architecture.expected_shapes(node, config["image_size"])
     with open_weights(path) as weights:
+        architecture.check_sizes(node, config["image_size"], weights.arrays, str(path))
+        shapes = architecture.expected_shapes(node, config["image_size"])
         stored = {name: array.shape for name, array in weights.arrays.items()}
         faults = [f"{name} is missing" for name in sorted(shapes.keys() - stored.keys())]
         faults += [f"{name} has no place" for name in sorted(stored.keys() - shapes.keys())]
@@ -75,7 +83,10 @@ def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
     Raises:
       WeightFileError: it is not JSON, or lacks some fields.
     """
-    config = _tuples(read_json(path))
+    try:
+        config = _tuples(read_json(path))
+    except RecursionError as error:
+        raise WeightFileError(f"{path} nests its values too deeply") from error
     if missing := [field for field in fields if field not in config]:
         raise WeightFileError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
     return config

@@ -156,6 +156,9 @@ def _read_tower(
         raise WeightsMismatch(
             f"{where}: {part}.layers = {values['layers']}: open_clip's ResNets cannot be read"
         )
+    for name in ("width", "mlp_ratio"):  # of which no product may be a list
+        if not isinstance(values[name], int | float):
+            raise WeightsMismatch(f"{where}: {part}.{name} = {values[name]!r:.50} is no number")
     values["depth"] = values.pop("layers")
     values["mlp_dim"] = int(values["width"] * values.pop("mlp_ratio"))
     values["activation"] = _read_activation(quick, values.pop("act_kwargs") or {}, where)

@@ -24,6 +24,9 @@ FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 CONVNEXT_CROP, CONVNEXT_WHOLE = 0.875, 384
 """ConvNext's processor keeps so much of an edge, and all of it from so many pixels on."""
 
+LARGEST_IMAGE = 4096
+"""Pixels of an edge, far beyond any published model; a config may say any number."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
@@ -36,6 +39,9 @@ class Preprocessing:
       mean: of red, green and blue, on a scale from 0 to 1.
       std: standard deviations, on the same scale.
       method: the resampling filter.
+
+    Raises:
+      ValueError: a size is no number of pixels, or beyond `LARGEST_IMAGE`.
     """
 
     size: int
@@ -44,6 +50,11 @@ class Preprocessing:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     method: str = "bicubic"
+
+    def __post_init__(self):
+        for edge in (self.size, self.resize):
+            if not isinstance(edge, int) or not 0 < edge <= LARGEST_IMAGE:
+                raise ValueError(f"images of {edge!r:.50} pixels; from 1 to {LARGEST_IMAGE} can be")
 
     @property
     def transform(self) -> str:

@@ -8,6 +8,7 @@ import flax.linen as nn
 import numpy as np
 
 from big_align.errors import UserError, WeightsMismatch
+from big_align.interop.arrays.weight_files import WeightFile
 from big_align.interop.formats import architecture
 from big_align.interop.formats.architecture import Node
 from big_align.interop.formats.preprocessing import Preprocessing
@@ -111,7 +112,7 @@ class Pretrained:
 def assemble(
     node: Node,
     table: Sequence[Rule],
-    weights: Mapping[str, np.ndarray],
+    weights: WeightFile,
     *,
     image_size: int | None,
     where: str,
@@ -135,6 +136,7 @@ def assemble(
     Raises:
       WeightsMismatch: arrays are missing, of another shape, or left over; all are listed.
     """
+    architecture.check_sizes(node, image_size, weights.arrays, where)
     shapes = architecture.expected_shapes(node, image_size)
     entries = mapping.correspond(table, shapes, architecture.depths_of(node))
     flat = architecture.take(entries, weights, shapes, where)

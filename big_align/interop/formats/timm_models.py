@@ -66,15 +66,25 @@ class TimmFamily(NamedTuple):
 
 
 def _count(shapes: Shapes, pattern: str) -> int:
-    """Returns one more than the largest number that names have at a place; 0 where none has."""
+    """Returns one more than the largest number that names have at a place; 0 where none has.
+
+    Raises:
+      WeightsMismatch: the number is beyond that of the names.
+    """
     matches = (re.match(pattern, name) for name in shapes)
-    return max((int(match[1]) + 1 for match in matches if match), default=0)
+    number = max((int(match[1]) + 1 for match in matches if match), default=0)
+    if number > len(shapes):
+        raise WeightsMismatch(f"names have numbers up to {number - 1}, and there are {len(shapes)}")
+    return number
 
 
-def _count_stages(shapes: Shapes, stage: str, block: str, first: int = 0) -> tuple[int, ...]:
-    """Returns the blocks of each stage; the patterns have a group for the number."""
-    stages = range(first, _count(shapes, stage))
-    return tuple(_count(shapes, block.format(s)) for s in stages)
+def _count_stages(shapes: Shapes, pattern: str, first: int = 0) -> tuple[int, ...]:
+    """Returns the blocks of each stage; the pattern has groups for the numbers of both."""
+    blocks: dict[int, int] = {}
+    for match in filter(None, (re.match(pattern, name) for name in shapes)):
+        stage, block = int(match[1]), int(match[2])
+        blocks[stage] = max(blocks.get(stage, 0), block + 1)
+    return tuple(blocks.get(stage, 0) for stage in range(first, first + len(blocks)))
 
 
 def _read_resnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
@@ -82,7 +92,7 @@ def _read_resnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], in
     node = {
         "variant": variant,
         "width": shapes["layer1.0.conv1.weight"][0],
-        "depths": _count_stages(shapes, r"layer(\d+)\.", r"layer{}\.(\d+)\.", first=1),
+        "depths": _count_stages(shapes, r"layer(\d+)\.(\d+)\.", first=1),
         "stem_width": shapes["conv1.weight"][0],
     }
     return node, config.size or SIZE
@@ -101,7 +111,7 @@ def _write_resnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
 
 
 def _read_swin(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
-    depths = _count_stages(shapes, r"layers\.(\d+)\.", r"layers\.{}\.blocks\.(\d+)\.")
+    depths = _count_stages(shapes, r"layers\.(\d+)\.blocks\.(\d+)\.")
     tables = [
         shapes[f"layers.{s}.blocks.0.attn.relative_position_bias_table"] for s in range(len(depths))
     ]
@@ -213,7 +223,7 @@ def _write_vit(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
 
 def _read_efficientnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     stem = shapes["conv_stem.weight"][0]
-    depths = _count_stages(shapes, r"blocks\.(\d+)\.", r"blocks\.{}\.(\d+)\.")
+    depths = _count_stages(shapes, r"blocks\.(\d+)\.(\d+)\.")
     last = shapes[f"blocks.{len(depths) - 1}.{depths[-1] - 1}.conv_pwl.weight"][0]
     lite = "blocks.0.0.se.conv_reduce.weight" not in shapes
     variant = efficientnet_tower.find_variant(sum(depths), stem, last, lite)

@@ -204,8 +204,8 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, Any]:
         raise WeightsMismatch(f"layer_type = {kind!r} has no counterpart; known: {known}")
     variant, expansion = RESNET_BLOCKS[kind]
     sizes = config.get("hidden_sizes", [256, 512, 1024, 2048])
-    if list(sizes) != [sizes[0] * 2**stage for stage in range(len(sizes))]:
-        raise WeightsMismatch(f"hidden_sizes = {sizes} must double from stage to stage")
+    if any(wide != 2 * narrow for narrow, wide in zip(sizes[:-1], sizes[1:], strict=True)):
+        raise WeightsMismatch(f"hidden_sizes must double from stage to stage, not be {sizes}")
     return {
         "variant": variant,
         "width": sizes[0] // expansion,

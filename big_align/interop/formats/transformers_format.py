@@ -11,7 +11,7 @@ from absl import logging
 
 from big_align.components import tables
 from big_align.errors import WeightsMismatch
-from big_align.interop.arrays.weight_files import Prefixed, WeightFile, open_weights
+from big_align.interop.arrays.weight_files import WeightFile, open_weights
 from big_align.interop.formats import (
     architecture,
     preprocessing,
@@ -126,7 +126,8 @@ def read(path: pathlib.Path) -> Pretrained:
         more["tokenizer"] = text_files.read(path, min(length, node["max_length"]))
     with open_weights(path) as weights:
         _rename_old_norms(weights)
-        return assemble(node, family.table, _strip(weights, family), **more)
+        _strip(weights, family)
+        return assemble(node, family.table, weights, **more)
 
 
 def _read_dual(
@@ -187,15 +188,14 @@ def _rename_old_norms(weights: WeightFile) -> None:
     weights.arrays = {rename(name): array for name, array in weights.arrays.items()}
 
 
-def _strip(
-    weights: Mapping[str, np.ndarray], family: TransformersFamily
-) -> Mapping[str, np.ndarray]:
-    """Leaves out what stands before every name in files of models with a head."""
+def _strip(weights: WeightFile, family: TransformersFamily) -> None:
+    """Takes away what stands before every name in files of models with a head, and the head."""
     first = next(rule.theirs for rule in family.table if "{" not in rule.theirs)
     for base in family.bases:
         if any(name.startswith(base + first) for name in weights):
-            return Prefixed(weights, base)
-    return weights
+            below = {k: array for k, array in weights.arrays.items() if k.startswith(base)}
+            weights.arrays = {k.removeprefix(base): array for k, array in below.items()}
+            return
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:

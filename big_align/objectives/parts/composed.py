@@ -2,13 +2,16 @@
 
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from big_align.data.precomputed.shard_files import read_index
+from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.parts.encoders import Encoder
+from big_align.objectives.parts.encoders import FEATURES, Encoder
 from big_align.objectives.parts.temperature import Divisor, LogScale
 from big_align.types import Batch, ModelState, Outputs, Params
 
@@ -56,7 +59,19 @@ class ComposedObjective:
         return None if self.temperature is None else self.temperature.scale(params)
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Needs no precomputed fields, and takes any."""
+        """Checks that features stand for locked towers, and are a tower's.
+
+        Args:
+          folders: the folders of precomputed fields, by field.
+          where: these data's place in the config, for messages.
+
+        Raises:
+          ConfigError: they do not; the message says what to do.
+          UserError: a folder is broken.
+        """
+        for field, part in FEATURES.items():
+            if path := folders.get(field):
+                check_features(self.encoder, field, part, path, f"{where}.precomputed.{field}")
 
     def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
         """Needs no fields of a batch that only precomputed folders have."""
@@ -94,6 +109,12 @@ class ComposedObjective:
         """Returns the pooled features of the image tower, in evaluation mode."""
         return self.encoder.image_features(params, model_state, batch)
 
+    def text_features(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns the pooled features of the text tower, in evaluation mode."""
+        return self.encoder.text_features(params, model_state, batch)
+
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
@@ -105,3 +126,32 @@ class ComposedObjective:
     ) -> Float[Array, "b d"]:
         """Returns unit-length text embeddings, in evaluation mode."""
         return self.encoder.embed_text(params, model_state, batch)
+
+
+def check_features(encoder: Encoder, field: str, part: str, path: str, where: str) -> None:
+    """Checks that precomputed features can stand for what goes into a tower.
+
+    Args:
+      encoder: of the objective.
+      field: of the batch.
+      part: the tower that the field is of.
+      path: the folder.
+      where: the folder's place in the config, for messages.
+
+    Raises:
+      ConfigError: they cannot; the message says what to do.
+      UserError: the folder is broken.
+    """
+    if field not in encoder.takes_features:
+        raise ConfigError(f"{where} = {path!r}, but the objective takes none: leave it out")
+    if part not in encoder.model.locked:
+        raise ConfigError(
+            f"{where} = {path!r} stands for the {part} tower, which is trained: write "
+            f"--config.model.locked=\"('{part}',)\", or leave it out"
+        )
+    made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
+    if made_by.get("what", "features") != "features":
+        raise ConfigError(
+            f"{where} = {path!r} holds the {made_by['what']} of each example, not the features of "
+            f"its {part} tower: give python -m big_align.tools.embed --what=features"
+        )

@@ -1,17 +1,23 @@
-"""How an objective encodes a batch: by two towers, by a locked image tower and a text tower, or by
-an image tower alone. An objective has one of these and adds a loss.
+"""How an objective encodes a batch: by two towers, or by an image tower alone. An objective has one
+of these and adds a loss.
 
 Parameters and statistics are those of a dual encoder: {"params": params["model"], **model_state}.
+A batch may hold the pooled features of a locked tower in place of what goes into it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from big_align.errors import UserError
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.types import Batch, ModelState, Outputs, Params
+
+FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "text"}
+"""Fields of a batch with pooled features, and the tower that they are of."""
 
 
 class Encoder:
@@ -22,12 +28,17 @@ class Encoder:
       no_texts: where texts are not trained, why there are none to embed, and what to do.
     """
 
-    frozen: tuple[str, ...] = ()
-    """Paths of parameters that the optimizer has to leave alone."""
+    takes_features: tuple[str, ...] = ()
+    """The fields of a batch that may stand for what goes into a locked tower."""
 
     def __init__(self, model: DualEncoder, no_texts: str = ""):
         self.model = model
         self.no_texts = no_texts
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Paths of parameters that the optimizer has to leave alone: the locked towers."""
+        return tuple(f"model/{part}" for part in self.model.locked)
 
     def init_by(
         self, method: str | None, rng: PRNGKeyArray, *inputs: Array
@@ -78,6 +89,13 @@ class Encoder:
         """Returns the pooled features of the image tower."""
         return self.apply("image_features", params, model_state, batch["image"])
 
+    def text_features(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns the pooled features of the text tower."""
+        texts = batch["text"], batch["text_mask"]
+        return self.apply("text_features", params, model_state, *texts)
+
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
@@ -99,69 +117,29 @@ class Encoder:
 
 
 class TwoTowers(Encoder):
-    """Encodes images and their texts."""
+    """Encodes images and their texts.
 
-    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes fresh parameters and statistics of both towers."""
-        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
-
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts an image; unit length."""
-        inputs = batch["image"], *flatten_texts(batch)
-        (zimg, ztxt), state = self.train(params, model_state, rng, *inputs, train=True)
-        return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text"].shape[:-1], -1)}, state
-
-
-class LockedImageTower(Encoder):
-    """Encodes texts by the text tower, and images by a tower that does not learn.
-
-    The image tower runs in evaluation mode, once a step and without gradient: nothing of it is kept
-    for the backward pass and its statistics stay. A batch with `image_embedding`, float [b f], the
-    tower's pooled features, needs no images.
+    A locked tower runs once a step: nothing of it is kept for the backward pass and its statistics
+    stay. A batch with `image_embedding`, float [b f], needs no images, and one with
+    `text_embedding`, float [b k f], no token ids: they hold the pooled features of locked towers.
     """
 
-    frozen = ("model/image",)
+    takes_features = tuple(FEATURES)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics of both towers."""
         return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
 
-    def locked_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
-        """Returns the pooled features of the image tower, which no gradient reaches.
-
-        Raises:
-          UserError: embeddings were given that are not as wide as the tower.
-        """
-        if "image_embedding" not in batch:
-            # Stopped at the parameters, so that differentiation never enters the tower.
-            return self.image_features(jax.lax.stop_gradient(params), model_state, batch)
-        features, width = batch["image_embedding"], self.model.image.output_dim
-        if features.shape[-1] != width:
-            raise UserError(
-                f"image_embedding has {features.shape[-1]} numbers an image and the image tower "
-                f"gives {width}: embed the data with the features of this tower"
-            )
-        return jax.lax.stop_gradient(features.astype(jax.numpy.float32))
-
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts an image; unit length."""
-        variables = {"params": params["model"], **model_state}
-        features = self.locked_features(params, model_state, batch)
-        zimg = self.model.apply(variables, features, method="embed_features")
-        ztxt = self.model.apply(
-            variables,
-            *flatten_texts(batch),
-            train=True,
-            rngs={"dropout": rng},
-            method="encode_text",
-        )
-        return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text"].shape[:-1], -1)}, model_state
+        """Returns `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts an image; unit length.
+
+        Raises:
+          UserError: there are features of a tower that is trained, or that is not as wide.
+        """
+        (zimg, ztxt), state = self.train(params, model_state, rng, batch, method=_embed_batch)
+        return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text_mask"].shape[:-1], -1)}, state
 
 
 class ImageTower(Encoder):
@@ -173,10 +151,10 @@ class ImageTower(Encoder):
       locked: keeps the tower in evaluation mode and without gradient.
     """
 
+    takes_features = ("image_embedding",)
+
     def __init__(self, model: DualEncoder, no_texts: str, locked: bool = False):
-        super().__init__(model, no_texts)
-        self.locked = locked
-        self.frozen = LockedImageTower.frozen if locked else ()
+        super().__init__(lock_image(model) if locked else model, no_texts)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics of the image tower."""
@@ -186,9 +164,8 @@ class ImageTower(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns `features` [b f]."""
-        if self.locked:
-            features = self.image_features(params, model_state, batch)
-            return {"features": jax.lax.stop_gradient(features)}, model_state
+        if "image_embedding" in batch:
+            return {"features": read_features(self.model, batch, "image_embedding")}, model_state
         features, state = self.train(
             params, model_state, rng, batch["image"], train=True, method="image_features"
         )
@@ -226,10 +203,50 @@ class ProjectedImageTower(Encoder):
         return {"zimg": zimg}, state
 
 
+def lock_image(model: DualEncoder) -> DualEncoder:
+    """Returns the model with its image tower locked."""
+    return model.clone(locked=tuple(dict.fromkeys(("image", *model.locked))))
+
+
+def read_features(model: DualEncoder, batch: Batch, field: str) -> Float[Array, "n f"]:
+    """Returns the pooled features of a locked tower that a batch holds, float32.
+
+    Raises:
+      UserError: the tower is trained, so they would not be its own, or it is not as wide.
+    """
+    part = FEATURES[field]
+    if part not in model.locked:
+        raise UserError(
+            f"{field} stands for the {part} tower, which is trained: lock it, "
+            f"config.model.locked = ({part!r},), or leave config.data.precomputed.{field} out"
+        )
+    width = getattr(model, part).output_dim
+    features = jnp.reshape(batch[field], (-1, batch[field].shape[-1]))
+    if features.shape[-1] != width:
+        raise UserError(
+            f"{field} has {features.shape[-1]} numbers an example and the {part} tower gives "
+            f"{width}: embed the data with the features of this tower"
+        )
+    return jax.lax.stop_gradient(features.astype(jnp.float32))
+
+
+def _embed_batch(
+    model: DualEncoder, batch: Batch
+) -> tuple[Float[Array, "b d"], Float[Array, "n d"]]:
+    """Embeds images and texts in training mode, or the features that stand for them."""
+    if "image_embedding" in batch:
+        zimg = model.embed_features(read_features(model, batch, "image_embedding"), True)
+    else:
+        zimg = model.encode_image(batch["image"], True)
+    if "text_embedding" in batch:
+        return zimg, model.embed_text_features(read_features(model, batch, "text_embedding"), True)
+    return zimg, model.encode_text(*flatten_texts(batch), True)
+
+
 def flatten_texts(batch: Batch) -> tuple[Array, Array]:
     """Returns all texts of a batch, one below the other, and their masks."""
     length = batch["text"].shape[-1]
-    return tuple(jax.numpy.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))
+    return tuple(jnp.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))
 
 
 def real_texts(batch: Batch) -> Bool[Array, "b *k"]:

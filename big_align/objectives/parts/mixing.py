@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from big_align.types import Batch, Metrics, Objective, Outputs, Params
 
 
+@Objective.register  # from Python 3.12 on, isinstance does not see what `__getattr__` gives
 class MixedLabels:
     """Trains an objective on mixtures of labeled images; everything else is the objective's.
 

@@ -1,0 +1,223 @@
+"""Kills a real run again and again, and compares it with one that was never stopped.
+
+It is killed (SIGKILL) at random moments: while it starts, in a step, in a save, in an evaluation;
+on 1, 2, 4 and 8 devices and in 2 processes, in turn. Of two processes one is killed, and the other
+has to leave by itself. Then every loss is compared, and every step must be in metrics.jsonl and in
+TensorBoard's files once.
+
+  python benchmarks/torture.py --workdir=/tmp/torture --kills=100
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MACHINES = ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2))  # devices, processes
+MOMENTS = ("start", "step", "save", "evaluation")
+EVALUATE_EVERY = 11
+ALONE_SECONDS = 60.0  # within which a process that has lost another has left
+FINISH_SECONDS = 1800.0
+
+
+class Run:
+    """A run in processes of its own, on virtual devices of the CPU."""
+
+    def __init__(self, workdir: pathlib.Path, flags: list[str], devices: int, processes: int):
+        self.workdir = workdir
+        self.log = tempfile.TemporaryFile("w+")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        command = [sys.executable, str(ROOT / "main.py"), f"--workdir={workdir}", *flags]
+        command += ["--distributed"] * (processes > 1)
+        self.processes = []
+        for number in range(processes):
+            count = f"--xla_force_host_platform_device_count={devices // processes}"
+            joining = {
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": str(processes),
+                "JAX_PROCESS_ID": str(number),
+            }
+            variables = os.environ | {
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": count,
+                "JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "compiled"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+            variables |= joining if processes > 1 else {}
+            output = dict(stdout=self.log, stderr=subprocess.STDOUT)
+            self.processes.append(subprocess.Popen(command, cwd=ROOT, env=variables, **output))
+
+    @property
+    def ended(self) -> bool:
+        return any(process.poll() is not None for process in self.processes)
+
+    @property
+    def step(self) -> int:
+        return (read_losses(self.workdir) or [(0, 0)])[-1][0]
+
+    def wait_for(self, moment: str, steps: int) -> None:
+        """Waits until a kind of moment has come, or the run has ended."""
+        start, before = time.monotonic(), len(read_losses(self.workdir))
+        unfinished = self.workdir / "checkpoints"
+        while not self.ended and time.monotonic() < start + FINISH_SECONDS:
+            if moment == "start" and time.monotonic() > start + random.uniform(0, 6):
+                return
+            new = len(read_losses(self.workdir)) - before
+            if moment != "evaluation" and new > 2 * steps:  # the moment has not come
+                return
+            if moment == "step" and new > steps:
+                time.sleep(random.uniform(0, 0.1))
+                return
+            # Before the first step there may be what the last kill has left.
+            if moment == "save" and new > 0 and any(unfinished.glob("*tmp*")):
+                time.sleep(random.uniform(0, 0.05))
+                return
+            if moment == "evaluation" and new > 1 and self.step % EVALUATE_EVERY == 0:
+                time.sleep(random.uniform(0, 0.3))
+                return
+            time.sleep(0.005)
+
+    def kill(self, moment: str) -> float:
+        """Kills one process; returns how long the others have stayed.
+
+        At the start all are killed: until they have found each other they wait, since hosts come
+        one by one.
+        """
+        for process in self.processes if moment == "start" else [random.choice(self.processes)]:
+            process.send_signal(signal.SIGKILL)
+        start = time.monotonic()
+        for process in self.processes:
+            process.wait(timeout=5 * ALONE_SECONDS)
+        return time.monotonic() - start
+
+    def finish(self) -> int:
+        """Returns the first status that is not 0, or 0."""
+        statuses = [process.wait(timeout=FINISH_SECONDS) for process in self.processes]
+        return next(filter(None, statuses), 0)
+
+    def read_log(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+
+def read_losses(workdir: pathlib.Path) -> list[tuple[int, float]]:
+    """Returns step and loss of every line of training, in their order."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
+    records = []
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except ValueError:  # the end of a line that is being written
+            continue
+    return [(each["step"], each["loss"]) for each in records if "loss" in each]
+
+
+def read_tensorboard(workdir: pathlib.Path) -> collections.Counter:
+    """Counts how often each step has a loss in the event files."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    counts = collections.Counter()
+    for path in workdir.glob("events.out.tfevents.*"):
+        for event in EventFileLoader(str(path)).Load():
+            tags = [value.tag for value in event.summary.value]
+            counts.update([event.step] * ("loss" in tags))
+    return counts
+
+
+def compare(whole: pathlib.Path, tortured: pathlib.Path, tolerance: float) -> list[str]:
+    """Lists what differs between the two runs."""
+    faults = []
+    expected, found = read_losses(whole), read_losses(tortured)
+    if [step for step, _ in found] != [step for step, _ in expected]:
+        faults.append(f"metrics.jsonl has {len(found)} steps, not {len(expected)} once each")
+    pairs = list(zip(expected, found, strict=False))
+    worst = max((abs(a - b) / abs(a) for (_, a), (_, b) in pairs), default=1.0)
+    print(f"largest relative difference of a loss: {worst:.1e}")
+    if worst > tolerance:
+        faults.append(f"losses differ by {worst:.1e}, more than {tolerance:.0e}")
+    for name in ("missing", "double"):
+        counts = read_tensorboard(tortured)
+        wrong = {
+            "missing": [step for step, _ in expected if not counts[step]],
+            "double": [step for step, count in counts.items() if count > 1],
+        }[name]
+        if wrong:
+            faults.append(f"TensorBoard: {len(wrong)} steps {name}, {wrong[0]} the first")
+    left = [path.name for path in (tortured / "checkpoints").iterdir() if not path.name.isdigit()]
+    if left:
+        faults.append(f"left in checkpoints: {', '.join(sorted(left))}")
+    return faults
+
+
+def main() -> None:
+    """Prints a line a kill, and what differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", type=pathlib.Path, required=True)
+    parser.add_argument("--config", default="configs/quickstart.py")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--steps_between", type=int, default=12, help="of two kills")
+    parser.add_argument("--devices", type=int, default=0, help="always as many, in one process")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="0 with --devices")
+    parser.add_argument("--seed", type=int, default=0)
+    given, flags = parser.parse_known_args()
+    random.seed(given.seed)
+    machines = [(given.devices, 1)] if given.devices else MACHINES
+    total = given.kills * given.steps_between
+    flags = [
+        f"--config={given.config}",
+        f"--config.total_steps={total}",
+        "--config.checkpoint.every=3",
+        f"--config.evaluate_every={EVALUATE_EVERY}",
+        "--config.log_every=1",
+        *flags,
+    ]
+    shutil.rmtree(given.workdir, ignore_errors=True)
+    whole, tortured = given.workdir / "whole", given.workdir / "tortured"
+    start = time.monotonic()
+    devices, processes = machines[0]
+    run = Run(whole, flags, devices, processes)
+    if run.finish():
+        sys.exit(f"the run that nobody stops has failed:\n{run.read_log()[-2000:]}")
+    print(f"never stopped: {total} steps in {time.monotonic() - start:.0f} s")
+    kills, alone = 0, []
+    while kills < given.kills:
+        devices, processes = machines[kills % len(machines)]
+        moment = random.choice(MOMENTS)
+        run = Run(tortured, flags, devices, processes)
+        run.wait_for(moment, random.randint(0, 2 * given.steps_between))
+        if run.ended:
+            if status := run.finish():
+                sys.exit(f"status {status} without a kill:\n{run.read_log()[-2000:]}")
+            break
+        stayed = run.kill(moment)
+        kills += 1
+        alone += [stayed] * (processes > 1)
+        where = f"{devices} devices, {processes} processes, step {run.step}"
+        print(f"kill {kills:3d}: {moment:10s} {where}", flush=True)
+    run = Run(tortured, flags, *machines[0])
+    if status := run.finish():
+        sys.exit(f"status {status} at the end:\n{run.read_log()[-2000:]}")
+    print(f"{kills} kills in {time.monotonic() - start:.0f} s")
+    if alone:
+        print(f"a process that has lost the other leaves within {max(alone):.0f} s")
+    faults = compare(whole, tortured, 0.0 if given.devices else given.tolerance)
+    faults += ["a process stayed too long"] * (max(alone, default=0) > ALONE_SECONDS)
+    print("\n".join(faults) or "every step once, in metrics.jsonl and in TensorBoard")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Trains or evaluates an image-text model.
+
+  python -m big_align --config=NAME[:argument] --workdir=DIR        trains, or continues
+  python -m big_align --workdir=DIR                                 continues
+  python -m big_align --mode=eval --workdir=DIR                     evaluates
+
+In a checkout `python main.py` does the same. NAME is a packaged config, such as quickstart, or a
+config file. Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
+"""
+
+from absl import flags
+
+from big_align.distributed import processes
+from big_align.errors import UserError
+from big_align.runs import command_line
+
+MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "Join the other processes; JAX finds them (Slurm, TPU pods), or launch/."
+)
+PROFILE = flags.DEFINE_string(
+    "profile", None, "Trace these steps of training, FIRST:LAST, into WORKDIR/profile."
+)
+
+
+def main() -> None:
+    """Runs one mode."""
+    if DISTRIBUTED.value:
+        processes.join_processes()
+    from big_align.distributed import agreement
+    from big_align.runs import evaluate, train
+    from big_align.training import profiling
+
+    workdir = command_line.WORKDIR.value
+    evaluating = MODE.value == "eval"
+    config = command_line.evaluated_config() if evaluating else command_line.CONFIG.value
+    steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None
+    agreement.check_start(config)
+    if evaluating:
+        if steps:
+            raise UserError("--profile traces steps of training; --mode=eval has none")
+        evaluate.run(config, workdir, command_line.chosen_checkpoint())
+    else:
+        if command_line.CHECKPOINT.value:
+            raise UserError("--checkpoint is for --mode=eval; training goes on from the newest")
+        train.run(config, workdir, steps, command_line.describe_command())
+
+
+if __name__ == "__main__":
+    command_line.run(main)

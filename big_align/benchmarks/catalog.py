@@ -1,0 +1,174 @@
+"""The named benchmarks, a file each in `data_sets/`, and the suites that papers measure."""
+
+import functools
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from big_align.benchmarks import label_orders
+from big_align.benchmarks.benchmark import Benchmark, Layout
+from big_align.errors import UserError, suggest
+
+FOLDER = os.path.join(os.path.dirname(__file__), "data_sets")
+SUITES_FILE = os.path.join(os.path.dirname(__file__), "suites.json")
+FEW = "_1k"
+"""The end of the name of a data set of which 1000 examples are trained on (VTAB-1k)."""
+
+
+def read_benchmark(name: str) -> Benchmark:
+    """Returns a benchmark of the package.
+
+    Args:
+      name: one of `names()`.
+
+    Raises:
+      UserError: there is none of this name; the message has the nearest.
+    """
+    if name not in _files_of_names():
+        raise UserError(f"there is no benchmark {name!r}{suggest(name, names())}")
+    return _make_benchmark(name)
+
+
+def names() -> list[str]:
+    """Lists all benchmarks, those of each language of a multilingual data set by itself."""
+    return list(_files_of_names())
+
+
+def suites() -> dict[str, str]:
+    """Returns what each suite is, in a line, by its name."""
+    return {name: suite["about"] for name, suite in _read_suites().items()}
+
+
+def expand(wanted: Iterable[str]) -> list[str]:
+    """Lists the benchmarks that names of suites, data sets and benchmarks stand for, each once.
+
+    Args:
+      wanted: names; that of a multilingual data set stands for all of its languages.
+
+    Raises:
+      UserError: a name is that of nothing; the message has the nearest.
+    """
+    found: dict[str, None] = {}
+    for name in wanted:
+        found |= dict.fromkeys(_expand_one(name))
+    return list(found)
+
+
+def _expand_one(name: str) -> list[str]:
+    if name in _read_suites():
+        return [one for part in _read_suites()[name]["benchmarks"] for one in _expand_one(part)]
+    if name in _files_of_names():
+        return [name]
+    languages = _read_file(name).get("languages", []) if name in _stems() else []
+    if not languages:
+        known = [*_read_suites(), *names(), *_stems()]
+        raise UserError(f"there is no benchmark or suite {name!r}{suggest(name, known)}")
+    return [f"{name}_{language}" for language in languages]
+
+
+@functools.cache
+def _stems() -> tuple[str, ...]:
+    return tuple(sorted(name[:-5] for name in os.listdir(FOLDER) if name.endswith(".json")))
+
+
+@functools.cache
+def _files_of_names() -> dict[str, tuple[str, str]]:
+    """Returns the file and the language, "" for none, of each benchmark."""
+    found = {}
+    for stem in _stems():
+        content = _read_file(stem)
+        for language in content.get("languages", [""]):
+            found["_".join(filter(None, (stem, language)))] = (stem, language)
+        if any("splits_1k" in layout for layout in content["layouts"]):
+            found[stem + FEW] = (stem, "")
+    return found
+
+
+@functools.cache
+def _read_file(stem: str) -> dict[str, Any]:
+    with open(os.path.join(FOLDER, f"{stem}.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+@functools.cache
+def _read_suites() -> dict[str, dict[str, Any]]:
+    with open(SUITES_FILE, encoding="utf-8") as file:
+        return json.load(file)
+
+
+@functools.cache
+def _tables_of_names() -> dict[str, list[str]]:
+    tables: dict[str, list[str]] = {}
+    for suite in _read_suites().values():
+        for name in expand(suite["benchmarks"]) if suite["tables"] else []:
+            tables.setdefault(name, []).extend(suite["tables"])
+    return tables
+
+
+@functools.cache
+def _make_benchmark(name: str) -> Benchmark:
+    stem, language = _files_of_names()[name]
+    content = dict(_read_file(stem))
+    few = name != stem and not language
+    layouts = content.pop("layouts")
+    content.pop("languages", None)
+    subset = content.pop("subset", None)
+    class_list = content.pop("classes", None)
+    tables = [] if few else content.pop("tables", [])
+    if few:
+        layouts = [layout | {"splits": layout["splits_1k"]} for layout in layouts
+                   if "splits_1k" in layout]  # fmt: skip
+        content["title"] += ", 1000 training images"
+        content["sizes"] = content.get("sizes", {}) | {"train": 800, "validation": 200}
+    content["title"] += f" ({language})" if language else ""
+    positions = label_orders.find_subset(class_list, subset) if subset else None
+    return Benchmark(
+        name=name,
+        class_list=class_list,
+        subset=positions,
+        language=language or content.pop("language", ""),
+        layouts=tuple(
+            _make_layout(_put_language(layout, language), class_list, positions)
+            for layout in layouts
+        ),
+        tables=tuple(dict.fromkeys([*tables, *_tables_of_names().get(name, [])])),
+        get=content.pop("get", "") or _tell_how(layouts, content["page"]),
+        **content,
+    )
+
+
+def _put_language(value: Any, language: str) -> Any:
+    """Puts the language where the texts of a layout have {language}."""
+    if isinstance(value, dict):
+        return {key: _put_language(one, language) for key, one in value.items()}
+    return value.replace("{language}", language) if isinstance(value, str) else value
+
+
+def _make_layout(
+    content: dict[str, Any], class_list: str | None, subset: tuple[int, ...] | None
+) -> Layout:
+    content = {key: value for key, value in content.items() if key != "splits_1k"}
+    labels = content.pop("labels", None)
+    if labels is None:
+        return Layout(**content)
+    own_names, order = label_orders.read_order(labels, class_list, subset)
+    return Layout(**content, own_names=own_names, order=order)
+
+
+def _tell_how(layouts: list[dict[str, Any]], page: str) -> str:
+    """Returns how the layouts are got, in one line."""
+    ways = []
+    for layout in layouts:
+        name = layout["name"]
+        if layout["kind"] == "tfds":
+            ways.append(f"tfds build {name} --data_dir=FOLDER")
+        elif layout["kind"] == "clip_benchmark":
+            stem = f"wds_{name}"
+            ways.append(
+                f"hf download clip-benchmark/{stem} --repo-type=dataset --local-dir=FOLDER/{stem}"
+            )
+        elif layout["kind"] == "class_folders":
+            ways.append(f"unpack what {page} has into FOLDER/{name}")
+    return re.sub(r"\s+", " ", ", or ".join(dict.fromkeys(ways))) or f"see {page}"

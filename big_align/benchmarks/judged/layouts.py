@@ -1,0 +1,46 @@
+"""Opening the data sets of judgments, in the layouts in which people have them."""
+
+from collections.abc import Callable
+
+from big_align.benchmarks.benchmark import Benchmark
+from big_align.benchmarks.judged.choice_files import (
+    read_boxes,
+    read_sugar_crepe,
+    read_winoground,
+)
+from big_align.benchmarks.judged.judgments import Judged
+from big_align.benchmarks.judged.order_tables import read_order_tables
+from big_align.benchmarks.judged.rating_files import read_crisscrossed, read_simlex
+from big_align.benchmarks.opening import find_layout
+from big_align.errors import UserError
+
+_READERS: dict[str, Callable[[str], Judged]] = {
+    "sugar_crepe": read_sugar_crepe,
+    "winoground": read_winoground,
+    "aro_boxes": read_boxes,
+    "order_table": read_order_tables,
+    "simlex": read_simlex,
+}
+COCO_SPLITS = {"test": "test", "validation": "val"}
+
+
+def open_judged(benchmark: Benchmark, split: str, folder: str) -> Judged:
+    """Opens what people have judged; decodes no image.
+
+    Args:
+      benchmark: of composition or similarity.
+      split: "test" or "validation".
+      folder: that holds the data of all benchmarks, each in a folder of its layout's name.
+
+    Raises:
+      opening.MissingData: the data are not there.
+      UserError: there is no such split, or the files are not what the layout says.
+    """
+    found = find_layout(benchmark, split, folder)
+    path = f"{found.root}/{found.split}"
+    try:
+        if found.layout.kind == "crisscrossed":
+            return read_crisscrossed(path, COCO_SPLITS[split])
+        return _READERS[found.layout.kind](path)
+    except UserError as error:
+        raise UserError(f"{benchmark.name}: {error}") from error

@@ -1,0 +1,123 @@
+"""Rows of the files of judgments: JSON, lines of JSON, and columns, each with its place."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from big_align.data.sources.table_source import read_table
+from big_align.errors import UserError, put_in_a_line
+
+
+class JudgedRow(NamedTuple):
+    """A row with its place, for messages.
+
+    Attributes:
+      where: as in "add_att.json, 17".
+      values: by field.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    def text(self, field: str) -> str:
+        """Returns a text, its white space made single.
+
+        Raises:
+          UserError: there is none.
+        """
+        value = self.values.get(field)
+        if not isinstance(value, str) or not value.strip():
+            raise UserError(f"{self.where}: {field} is {_show(value)}, not a text")
+        return " ".join(value.split())
+
+    def number(self, field: str) -> float:
+        """Returns a number.
+
+        Raises:
+          UserError: there is none, or it is not finite.
+        """
+        value = self.values.get(field)
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            found = math.nan
+        if isinstance(value, bool) or not math.isfinite(found):
+            raise UserError(f"{self.where}: {field} is {_show(value)}, not a number")
+        return found
+
+
+def read_json(path: str) -> Any:
+    """Reads a file of JSON; raises UserError where it cannot be read, or is not JSON."""
+    return _parse(read_table(path), path)
+
+
+def read_rows(path: str) -> list[JudgedRow]:
+    """Reads rows of a file of JSON: of a list of objects, or of an object of objects.
+
+    Raises:
+      UserError: it is no such file, or has no row.
+    """
+    found = read_json(path)
+    listed = found.items() if isinstance(found, dict) else enumerate(found or [])
+    if not isinstance(found, dict | list) or not found:
+        raise UserError(f"{path} is JSON, and no list of rows")
+    return [_check_row(value, f"{path}, {name}") for name, value in listed]
+
+
+def read_line_rows(path: str) -> list[JudgedRow]:
+    """Reads lines with an object of JSON each.
+
+    Raises:
+      UserError: it is no such file, or has no line.
+    """
+    lines = enumerate(read_table(path).split("\n"), start=1)
+    places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
+    if not places:
+        raise UserError(f"{path} has no line")
+    return [_check_row(_parse(line, where), where) for where, line in places]
+
+
+def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[JudgedRow]:
+    """Reads a table whose first line names its columns.
+
+    Args:
+      path: of the table.
+      columns: that it must begin with, in this order.
+      separator: between columns.
+
+    Raises:
+      UserError: the columns are others, or a row has another number of them.
+    """
+    lines = csv.reader(io.StringIO(read_table(path)), delimiter=separator, quoting=csv.QUOTE_NONE)
+    head = next(lines, [])
+    if head[: len(columns)] != list(columns):
+        raise UserError(
+            f"{path} must begin with the columns {', '.join(columns)}; it has "
+            f"{put_in_a_line(', '.join(head))[:120]}"
+        )
+    for number, line in enumerate(lines, start=2):
+        if not line:
+            continue
+        if len(line) != len(head):
+            raise UserError(f"{path}, line {number} has {len(line)} columns, not {len(head)}")
+        yield JudgedRow(f"{path}, line {number}", dict(zip(head, line, strict=True)))
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON: {put_in_a_line(str(error))}") from error
+
+
+def _check_row(value: Any, where: str) -> JudgedRow:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {_show(value)}, not an object with fields")
+    return JudgedRow(where, value)
+
+
+def _show(value: Any) -> str:
+    return "missing" if value is None else put_in_a_line(repr(value))[:40]

@@ -1,0 +1,196 @@
+"""Measures a model on one named data set."""
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from big_align.benchmarks.measuring import tasks as measuring
+from big_align.benchmarks.measuring.embeddings import EmbeddedImages, EmbeddingStore
+from big_align.benchmarks.measuring.judged_tasks import measure_judged
+from big_align.benchmarks.measuring.plans import BenchmarkPlan, join_settings
+from big_align.benchmarks.measuring.results import TASK_NAMES
+from big_align.benchmarks.measuring.tasks import LabeledSplit, Outcome, TaskSettings
+from big_align.data.examples import Source
+from big_align.data.labels.prompts import fill_class_templates
+from big_align.distributed import agreement
+from big_align.errors import UserError
+from big_align.exhibits.exhibit import encode
+from big_align.exhibits.retrieval import Pairs
+from big_align.inference.loaded_model import LoadedModel
+from big_align.training.logs.evaluations import find_version
+
+
+class Measurer:
+    """Measures a model on one benchmark.
+
+    Args:
+      model: what is measured.
+      path: of the model.
+      store: embeds with it.
+      plan: the benchmark, and the tasks.
+      settings: of the tasks.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        path: str,
+        store: EmbeddingStore,
+        plan: BenchmarkPlan,
+        settings: TaskSettings,
+    ):
+        self._model, self._path, self._store, self._plan = model, path, store, plan
+        self._benchmark, self._tasks = plan.benchmark, settings
+        self._folders = {split: store.find_folder(x) for split, x in plan.sources.items()}
+        self._splits: dict[str, LabeledSplit] = {}
+        self._seconds = 0.0
+
+    def count_missing(self) -> dict[str, int]:
+        """Returns how many images have no embedding yet, by the folder that it will be in."""
+        return {
+            self._folders[split].name: self._store.count_missing(source, self._folders[split])
+            for split, source in self._plan.sources.items()
+        }
+
+    def settings(self, task: str) -> dict[str, Any]:
+        """Returns all that the numbers of a task depend on."""
+        described = self._plan.describe(task)
+        folders = {split: self._folders[split].name for split in described["splits"]}
+        described |= {"embeddings": folders, "transform": self._store.transform}
+        if task in ("zero_shot", "few_shot"):
+            described["temperature"] = self._model.temperature or measuring.TEMPERATURE
+            described["texts"] = self._model.embeds("text")
+        if task in ("linear_probe", "few_shot"):
+            described |= dataclasses.asdict(self._tasks)
+        return described | {"tokenizer": self._model.tokenizer, "model": self._store.fingerprint}
+
+    def fingerprint(self, task: str) -> str:
+        """Returns a digest of the settings."""
+        return hashlib.sha256(join_settings(self.settings(task)).encode()).hexdigest()[:16]
+
+    def embed(self, tasks: Sequence[str]) -> None:
+        """Embeds, in every process, the images that tasks read and that are not there yet.
+
+        Raises:
+          UserError: images cannot be embedded.
+        """
+        start, splits = time.monotonic(), {s for task in tasks for s in self._plan.splits_of(task)}
+        for split, source in self._plan.sources.items():
+            if split in splits:
+                self._embed_split(split, source)
+        self._seconds = time.monotonic() - start
+
+    def measure(self, task: str) -> dict[str, Any]:
+        """Measures a task when the images are embedded, and returns its row of the results.
+
+        Raises:
+          UserError: labels do not fit, or cannot be measured.
+        """
+        start = time.monotonic()
+        outcome = self._measure_task(task)
+        seconds = {"embedding": self._seconds, "measuring": time.monotonic() - start}
+        return self._write_row(task, outcome, seconds)
+
+    def _embed_split(self, split: str, source: Source) -> None:
+        """Embeds this process's share, and waits for the others; an error is that of all."""
+        fault = ""
+        try:
+            self._store.embed(source, self._folders[split])
+        except UserError as error:
+            fault = str(error)
+        faults = agreement.gather(f"embedded {self._benchmark.name} {split}", fault)
+        if first := next(filter(None, faults), ""):
+            raise UserError(first)
+
+    def _measure_task(self, task: str) -> Outcome:
+        benchmark, settings = self._benchmark, self._tasks
+        if task == "retrieval":
+            return measuring.measure_retrieval(self._pair(), benchmark.folds)
+        if self._plan.judged is not None:
+            images = self._read_images(self._plan.measured) if self._plan.sources else None
+            given = benchmark.metric, images, self._store.read_texts
+            return measure_judged(self._plan.judged, *given)
+        classes, test = self._plan.classes, self._read(self._plan.measured)
+        if task == "zero_shot":
+            given = self._embed_classes(), benchmark.metric, self._model.temperature
+            return measuring.measure_zero_shot(test, classes, *given)
+        train = self._read("train")
+        if task == "knn":
+            return measuring.measure_knn(test, train)
+        if task == "few_shot":
+            ztxt = self._embed_classes() if self._model.embeds("text") else None
+            return measuring.measure_few_shot(test, train, ztxt, settings)
+        own = self._plan.splits_of(task)
+        validation = self._read("validation") if "validation" in own[1:] else None
+        given = classes, benchmark.metric, settings
+        return measuring.measure_linear_probe(test, train, validation, *given)
+
+    def _embed_classes(self) -> Float[np.ndarray, "c d"]:
+        return self._store.read_classes(fill_class_templates(self._plan.classes, None))
+
+    def _read(self, split: str) -> LabeledSplit:
+        """Reads the embeddings and labels of a split, once for all tasks."""
+        if split not in self._splits:
+            source = self._plan.sources[split]
+            several = self._benchmark.task == "multilabel"
+            label = measuring.read_labels(source, self._plan.classes, several)
+            images = self._read_images(split)
+            name = f"{self._benchmark.name} {split}"
+            self._splits[split] = LabeledSplit(name, source, images, label)
+        return self._splits[split]
+
+    def _read_images(self, split: str) -> EmbeddedImages:
+        return self._store.read(self._plan.sources[split], self._folders[split])
+
+    def _pair(self) -> Pairs:
+        """Embeds the captions of the measured split."""
+        split = self._plan.measured
+        source = self._plan.sources[split]
+        images = self._read_images(split)
+        self._store.tell_copies(images, source)
+        captions, owner, number = measuring.pair_captions(source, images)
+        return Pairs(
+            images.embedding[number], self._store.read_texts(captions), captions, owner, number
+        )
+
+    def _name_score(self, task: str) -> str:
+        """Returns which number is the score of a task."""
+        names = {"few_shot": f"linear_{max(self._tasks.shots)}shot", "knn": "knn_r1"}
+        return names.get(task, self._benchmark.metric)
+
+    def _write_row(
+        self, task: str, outcome: Outcome, seconds: Mapping[str, float]
+    ) -> dict[str, Any]:
+        benchmark, model = self._benchmark, self._path
+        settings = self.settings(task)
+        counts = {
+            split: int(self._plan.sources[split].shard_sizes.sum())
+            for split in self._plan.splits_of(task)
+        }
+        return {
+            "dataset": benchmark.name,
+            "title": benchmark.title,
+            "model": self._model.description,
+            "pretrained": model,
+            "model_fullname": f"{self._model.description} {model}",
+            "task": TASK_NAMES[task],
+            "language": benchmark.language or "en",
+            "split": self._plan.measured,
+            "images": counts.get(self._plan.measured, 0),
+            "metric": self._name_score(task),
+            "score": outcome.score,
+            "metrics": outcome.numbers,
+            "counts": counts,
+            "tables": list(benchmark.tables),
+            "fingerprint": self.fingerprint(task),
+            "settings": settings,
+            "version": find_version(),
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            **outcome.details,
+            "confusions": [encode(shown) for shown in outcome.confusions],
+        }

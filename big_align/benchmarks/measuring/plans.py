@@ -1,0 +1,145 @@
+"""What is to be measured: benchmarks whose data are there, and the tasks that fit them."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from big_align.benchmarks import catalog
+from big_align.benchmarks.benchmark import JUDGED, Benchmark
+from big_align.benchmarks.judged.judgments import Judged
+from big_align.benchmarks.judged.layouts import open_judged
+from big_align.benchmarks.opening import MissingData, open_split, read_class_list
+from big_align.data.examples import Source
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.prompts import choose_templates
+from big_align.errors import UserError, suggest
+
+TASKS = ("zero_shot", "linear_probe", "few_shot", "knn", "retrieval", *JUDGED)
+DEFAULT_TASKS = ("zero_shot", "retrieval", *JUDGED)
+TASKS_OF = {
+    "classification": ("zero_shot", "linear_probe", "few_shot", "knn"),
+    "multilabel": ("zero_shot", "linear_probe"),
+    "retrieval": ("retrieval",),
+    **{task: (task,) for task in JUDGED},
+}
+"""What can be measured on a benchmark, by its own task."""
+TEXT_TASKS = ("zero_shot", "retrieval", *JUDGED)
+TRAIN_TASKS = ("linear_probe", "few_shot", "knn")
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkPlan:
+    """A benchmark whose data are there.
+
+    Attributes:
+      benchmark: which it is.
+      measured: the split that is measured: "test", or "validation" where there is no other.
+      sources: the splits that the tasks read, that one first; none where there are no images.
+      tasks: what is measured.
+      classes: of the benchmark, None where it has none.
+      judged: what people have judged of images and texts, None where it is another benchmark.
+    """
+
+    benchmark: Benchmark
+    measured: str
+    sources: Mapping[str, Source]
+    tasks: tuple[str, ...]
+    classes: ClassList | None
+    judged: Judged | None = None
+
+    def describe(self, task: str) -> dict[str, Any]:
+        """Returns what a task's numbers depend on beside the model and the images, as JSON."""
+        benchmark = self.benchmark
+        described = {"dataset": benchmark.name, "task": task, "split": self.measured}
+        described |= {"metric": benchmark.metric, "splits": self.splits_of(task)}
+        if self.judged is not None:
+            return described | {"judgments": self.judged.digest(), "language": benchmark.language}
+        if self.classes is None:
+            return described | {"folds": benchmark.folds, "language": benchmark.language}
+        templates = choose_templates(self.classes, None)
+        described |= {"classes": list(self.classes.names), "templates": list(templates)}
+        return described | ({"synonyms": s} if (s := self.classes.synonyms) else {})
+
+    def splits_of(self, task: str) -> list[str]:
+        """Returns the splits that a task reads."""
+        others = ["train", "validation"] if task == "linear_probe" else ["train"]
+        wanted = [self.measured, *(others if task in TRAIN_TASKS else [])]
+        return [split for split in dict.fromkeys(wanted) if split in self.sources]
+
+
+def check_tasks(tasks: Iterable[str]) -> tuple[str, ...]:
+    """Returns tasks in their usual order; raises UserError where one is unknown."""
+    wanted = set(tasks)
+    if unknown := sorted(wanted - set(TASKS)):
+        raise UserError(
+            f"--tasks has {unknown[0]!r}{suggest(unknown[0], TASKS)}; known: {', '.join(TASKS)}"
+        )
+    return tuple(task for task in TASKS if task in wanted)
+
+
+def choose_measured(benchmark: Benchmark) -> str:
+    """Returns the split that is measured: "test", or "validation" where there is no other."""
+    return "test" if "test" in benchmark.splits else "validation"
+
+
+def make_plan(
+    name: str, tasks: Sequence[str], data: str, has_texts: bool, index_dir: str | None = None
+) -> tuple[BenchmarkPlan | None, list[str]]:
+    """Opens the data of a benchmark.
+
+    Args:
+      name: of the benchmark.
+      tasks: what is wanted.
+      data: the folder of all data sets.
+      has_texts: whether the model embeds texts.
+      index_dir: a folder that keeps scans of shards for the next start.
+
+    Returns:
+      The plan, None where nothing can be measured; and a line for whatever cannot.
+    """
+    benchmark = catalog.read_benchmark(name)
+    fit = [task for task in tasks if task in TASKS_OF.get(benchmark.task, ())]
+    if not fit:
+        known = ", ".join(TASKS_OF.get(benchmark.task, ())) or "nothing yet"
+        return None, [f"{name}: is of {benchmark.task}, which is measured by {known}"]
+    lines = []
+    if not has_texts and (lost := [task for task in fit if task in TEXT_TASKS]):
+        lines.append(f"{name}: the model has no text tower, which {' and '.join(lost)} needs")
+        fit = [task for task in fit if task not in lost]
+    if "train" not in benchmark.splits and (lost := [t for t in fit if t in TRAIN_TASKS]):
+        lines.append(f"{name}: it has no images to train on, which {' and '.join(lost)} needs")
+        fit = [task for task in fit if task not in lost]
+    if not fit:
+        return None, lines
+    measured = choose_measured(benchmark)
+    if benchmark.task in JUDGED:
+        try:
+            judged = open_judged(benchmark, measured, data)
+        except MissingData as error:
+            return None, [*lines, str(error)]
+        sources = {} if judged.source is None else {measured: judged.source}
+        return BenchmarkPlan(benchmark, measured, sources, tuple(fit), None, judged), lines
+    try:
+        sources = {measured: open_split(benchmark, measured, data, index_dir)}
+        classes = None if benchmark.task == "retrieval" else read_class_list(benchmark, data)
+    except MissingData as error:
+        return None, [*lines, str(error)]
+    if any(task in TRAIN_TASKS for task in fit):
+        try:
+            sources["train"] = open_split(benchmark, "train", data, index_dir)
+        except MissingData as error:
+            lines.append(str(error))
+            fit = [task for task in fit if task not in TRAIN_TASKS]
+    if "linear_probe" in fit and "validation" in set(benchmark.splits) - {measured}:
+        try:
+            sources["validation"] = open_split(benchmark, "validation", data, index_dir)
+        except MissingData:
+            pass  # a fifth of the training images takes its place
+    plan = BenchmarkPlan(benchmark, measured, sources, tuple(fit), classes) if fit else None
+    return plan, lines
+
+
+def join_settings(described: Mapping[str, Any]) -> str:
+    """Returns settings as a text that is the same for the same settings."""
+    return json.dumps(described, sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,175 @@
+"""Files of results: JSON with everything, and CSV in the columns of CLIP_benchmark beside it."""
+
+import csv
+import io
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from big_align.errors import UserError
+from big_align.runs import workdir
+from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
+from big_align.training.logs.line_files import replace_file
+from big_align.training.logs.metrics import finite_or_text
+
+TASK_NAMES = {
+    "zero_shot": "zeroshot_classification",
+    "linear_probe": "linear_probe",
+    "few_shot": "few_shot",
+    "knn": "knn",
+    "retrieval": "zeroshot_retrieval",
+    "composition": "image_caption_selection",
+    "similarity": "similarity",
+}
+"""What CLIP_benchmark calls our tasks; those that it lacks keep their names."""
+
+FIRST = ("dataset", "model", "pretrained", "task", "split", "images", "metric", "score")
+KNOWN = (
+    *("acc1", "acc5", "mean_per_class_recall", "mean_average_precision", "map_11_point"),
+    *("roc_auc", "mean_top1_top5", "ece"),
+    *(f"image_retrieval_recall@{k}" for k in (1, 5, 10)),
+    *(f"text_retrieval_recall@{k}" for k in (1, 5, 10)),
+    *("mean_recall", "acc", "text_acc", "image_acc", "group_acc"),
+    *("lp_acc1", "lp_acc5", "lp_mean_per_class_recall"),
+)
+"""Columns of numbers, in this order; others follow as they come."""
+LAST = ("language", "model_fullname", "fingerprint")
+NEEDS = ("dataset", "task", "model", "pretrained", "fingerprint", "metrics", "score")
+
+
+class ResultFiles:
+    """The results of any number of models and data sets.
+
+    Args:
+      path: of the CSV; the JSON, from which it continues, lies beside it.
+
+    Attributes:
+      rows: what was measured, in its order.
+
+    Raises:
+      UserError: the path does not end in .csv, or what is there cannot be continued.
+    """
+
+    def __init__(self, path: str):
+        self.path, self.rows = pathlib.Path(path), []
+        if self.path.suffix != ".csv":
+            raise UserError(f"--output={path} must end in .csv; a .json is written beside it")
+        self.json = self.path.with_suffix(".json")
+        if self.json.is_file():
+            self.rows = read_rows(self.json)
+        elif self.path.exists():
+            raise UserError(
+                f"{self.path} is there, and {self.json.name}, from which it would be continued, is "
+                "not: move it away, or give another --output"
+            )
+
+    def find(self, dataset: str, task: str, fingerprint: str) -> dict[str, Any] | None:
+        """Returns what was measured of a model by some settings; None if nothing was."""
+        wanted = {"dataset": dataset, "task": TASK_NAMES[task], "fingerprint": fingerprint}
+        same = (row for row in self.rows if all(row[k] == v for k, v in wanted.items()))
+        return next(same, None)
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds what was measured, and writes both files, each whole or as it was."""
+        self.rows += [finite_json(dict(row)) for row in rows]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.rows, indent=1, ensure_ascii=False)
+        replace_file(self.json, f"{text}\n".encode())
+        replace_file(self.path, write_csv(self.rows).encode())
+
+
+class WorkdirLog:
+    """Appends what was measured to `WORKDIR/evaluations.jsonl`, where the model is a workdir.
+
+    Args:
+      path: of the model.
+
+    Raises:
+      MissingCheckpoint: the workdir has no complete checkpoint, or not the one that is named.
+    """
+
+    def __init__(self, path: str):
+        self._found = None
+        if workdir.recognize_workdir(pathlib.Path(path)):
+            self._found = workdir.find_checkpoint(pathlib.Path(path))
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Appends a line for the results of a data set."""
+        if self._found is None or not rows:
+            return
+        folder, step, checkpoint = self._found
+        numbers = {
+            f"{row['dataset']}_{row['settings']['task']}/{name}": value
+            for row in rows
+            for name, value in row["metrics"].items()
+        }
+        about = {"evaluators": {rows[0]["dataset"]: {"name": "benchmark"}}}
+        spent = rows[0]["seconds"]["embedding"] + sum(row["seconds"]["measuring"] for row in rows)
+        EvaluationLog(str(folder), EVALUATION, about).write(step, numbers, spent, checkpoint)
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Reads a JSON of results.
+
+    Raises:
+      UserError: it is not as it was written.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}): mend it or move it away") from error
+    if not isinstance(rows, list):
+        raise UserError(f"{path} holds no list of results: move it away")
+    for number, row in enumerate(rows):
+        missing = [f for f in NEEDS if not isinstance(row, dict) or f not in row]
+        if missing or not isinstance(row["metrics"], dict):
+            what = missing[0] if missing else "metrics"
+            raise UserError(f"{path}: row {number} has no {what}: mend it or move the file away")
+    return rows
+
+
+def finite_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row as JSON has it: NaN and infinity are texts."""
+    return row | {"metrics": finite_or_text(row["metrics"])}
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Writes a table with a line a result; a number that a result does not have is empty."""
+    there = dict.fromkeys(name for row in rows for name in row["metrics"])
+    columns = [*FIRST, *KNOWN, *(name for name in there if name not in KNOWN), *LAST]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, **row["metrics"]} for row in rows)
+    return file.getvalue()
+
+
+def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Writes results for a terminal: the score in hundredths, and the numbers beside it."""
+    cells = [("data set", "task", "images", "score", "", "")]
+    for row in rows:
+        shown = {k: v for k, v in row["metrics"].items() if k in SHOWN and isinstance(v, float)}
+        beside = "  ".join(f"{SHOWN[name]} {100 * value:.1f}" for name, value in shown.items())
+        score = f"{100 * row['score']:.2f}" if isinstance(row["score"], float) else row["score"]
+        cells.append(
+            (row["dataset"], row["task"], f"{row.get('images', 0):,}", score, row["metric"], beside)
+        )
+    widths = [max(len(row[column]) for row in cells) for column in range(5)]
+    return "\n".join(
+        f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  "
+        f"{e:<{widths[4]}}  {f}".rstrip()
+        for a, b, c, d, e, f in cells
+    )
+
+
+SHOWN = {
+    "acc1": "acc1", "acc5": "acc5", "mean_per_class_recall": "mean per class", "ece": "ECE",
+    "lp_acc1": "acc1", "lp_mean_per_class_recall": "mean per class",
+    "image_retrieval_recall@5": "image R@5", "text_retrieval_recall@5": "text R@5",
+    "linear_1shot": "1 shot", "linear_4shot": "4 shots", "linear_16shot": "16 shots",
+    "knn_r5": "R@5", "text_acc": "text", "image_acc": "image", "acc": "accuracy",
+    "acc_replace": "replace", "acc_swap": "swap", "acc_add": "add",
+    "sts": "STS", "sis": "SIS", "sits": "SITS", "spearman_hard": "hard",
+}  # fmt: skip
+"""Numbers that a terminal has room for, and their names there."""

@@ -1,0 +1,189 @@
+"""Measures a model on named data sets, one after the other, and keeps every result."""
+
+import dataclasses
+import logging
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from big_align.benchmarks.measuring.embeddings import EmbeddingStore
+from big_align.benchmarks.measuring.measurer import Measurer
+from big_align.benchmarks.measuring.plans import BenchmarkPlan, make_plan
+from big_align.benchmarks.measuring.results import ResultFiles, WorkdirLog
+from big_align.benchmarks.measuring.tasks import TaskSettings
+from big_align.benchmarks.measuring.trained_on import TrainedExamples
+from big_align.distributed import agreement
+from big_align.errors import UserError
+from big_align.inference.loaded_model import LoadedModel
+from big_align.runs import workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What is to be measured, and how.
+
+    Attributes:
+      model: the path of the model.
+      benchmarks: their names.
+      tasks: of `plans.TASKS`.
+      data: the folder of all data sets.
+      settings: of the tasks.
+      allow_trained: whether splits that the model was trained on are measured too.
+      index_dir: a folder that keeps scans of shards for the next start.
+    """
+
+    model: str
+    benchmarks: Sequence[str]
+    tasks: Sequence[str]
+    data: str
+    settings: TaskSettings = TaskSettings()
+    allow_trained: bool = False
+    index_dir: str | None = None
+
+
+@dataclasses.dataclass
+class RunReport:
+    """What became of an order.
+
+    Attributes:
+      rows: results, those that were there before among them, in the order of the benchmarks.
+      measured: how many of them were measured now.
+      missing: benchmarks, or some of their tasks, that were left out since their data are not
+        there, or they do not fit the model.
+      failed: benchmarks, or tasks of them, that ended in an error.
+    """
+
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    measured: int = 0
+    missing: int = 0
+    failed: int = 0
+
+
+def run_benchmarks(
+    order: Order, model: LoadedModel, store: EmbeddingStore, files: ResultFiles
+) -> RunReport:
+    """Measures what is not among the results yet; each result is written as soon as it is there.
+
+    Args:
+      order: what is to be measured.
+      model: of `order.model`.
+      store: embeds with it.
+      files: of results.
+    """
+    report = RunReport()
+    plans, log = _make_plans(order, model, report), WorkdirLog(order.model)
+    given = model, order.model, store
+    measurers = [Measurer(*given, plan, order.settings) for plan in plans]
+    clock = _Clock([measurer.count_missing() for measurer in measurers])
+    for number, (plan, measurer) in enumerate(zip(plans, measurers, strict=True)):
+        name = plan.benchmark.name
+        there = {task: files.find(name, task, measurer.fingerprint(task)) for task in plan.tasks}
+        todo = agreement.share(f"todo of {name}", [task for task in there if not there[task]])
+        if todo:
+            _say(f"[{number + 1} of {len(plans)}] {name}: {', '.join(todo)}{clock.tell()}")
+            new = _measure_all(measurer, todo, name, files, report)
+            log.write(list(new.values()))
+            there |= new
+        clock.advance()
+        report.rows += [there[task] for task in plan.tasks if there[task]]
+    return report
+
+
+def _measure_all(
+    measurer: Measurer, tasks: Sequence[str], name: str, files: ResultFiles, report: RunReport
+) -> dict[str, dict[str, Any]]:
+    """Measures tasks in the first process, and returns the row of each that could be measured."""
+    rows = {}
+    try:
+        measurer.embed(tasks)
+    except UserError as error:
+        _say(f"{name}: {error}")
+        report.failed += 1
+        return rows
+    for task in tasks if jax.process_index() == 0 else ():
+        try:
+            rows[task] = measurer.measure(task)
+        except UserError as error:
+            _say(f"{name}, {task}: {error}")
+            report.failed += 1
+            continue
+        files.add([rows[task]])
+        report.measured += 1
+    return rows
+
+
+def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[BenchmarkPlan]:
+    """Opens the data of every benchmark first, so that what is missing is told at once."""
+    plans, trained = [], None if order.allow_trained else _open_trained(order.model)
+    for name in order.benchmarks:
+        try:
+            plan, lines = make_plan(
+                name, order.tasks, order.data, model.embeds("text"), order.index_dir
+            )
+            if plan is not None and trained is not None:
+                _check_trained(plan, trained, order.model)
+        except UserError as error:
+            plan, lines = None, [f"{name}: {error}"]
+            report.failed += 1
+            report.missing -= 1
+        for line in lines:
+            _say(line)
+        report.missing += len(lines)
+        plans += [plan] if plan is not None else []
+    agreed = agreement.share("benchmarks", [plan.benchmark.name for plan in plans])
+    return [plan for plan in plans if plan.benchmark.name in agreed]
+
+
+def _open_trained(path: str) -> TrainedExamples | None:
+    if not workdir.recognize_workdir(pathlib.Path(path)):
+        return None
+    try:
+        return TrainedExamples(pathlib.Path(path))
+    except (UserError, OSError) as error:
+        logging.warning("whether %s was trained on test data is not known: %s", path, error)
+        return None
+
+
+def _check_trained(plan: BenchmarkPlan, trained: TrainedExamples, model: str) -> None:
+    source = plan.sources.get(plan.measured)
+    if found := trained.find(source) if source is not None else []:
+        raise UserError(
+            f"{model} was trained on its {plan.measured} split: {len(found)} of some examples of "
+            f"it, {found[0]} the first, are in the training data; --allow_trained measures it all "
+            "the same"
+        )
+
+
+def _say(line: str) -> None:
+    if jax.process_index() == 0:
+        print(line, flush=True)
+
+
+class _Clock:
+    """Tells the time that is left, by the images that are to be embedded."""
+
+    def __init__(self, missing: list[dict[str, int]]):
+        seen: set[str] = set()
+        self._counts = []
+        for folders in missing:  # what benchmarks share is embedded for the first of them
+            self._counts.append(sum(n for name, n in folders.items() if name not in seen))
+            seen |= folders.keys()
+        self._done, self._start = 0, time.monotonic()
+
+    def advance(self) -> None:
+        """Notes that one more benchmark is done."""
+        self._done += 1
+
+    def tell(self) -> str:
+        """Returns "; about 5 min left", or nothing before anything is known."""
+        spent = sum(self._counts[: self._done])
+        left = sum(self._counts[self._done :])
+        images = f"; {left:,} images to embed" if left else ""
+        if not spent or not left:
+            return images
+        seconds = (time.monotonic() - self._start) * left / spent
+        minutes = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+        return f"{images}, about {minutes} left"

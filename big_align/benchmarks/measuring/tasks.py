@@ -1,0 +1,349 @@
+"""What the evaluators measure, of embeddings that are there already."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from big_align.benchmarks.measuring.embeddings import EmbeddedImages
+from big_align.data.examples import Source
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.label_check import check_class_names
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.errors import UserError
+from big_align.evaluators.features import LabeledFeatures, mark_classes, take_readable
+from big_align.evaluators.few_shot import measure_linear, measure_texts, number_classes
+from big_align.evaluators.knn import measure_neighbors
+from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
+from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
+from big_align.evaluators.scores import (
+    BINS,
+    OF_SEVERAL_LABELS,
+    calibration_error,
+    lookup_score,
+    map_11_point,
+    real_accuracy,
+    softmax,
+)
+from big_align.evaluators.tag_scores import mean_average_precision
+from big_align.evaluators.zero_shot import check_named, measure_accuracy
+from big_align.exhibits.confusion import show_confusion
+from big_align.exhibits.exhibit import Confusion
+from big_align.exhibits.retrieval import Pairs
+
+TEMPERATURE = 0.01
+"""What cosines are divided by where the model does not tell; CLIP's after training."""
+KS = (1, 5, 10)
+"""Cut-offs of retrieval and of nearest neighbors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSettings:
+    """How tasks are measured.
+
+    Attributes:
+      shots: images a class of `few_shot`.
+      draws: how often `few_shot` draws.
+      seed: of the validation split of `linear_probe`.
+
+    Raises:
+      UserError: a value is out of range.
+    """
+
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16)
+    draws: int = 3
+    seed: int = 0
+
+    def __post_init__(self):
+        if not self.shots or min(self.shots) < 1 or self.draws < 1:
+            raise UserError(
+                f"shots = {self.shots} must be one or more numbers from 1 on, and draws = "
+                f"{self.draws} at least 1"
+            )
+
+
+class Outcome(NamedTuple):
+    """What was measured.
+
+    Attributes:
+      numbers: by the names of columns.
+      score: the number that tables of papers give.
+      details: what else there is, for JSON: `per_class`, `calibration`, `folds`.
+      confusions: which classes are taken for which.
+    """
+
+    numbers: dict[str, float]
+    score: float
+    details: dict[str, Any]
+    confusions: Sequence[Confusion] = ()
+
+
+class LabeledSplit(NamedTuple):
+    """A split of a data set with classes, embedded.
+
+    Attributes:
+      name: for messages, as in "cifar10 test".
+      source: its examples.
+      images: their embeddings.
+      label: the class of each, or which classes each has.
+    """
+
+    name: str
+    source: Source
+    images: EmbeddedImages
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]
+
+    def take(self, what: str) -> LabeledFeatures:
+        """Returns the images that can be read, with "features" or the "embedding"."""
+        rows = getattr(self.images, what)
+        return take_readable(self.source, rows, self.label, self.images.readable, what, self.name)
+
+
+def read_labels(
+    source: Source, classes: ClassList, several: bool
+) -> Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]:
+    """Reads the labels of a source.
+
+    Args:
+      source: whose labels are places in the class list.
+      classes: the list.
+      several: whether an example has any number of labels.
+
+    Raises:
+      UserError: the source names other classes, or an example has several where it may have one.
+    """
+    check_class_names(source, classes)
+    with EvalLoader(source, "resize(1)", 1) as loader:
+        if not several:
+            return loader.labels()
+        sets = loader.label_sets()
+    largest = max((max(labels, default=-1) for labels in sets), default=-1)
+    if largest >= len(classes):
+        raise UserError(f"label {largest} is not in the {len(classes)} class names")
+    return mark_classes(sets, len(classes))
+
+
+def measure_zero_shot(
+    test: LabeledSplit,
+    classes: ClassList,
+    ztxt: Float[np.ndarray, "c d"],
+    metric: str,
+    temperature: float | None,
+) -> Outcome:
+    """Measures how well images are named by the nearest class text.
+
+    Args:
+      test: what is measured on.
+      classes: their names.
+      ztxt: unit-length embeddings of the classes.
+      metric: one of `scores.SCORES`.
+      temperature: what cosines are divided by for probabilities; None for `TEMPERATURE`.
+    """
+    taken = test.take("embedding")
+    if taken.label.ndim == 1:
+        check_named(taken.label, len(ztxt), f"{test.name}, zero_shot")
+    cosines = taken.features @ ztxt.T
+    given = classes.names, metric, temperature or TEMPERATURE
+    return describe_scores(cosines, taken.label, *given)
+
+
+def measure_linear_probe(
+    test: LabeledSplit,
+    train: LabeledSplit,
+    validation: LabeledSplit | None,
+    classes: ClassList,
+    metric: str,
+    settings: TaskSettings,
+) -> Outcome:
+    """Measures a logistic regression on features (CLIP, appendix A.3)."""
+    taken, fitted = test.take("features"), train.take("features")
+    chosen = None if validation is None else validation.take("features")
+    probe = fit_probe(fitted, taken, chosen, ProbeSettings(metric, seed=settings.seed))
+    names = [classes.names[c] for c in probe.classes.tolist()]
+    outcome = describe_scores(probe.scores, probe.label, names, metric)
+    numbers = {f"lp_{name}": number for name, number in outcome.numbers.items()}
+    more = {"lp_validation": probe.numbers[f"validation_{metric}"]}
+    return outcome._replace(
+        numbers=numbers | more | {"lp_strength": probe.numbers["strength"]}
+    )
+
+
+def measure_few_shot(
+    test: LabeledSplit,
+    train: LabeledSplit,
+    ztxt: Float[np.ndarray, "c d"] | None,
+    settings: TaskSettings,
+) -> Outcome:
+    """Measures classifiers of a few images a class; the score is that of the most, a linear probe.
+
+    Args:
+      test: what is measured on.
+      train: what images are drawn from.
+      ztxt: unit-length embeddings of the classes; None for linear probes alone.
+      settings: how many, and how often.
+    """
+    given = settings.shots, settings.draws
+    sets, classes = number_classes(train.take("features"), test.take("features"))
+    numbers = measure_linear(sets, *given)
+    if ztxt is not None:
+        check_named(classes, len(ztxt), f"{train.name}, few_shot")
+        sets, _ = number_classes(train.take("embedding"), test.take("embedding"))
+        numbers |= measure_texts(sets, ztxt[classes], TEMPERATURE, *given)
+    return Outcome(numbers, numbers[f"linear_{max(settings.shots)}shot"], {})
+
+
+def measure_knn(test: LabeledSplit, train: LabeledSplit) -> Outcome:
+    """Measures recall of the class among the nearest training images (ALIGN §6)."""
+    found = measure_neighbors(test.take("embedding"), train.take("embedding"), KS)
+    return Outcome({f"knn_{name}": number for name, number in found.items()}, found["r1"], {})
+
+
+def pair_captions(
+    source: Source, images: EmbeddedImages
+) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
+    """Reads the captions of images as `retrieval.join_captions` returns them."""
+    with EvalLoader(source, "resize(1)", 1) as loader:
+        return join_captions(loader.captions(), images.readable, images.first)
+
+
+def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
+    """Measures recalls in both directions; the score is the mean of all six.
+
+    Args:
+      pairs: images with their captions.
+      folds: the images are cut into so many parts of equal length, and the recalls averaged.
+    """
+    parts = [measure_recalls(part, KS) for part in cut_pairs(pairs, folds)]
+    mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    columns = dict(zip(DIRECTIONS, ("text_retrieval", "image_retrieval"), strict=True))
+    numbers = {
+        f"{columns[name]}_recall@{k}": mean[f"{name}_r{k}"] for name in reversed(DIRECTIONS)
+        for k in KS
+    }
+    numbers["mean_recall"] = float(np.mean(list(mean.values())))
+    details = {"folds": parts} if folds > 1 else {}
+    return Outcome(numbers, numbers["mean_recall"], details)
+
+
+def list_numbers(
+    task: str, metric: str, count: int, settings: TaskSettings, texts: bool = True
+) -> tuple[str, ...]:
+    """Returns the names of what a task measures.
+
+    Args:
+      task: which it is.
+      metric: of the data set.
+      count: its classes.
+      settings: of the task.
+      texts: whether the model embeds texts.
+    """
+    if task == "retrieval":
+        sides = [f"{side}_retrieval_recall@{k}" for side in ("image", "text") for k in KS]
+        return *sides, "mean_recall"
+    if task == "knn":
+        return tuple(f"knn_r{k}" for k in KS)
+    if task == "few_shot":
+        kinds = ("linear", "text") if texts else ("linear",)
+        each = [f"{kind}_{shots}shot" for kind in kinds for shots in settings.shots]
+        return *each, *(f"{name}_std" for name in each), *(["text_0shot"] if texts else [])
+    if metric in OF_SEVERAL_LABELS:
+        several = ["mean_average_precision", "map_11_point"]
+        names = ["acc1"] if metric == "real_accuracy" else several
+    else:
+        names = ["acc1", *(["acc5"] if count >= 5 else []), "mean_per_class_recall", "ece"]
+        names += [metric] if metric not in ("accuracy", "mean_per_class") else []
+    if task == "zero_shot":
+        return tuple(names)
+    return *(f"lp_{name}" for name in names), "lp_validation", "lp_strength"
+
+
+def cut_pairs(pairs: Pairs, folds: int) -> list[Pairs]:
+    """Cuts images with their captions into parts of equal length, in their order."""
+    if folds == 1:
+        return [pairs]
+    parts = []
+    for rows in np.array_split(np.arange(len(pairs.zimg)), folds):
+        mine = (pairs.owner >= rows[0]) & (pairs.owner <= rows[-1])
+        captions = [pairs.captions[n] for n in np.flatnonzero(mine).tolist()]
+        owner = pairs.owner[mine] - rows[0]
+        parts.append(Pairs(pairs.zimg[rows], pairs.ztxt[mine], captions, owner, pairs.number[rows]))
+    return parts
+
+
+def describe_scores(
+    scores: Float[np.ndarray, "n c"],
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
+    names: Sequence[str],
+    metric: str,
+    temperature: float = 1.0,
+) -> Outcome:
+    """Returns all numbers of a classifier, its table of classes and its confusions.
+
+    Args:
+      scores: of each class.
+      label: the class of each example, or which classes it has.
+      names: of the classes.
+      metric: which number is the score.
+      temperature: what scores are divided by to be logits.
+    """
+    if metric in OF_SEVERAL_LABELS:
+        return _describe_several(scores, label, names, metric)
+    found, count = measure_accuracy(scores, label), scores.shape[1]
+    numbers = {"acc1": found["top1"]}
+    if count >= 5:  # as CLIP_benchmark: among fewer the right class cannot be missed
+        numbers["acc5"] = found["top5"]
+    numbers["mean_per_class_recall"] = found["mean_per_class"]
+    score = lookup_score(metric)(scores, label)
+    if metric not in ("accuracy", "mean_per_class"):
+        numbers[metric] = score
+    numbers["ece"], bins = calibration_error(softmax(scores / temperature), label)
+    taken, per_class = scores.argmax(axis=1), []
+    for c in np.unique(label).tolist():
+        mine = label == c
+        right = measure_accuracy(scores[mine], label[mine])["top1"]
+        asked = int((taken == c).sum())
+        precision = float((label[taken == c] == c).mean()) if asked else None
+        row = {"class": names[c], "label": c, "images": int(mine.sum()), "recall": right}
+        per_class.append(row | {"precision": precision})
+    details = {"per_class": per_class, "ece_bins": BINS, "calibration": bins}
+    return Outcome(numbers, score, details, show_confusion(scores, label, names))
+
+
+def _describe_several(
+    scores: Float[np.ndarray, "n c"],
+    present: Bool[np.ndarray, "n c"],
+    names: Sequence[str],
+    metric: str,
+) -> Outcome:
+    """Returns what `describe_scores` does where examples have any number of classes."""
+    if metric == "real_accuracy":
+        return _describe_real(scores, present, names)
+    everywhere = np.ones_like(present)
+    numbers = {
+        "mean_average_precision": mean_average_precision(scores, present, everywhere),
+        "map_11_point": map_11_point(scores, present),
+    }
+    per_class = [
+        {
+            "class": name, "label": c, "images": int(present[:, c].sum()),
+            "map_11_point": map_11_point(scores[:, [c]], present[:, [c]]),
+        }
+        for c, name in enumerate(names)
+    ]  # fmt: skip
+    return Outcome(numbers, numbers[metric], {"per_class": per_class})
+
+
+def _describe_real(
+    scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"], names: Sequence[str]
+) -> Outcome:
+    """Returns what `describe_scores` does where any class of an example is right (ReaL)."""
+    accuracy = real_accuracy(scores, present)
+    per_class = []
+    for c in np.flatnonzero(present.any(axis=0)).tolist():
+        mine = present[:, c]
+        right = real_accuracy(scores[mine], present[mine])
+        row = {"class": names[c], "label": c, "images": int(mine.sum()), "recall": right}
+        per_class.append(row)
+    return Outcome({"acc1": accuracy}, accuracy, {"per_class": per_class})

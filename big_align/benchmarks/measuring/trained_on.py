@@ -1,0 +1,58 @@
+"""Whether a run was trained on what it is to be measured on."""
+
+import pathlib
+
+import numpy as np
+
+from big_align.benchmarks.measuring.pieces import digest_image
+from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.data.examples import Source
+from big_align.data.sources.split_source import key_of
+from big_align.runs import dataset, workdir
+
+SAMPLES = 1024
+"""Examples of a split that are looked for in the training data."""
+
+
+class TrainedExamples:
+    """The examples that a run was trained on, without those that it has held out.
+
+    An example is known by its key in a file of the same name, and by its image: shards of all data
+    sets are called `0.tar`, and their keys count from 0.
+
+    Args:
+      path: a workdir, or a checkpoint of one.
+
+    Raises:
+      UserError: the training data cannot be opened any more.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        config = read_config(workdir.split_step(path)[0] / CONFIG_JSON)
+        parts = dataset.read_parts(config).values()
+        self._sources = [dataset.open_source(part) for part in parts if part.source]
+
+    def find(self, source: Source) -> list[str]:
+        """Returns the names of those of 1024 examples of a source that were trained on."""
+        return [name for trained in self._sources for name in _find_common(source, trained)]
+
+
+def _find_common(source: Source, trained: Source) -> list[str]:
+    """Returns the names of examples of a source that are in another."""
+    there = {trained.shard_name(number): number for number in range(len(trained.shard_sizes))}
+    names = [source.shard_name(number) for number in range(len(source.shard_sizes))]
+    count, rng, found = max(1, SAMPLES // max(1, len(names))), np.random.default_rng(0), []
+    for shard, name in enumerate(names):
+        if name not in there:
+            continue
+        other = there[name]
+        size = int(trained.shard_sizes[other])
+        keys = {key_of(trained)(other, index): index for index in range(size)}
+        chosen = rng.permutation(int(source.shard_sizes[shard]))[:count]
+        for index in np.sort(chosen).tolist():
+            place = keys.get(key_of(source)(shard, index))
+            if place is not None and digest_image(source, shard, index) == digest_image(
+                trained, other, place
+            ):
+                found.append(source.name(shard, index))
+    return found

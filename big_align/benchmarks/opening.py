@@ -1,0 +1,263 @@
+"""Opening a benchmark: the layout that is there, its labels bound to the benchmark's classes."""
+
+import glob
+from collections.abc import Callable
+from typing import NamedTuple
+
+from big_align.benchmarks import caption_files, catalog, label_binding, tfds_labels
+from big_align.benchmarks.benchmark import ABSENT, JUDGED, Benchmark, Layout
+from big_align.benchmarks.relabeled_source import RelabeledSource
+from big_align.data import examples, files
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.word_net import WordNet
+from big_align.data.sources.folder_source import FolderSource
+from big_align.data.sources.image_folder import read_image_folder
+from big_align.data.sources.record_source import TFDSSource
+from big_align.data.sources.tar_source import TarSource
+from big_align.errors import UserError
+
+KARPATHY = "dataset_*.json"
+"""What the files of Karpathy's splits are called."""
+
+
+class MissingData(UserError):
+    """The data of a benchmark are not there; the message says how they are got."""
+
+
+def open_split(
+    benchmark: Benchmark, split: str, folder: str, index_dir: str | None = None
+) -> examples.Source:
+    """Opens a split of a benchmark in the first of its layouts that is there; decodes no image.
+
+    Args:
+      benchmark: the data set.
+      split: "train", "validation" or "test".
+      folder: that holds the data of all benchmarks, each in a folder of its layout's name.
+      index_dir: a folder that keeps scans of shards for the next start.
+
+    Returns:
+      A source whose labels are positions of `benchmark.classes()`, or of `read_class_list`.
+
+    Raises:
+      MissingData: the data are not there.
+      UserError: there is no such split, or the data are not what the layout says: other names, or
+        another order, of the labels, or fewer captions an image.
+    """
+    if benchmark.task in JUDGED:
+        raise UserError(f"{benchmark.name} is opened by judged.layouts.open_judged")
+    return _open(benchmark, find_layout(benchmark, split, folder), index_dir)
+
+
+def find_layout(benchmark: Benchmark, split: str, folder: str) -> "FoundLayout":
+    """Finds the first layout of a benchmark that has files of a split.
+
+    Args:
+      benchmark: the data set.
+      split: "train", "validation" or "test".
+      folder: that holds the data of all benchmarks.
+
+    Raises:
+      MissingData: the data are not there.
+      UserError: there is no such split.
+    """
+    if split not in benchmark.splits:
+        known = ", ".join(benchmark.splits)
+        raise UserError(f"{benchmark.name} has no split {split!r}; it has {known}")
+    folder = folder.rstrip("/") or "/"
+    tried = []
+    for layout in benchmark.layouts:
+        for root, pattern in _list_places(layout, split, folder):
+            tried.append(f"{root}/{pattern}".removeprefix(f"{folder}/"))
+            if _glob(root, pattern):
+                return FoundLayout(layout, layout.splits[split], folder, root)
+    raise MissingData(_explain_absence(benchmark, split, folder, tried))
+
+
+def open_named(
+    benchmark: str, split: str, data: str, index_dir: str | None = None
+) -> examples.Source:
+    """Opens a split of a benchmark by its name, as a source of a config.
+
+    Args:
+      benchmark: the name of the data set, as in `python -m big_align.tools.benchmark --list`.
+      split: "train", "validation" or "test".
+      data: the folder of all data sets, each in a folder of its own.
+      index_dir: a folder that keeps scans of shards for the next start.
+
+    Returns:
+      A source whose labels are those of the class list of the benchmark.
+
+    Raises:
+      UserError: as `open_split`, or there is no such benchmark.
+    """
+    return open_split(catalog.read_benchmark(benchmark), split, data, index_dir)
+
+
+def read_class_list(
+    benchmark: Benchmark, folder: str, word_net: WordNet | None = None
+) -> ClassList:
+    """Returns the classes of a benchmark; those of WordNet ids are the folders of the data.
+
+    Args:
+      benchmark: the data set.
+      folder: that holds the data of all benchmarks.
+      word_net: the dictionary that names ids; None for where NLTK finds it.
+
+    Raises:
+      MissingData: the data that name the classes are not there.
+      UserError: an id is not one of WordNet's, or WordNet is not there.
+    """
+    if not benchmark.wordnet:
+        return benchmark.classes()
+    word_net = word_net or WordNet()
+    ids = _list_ids(benchmark, folder.rstrip("/"))
+    names = tuple(word_net.name_id(id) for id in ids)
+    return ClassList(names, tuple(word_net.describe_id(id) for id in ids), ids)
+
+
+class FoundLayout(NamedTuple):
+    """Where a layout is, and which split of it is meant.
+
+    Attributes:
+      layout: that was found.
+      split: what it calls the split.
+      folder: of all benchmarks.
+      root: the folder of the data set.
+    """
+
+    layout: Layout
+    split: str
+    folder: str
+    root: str
+
+
+def _list_places(layout: Layout, split: str, folder: str) -> list[tuple[str, str]]:
+    """Returns the folders that a layout may have, each with what must be in it."""
+    if split not in layout.splits:
+        return []
+    own, path = layout.splits[split], f"{folder}/{layout.name}"
+    if layout.kind == "clip_benchmark":
+        return [(f"{folder}/wds_{layout.name}", f"{own}/*.tar"), (path, f"{own}/*.tar")]
+    patterns = {
+        "tfds": "*/dataset_info.json",
+        "class_folders": f"{own}/*/" if own else "*/",
+        "shards": f"{own}-*.tar",
+        "karpathy": KARPATHY,
+    }
+    return [(path, patterns.get(layout.kind, own))]
+
+
+def _glob(root: str, pattern: str) -> list[str]:
+    return sorted(files.files_of(root).glob(f"{glob.escape(root)}/{pattern}"))
+
+
+def _explain_absence(benchmark: Benchmark, split: str, folder: str, tried: list[str]) -> str:
+    return (
+        f"{benchmark.name}: the split {split} is not in {folder} (looked for {', '.join(tried)}); "
+        f"get it: {benchmark.get}"
+    )
+
+
+def _open(benchmark: Benchmark, found: FoundLayout, index_dir: str | None) -> examples.Source:
+    layout = found.layout
+    try:
+        source = _OPENERS[layout.kind](found, benchmark.task, index_dir)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{benchmark.name}: {error}") from error
+    if benchmark.wordnet:
+        ids = _list_ids(benchmark, found.folder)
+        order = label_binding.match_folders(source, ids, found.root, benchmark.name)
+        return RelabeledSource(source, order, benchmark.name)
+    if layout.order is None:
+        label_binding.check_captions(source, benchmark.captions, benchmark.name)
+        return source
+    order = label_binding.bind_labels(source, layout, found.root, benchmark.name)
+    # folders tell their labels without reading; elsewhere whatever a layout has must count
+    leave_out = layout.kind == "class_folders" and ABSENT in order
+    return RelabeledSource(source, order, benchmark.name, leave_out)
+
+
+def _open_tfds(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    layout, where = found.layout, (found.layout.name, found.split, found.folder)
+    if layout.label in tfds_labels.RULES:
+        return tfds_labels.RuledSource(*where, layout.label, index_dir)
+    kind = tfds_labels.DspritesSource if layout.name == "dsprites" else TFDSSource
+    texts = {"caption": layout.caption or None, "label": layout.label or None}
+    return kind(*where, **texts, index_dir=index_dir)
+
+
+def _open_clip_benchmark(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    folder = f"{found.root}/{found.split}"
+    shards = _glob(folder, "*.tar")
+    if count := _read_word(f"{folder}/nshards.txt"):
+        wanted = {f"{n}.tar" for n in range(int(count))} if count.isdecimal() else set()
+        if missing := sorted(wanted - {path.rpartition("/")[2] for path in shards}):
+            raise UserError(f"{folder}: nshards.txt says {count}, and {missing[0]} is not there")
+    kind = _read_word(f"{found.root}/dataset_type.txt") or "classification"
+    if kind != ("retrieval" if task == "retrieval" else "classification"):
+        raise UserError(f"{found.root}/dataset_type.txt says {kind}, and this is for {task}")
+    layout = found.layout
+    return TarSource(
+        shards, layout.caption or None, layout.label or None, index_dir, caption_lines=True
+    )
+
+
+def _read_word(path: str) -> str:
+    """Returns what a small file says, or nothing where there is none."""
+    try:
+        return files.files_of(path).read_all(path).decode("utf-8", "replace").strip().lower()
+    except OSError:
+        return ""
+
+
+def _open_folders(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    return FolderSource(f"{found.root}/{found.split}".rstrip("/"))
+
+
+def _open_shards(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    shards, layout = _glob(found.root, f"{found.split}-*.tar"), found.layout
+    return TarSource(shards, layout.caption or None, layout.label or None, index_dir)
+
+
+def _open_json_lines(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    path = f"{found.root}/{found.split}"
+    return read_image_folder(path, caption="", label=found.layout.label)
+
+
+def _open_karpathy(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    return caption_files.read_karpathy(_glob(found.root, KARPATHY)[0], found.split)
+
+
+def _open_lines(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    path = _glob(found.root, found.split)[0]
+    return caption_files.read_lines(found.root, path, found.layout.caption)
+
+
+def _open_crossmodal(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    return caption_files.read_crossmodal(f"{found.root}/{found.split}", found.layout.caption)
+
+
+_OPENERS: dict[str, Callable[[FoundLayout, str, str | None], examples.Source]] = {
+    "tfds": _open_tfds,
+    "clip_benchmark": _open_clip_benchmark,
+    "class_folders": _open_folders,
+    "shards": _open_shards,
+    "json_lines": _open_json_lines,
+    "karpathy": _open_karpathy,
+    "lines": _open_lines,
+    "crossmodal3600": _open_crossmodal,
+}
+
+
+def _list_ids(benchmark: Benchmark, folder: str) -> tuple[str, ...]:
+    """Lists the WordNet ids that are folders of the first split that is there."""
+    split, places = benchmark.splits[0], []
+    for one in benchmark.splits:
+        for layout in benchmark.layouts:
+            for root, pattern in _list_places(layout, one, folder):
+                places.append(f"{root}/{pattern}".removeprefix(f"{folder}/"))
+                if found := _glob(root, pattern):
+                    return tuple(path.rstrip("/").rpartition("/")[2] for path in found)
+    raise MissingData(_explain_absence(benchmark, split, folder, places))

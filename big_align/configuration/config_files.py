@@ -1,0 +1,85 @@
+"""Config files: Python, packaged or of a user, and the `config.json` that a run leaves."""
+
+import os
+import pathlib
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from big_align.configuration.fields import ADDED, OWN, restore_types
+from big_align.configuration.places import GROUPS, list_nodes
+from big_align.errors import UserError, suggest
+from big_align.interop.formats.native_format import read_config as read_json_config
+
+CONFIG_JSON = "config.json"
+"""Where a run leaves its config, in its workdir."""
+PACKAGED = pathlib.Path(__file__).parent.parent / "configs"
+FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
+    *("data", "tokenizer", "objective", "evaluators", "init", "first")
+}
+"""The fields of a whole config."""
+
+RENAMED = {
+    "joined": "precomputed",
+    "max_broken_share": "max_broken_fraction",
+    "negative_share": "negative_fraction",
+    "validation_share": "validation_fraction",
+}
+"""Fields that workdirs of earlier versions call by another name."""
+
+
+def list_packaged() -> list[str]:
+    """Returns the names of the configs that are installed with the package, but for their bases."""
+    files = sorted(PACKAGED.glob("*.py"))
+    return [file.stem for file in files if "def get_config(" in file.read_text(encoding="utf-8")]
+
+
+def find_config(given: str) -> str:
+    """Returns the file that a `--config` names, with the argument behind its colon.
+
+    Where there is no such file, `NAME`, `NAME.py` and `configs/NAME.py` are the packaged config of
+    that name.
+
+    Args:
+      given: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
+
+    Raises:
+      UserError: there is no such file, and no packaged config of the name.
+    """
+    if given.endswith(".json") and os.path.isfile(given):
+        return given
+    path, colon, argument = given.partition(":")
+    if os.path.isfile(path):
+        return given
+    name, packaged = pathlib.PurePath(path), list_packaged()
+    plain = str(name.parent) in (".", "configs") and name.suffix in ("", ".py")
+    if plain and name.stem in packaged:
+        return f"{PACKAGED / name.stem}.py{colon}{argument}"
+    if os.path.isfile(os.path.join(path, CONFIG_JSON)):
+        raise UserError(f"--config={given} is a folder; write --config={path}/{CONFIG_JSON}")
+    near = suggest(name.stem, packaged)
+    known = "" if near else f"; packaged are: {', '.join(packaged)}"
+    raise UserError(f"--config={given}: there is no file {path}{near}{known}")
+
+
+def read_config(path: str | os.PathLike) -> ConfigDict:
+    """Reads the `config.json` of a workdir as the config that was written there.
+
+    JSON's lists are tuples, as in config files, and fields that are None have their types again.
+
+    Raises:
+      UserError: it is not JSON, or not the config of a run; or a component is unknown.
+    """
+    path = pathlib.Path(path)
+    written = _rename(read_json_config(path, tuple(sorted(FIELDS - ADDED.keys()))))
+    config = ConfigDict(ADDED | written)
+    for place in list(list_nodes(config)):
+        restore_types(config, place)
+    return config
+
+
+def _rename(node: Any) -> Any:
+    """Gives the fields of a config, at any depth, the names that they have now."""
+    if not isinstance(node, dict):
+        return node
+    return {RENAMED.get(name, name): _rename(value) for name, value in node.items()}

@@ -1,0 +1,119 @@
+"""The fields of a config: the run's own in a table, those of components by their signatures."""
+
+import re
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict, config_dict
+
+from big_align.components.docstrings import read_arguments
+from big_align.components.signatures import choose_kind, list_kinds, list_settable
+from big_align.configuration.places import find_target, in_run
+from big_align.errors import ConfigError
+
+
+class Setting(NamedTuple):
+    """What is known of a field.
+
+    Attributes:
+      kinds: types that its value may have, beside None.
+      line: what it is for.
+    """
+
+    kinds: tuple[type, ...]
+    line: str
+
+
+OWN = {
+    "seed": (int, "of all that is random: weights, the order of examples, augmentation"),
+    "batch_size": (int, "examples of a step, over all devices"),
+    "total_steps": (int, "the last step"),
+    "microbatches": (int, "parts of a batch that are encoded one by one, to save memory"),
+    "gradient_dtype": (str, "in which devices sum gradients: float32 or bfloat16"),
+    "average_decay": (float, "of a moving average of the parameters, which is what is evaluated"),
+    "on_divergence": (str, "report a jump of the loss or gradient, or rewind: go back, skip data"),
+    "log_every": (int, "steps from a line of metrics.jsonl to the next"),
+    "compilation_cache": (str, "a folder that keeps compiled programs for later runs"),
+    "compiler_options": (dict, "options of XLA, by name"),
+    "evaluate_every": (int, "steps between evaluations; the last step has one too"),
+    "evaluate_batch_size": (int, "examples that are embedded at a time, over all devices"),
+    "checkpoint.every": (int, "steps between checkpoints; the last step has one too"),
+    "data.classes": (str, "a class list of the package or a file: examples have labels"),
+    "data.mixture.*.classes": (str, "a class list: the part's examples have labels"),
+    "data.mixture.*.weight": (float, "the part's share of a batch, beside the others'"),
+    "data.precomputed.clusters": (str, "a folder that big_align.tools.cluster wrote"),
+    "data.precomputed.image_embedding": (str, "a folder that big_align.tools.embed wrote"),
+    "data.precomputed.text_embedding": (str, "the same of text features, which a run wrote"),
+    "data.tags.path": (str, "a list that big_align.tools.build_tags wrote; None: no tags"),
+    "data.tags.max_tags": (int, "places for the tags of an example's texts"),
+    "data.tags.truth": (bool, "whether a batch has the tags of all captions too"),
+    "init.all": (str, "weights to start from: a workdir, or a folder or file of weights"),
+    "init.image": (str, "the same for the image tower alone"),
+    "init.text": (str, "the same for the text tower alone"),
+    "init.classifier": (str, "a workdir whose classifier of the same classes starts this run's"),
+    "init.centers": (str, "a folder of clusters whose centers the class centers start at"),
+}
+"""Fields that no component takes, by their place: their type, beside None, and what they are for.
+
+`*` is any name.
+"""
+
+ADDED: dict[str, Any] = {
+    "compilation_cache": None,
+    "compiler_options": {},
+    "gradient_dtype": "float32",
+    "init": {},
+    "on_divergence": "report",
+    "log": {"wandb": None},
+    "cached_features": {},
+    "first": {},
+    "mixing": {"mixup_alpha": 0.0, "cutmix_alpha": 0.0},
+}
+"""Fields that workdirs of earlier versions may lack, and what they stood at."""
+
+
+def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:
+    """Describes the fields of a node, by name, but for those that are nodes.
+
+    Args:
+      config: the config.
+      path: the place of the node; "" is the whole config.
+
+    Raises:
+      ConfigError: a name of a component is unknown.
+    """
+    node = config
+    for name in path.split(".") if path else ():
+        node = node[name]
+    target = find_target(config, path)
+    settable = list_settable(target) if target is not None else {}
+    lines = read_arguments(target) if target is not None else {}
+    fields = {}
+    for name in node:
+        place = re.sub(r"^(data\.mixture)\.\w+", r"\1.*", in_run(f"{path}.{name}".lstrip(".")))
+        if isinstance(node.get(name), ConfigDict) and place not in OWN:
+            continue
+        if place in OWN:
+            kind, line = OWN[place]
+            fields[name] = Setting((kind,), line)
+        elif name in settable:
+            kinds = tuple(list_kinds(settable[name].hint))
+            fields[name] = Setting(kinds, lines.get(name, ""))
+        else:
+            fields[name] = Setting((str,) if name == "name" else (), lines.get(name, ""))
+    return fields
+
+
+def restore_types(config: ConfigDict, path: str) -> None:
+    """Gives the fields of a node that are None the types by which a command line sets them."""
+    node = config
+    for name in path.split(".") if path else ():
+        node = node[name]
+    try:
+        fields = describe_fields(config, path)
+    except ConfigError:  # a component that is not here, which need not be what is wanted
+        return
+    for name, field in fields.items():
+        if node[name] is None:
+            kind = choose_kind(field.kinds[0]) if field.kinds else object
+            del node[name]
+            node[name] = config_dict.placeholder(kind)

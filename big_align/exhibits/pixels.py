@@ -1,0 +1,30 @@
+"""Pictures of examples, as people look at them."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import UInt8
+
+from big_align.data import boundary
+from big_align.data.examples import Source
+from big_align.data.images.image_ops import Transform
+
+Pixels = Callable[[int], UInt8[np.ndarray, "h w 3"]]
+
+
+def read_pixels(source: Source, size: int = 160) -> Pixels:
+    """Returns a function that reads the middle of the example of a number as a square picture.
+
+    It raises UserError where it cannot be read.
+    """
+    show = Transform(f"resize_small({size})|central_crop({size})")
+    ends = np.cumsum(source.shard_sizes)
+
+    def read(number: int) -> UInt8[np.ndarray, "h w 3"]:
+        shard = int(np.searchsorted(ends, number, side="right"))
+        index = int(number - ends[shard] + source.shard_sizes[shard])
+        with boundary.name_example(source, shard, index):
+            return show(source.read(shard, index).image, random.Random(0))
+
+    return read

@@ -1,0 +1,106 @@
+"""Captions with their nearest images, and images with their nearest captions."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.exhibits.exhibit import Examples, Finding, Item
+from big_align.exhibits.pixels import Pixels
+
+
+class Pairs(NamedTuple):
+    """The embedded images and captions of a set.
+
+    Attributes:
+      zimg: unit-length embeddings of the images that could be read, each once.
+      ztxt: unit-length embeddings of all their captions.
+      captions: the texts of `ztxt`.
+      owner: which row of `zimg` each caption belongs to.
+      number: which example of the source each row of `zimg` is.
+    """
+
+    zimg: Float[np.ndarray, "n d"]
+    ztxt: Float[np.ndarray, "m d"]
+    captions: list[str]
+    owner: Int[np.ndarray, "m"]
+    number: Int[np.ndarray, "n"]
+
+    def captions_of(self, image: int) -> set[str]:
+        """Returns the captions of a row of `zimg`."""
+        return {self.captions[row] for row in np.flatnonzero(self.owner == image).tolist()}
+
+
+def find_nearest(
+    queries: Float[np.ndarray, "q d"], candidates: Float[np.ndarray, "n d"], k: int
+) -> Int[np.ndarray, "q k"]:
+    """Returns the k candidates with the largest cosine for each query, the nearest first."""
+    return np.argsort(-queries @ candidates.T, axis=1, kind="stable")[:, :k]
+
+
+def find_nearest_captions(pairs: Pairs, image: int, k: int) -> list[str]:
+    """Returns the k nearest captions of different words of a row of `zimg`, the nearest first."""
+    (found,) = find_nearest(pairs.zimg[[image]], pairs.ztxt, len(pairs.ztxt))
+    return list(dict.fromkeys(pairs.captions[row] for row in found.tolist()))[:k]
+
+
+def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Draws images, and captions of other images, no two captions with the same words.
+
+    Args:
+      pairs: what to draw from.
+      count: how many of each at most.
+      seed: the same seed draws the same.
+
+    Returns:
+      Rows of `zimg` and rows of `ztxt`.
+    """
+    rng = np.random.default_rng(seed)
+    images = rng.permutation(len(pairs.zimg))[:count].tolist()
+    texts: dict[str, int] = {}
+    for row in rng.permutation(len(pairs.captions)).tolist():
+        if len(texts) < count and pairs.owner[row] not in images:
+            texts.setdefault(pairs.captions[row], row)
+    return images, list(texts.values())
+
+
+def show_pairs(
+    pairs: Pairs, pixels: Pixels, count: int = 4, k: int = 5, seed: int = 0
+) -> list[Examples]:
+    """Shows what is retrieved for a few captions and for a few images.
+
+    Args:
+      pairs: what is searched.
+      pixels: gives the picture of an example by its number.
+      count: captions, and images, to search with.
+      k: how many of the nearest.
+      seed: chooses the queries.
+    """
+    images, captions = choose_queries(pairs, count, seed)
+    nearest = find_nearest(pairs.ztxt[captions], pairs.zimg, k)
+    by_text = [
+        Finding(
+            Item(text=pairs.captions[query]),
+            [
+                Item(
+                    pixels(int(pairs.number[image])),
+                    right=pairs.captions[query] in pairs.captions_of(image),
+                )
+                for image in found.tolist()
+            ],
+        )
+        for query, found in zip(captions, nearest, strict=True)
+    ]
+    by_image = [
+        Finding(
+            Item(pixels(int(pairs.number[image]))),
+            [
+                Item(text=text, right=text in pairs.captions_of(image))
+                for text in find_nearest_captions(pairs, image, k)
+            ],
+        )
+        for image in images
+    ]
+    note = "Right answers are marked in green. The queries are drawn at random."
+    shown = Examples("Captions with their nearest images", note, by_text)
+    return [shown, Examples("Images with their nearest captions", note, by_image)]

@@ -1,0 +1,67 @@
+"""Embeds texts into a folder, shard by shard, and continues where it stopped."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from big_align.clusters.embed_source import digest_weights
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.inference.loaded_model import LoadedModel
+from big_align.inference.text_shards import TextShards
+
+
+def embed_texts(
+    model: LoadedModel,
+    texts: TextShards,
+    folder: pathlib.Path,
+    dtype: str = "float16",
+    made_by: Mapping[str, Any] | None = None,
+) -> int:
+    """Writes the embeddings of this process's shards of texts that are not there yet.
+
+    A text that is empty keeps its row, of zeros, with an empty key.
+
+    Args:
+      model: embeds.
+      texts: with their keys.
+      folder: is made if need be; every process sees it.
+      dtype: of what is stored, "float16" or "float32".
+      made_by: what else tells the embeddings apart; `model` is for readers only.
+
+    Returns:
+      How many texts were embedded now, empty ones among them.
+
+    Raises:
+      UserError: the folder holds other embeddings, or the model has no text tower or tokenizer.
+    """
+    shards = shard_files.list_shards(texts)
+    one = model.embed_texts(["a"])
+    index = {
+        "dim": one.shape[1],
+        "dtype": dtype,
+        "unit_length": True,
+        "shards": [shard._asdict() for shard in shards],
+        "made_by": dict(made_by or {})
+        | {"weights": digest_weights(model.flat), "what": "text", "tokenizer": model.tokenizer},
+    }
+    process, processes = jax.process_index(), jax.process_count()
+    shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
+    todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tqdm(total=total, initial=total - count, unit="text", disable=process != 0) as bar:
+        for n in todo:
+            keys, strings = texts.read(n)
+            real = np.array([bool(text) for text in strings])
+            rows = np.zeros((len(strings), one.shape[1]), dtype)
+            if real.any():
+                rows[real] = model.embed_texts([text for text in strings if text])
+            named = (key if there else "" for key, there in zip(keys, real.tolist(), strict=True))
+            content = shard_files.join_keys(named)
+            shard_files.write_shard(folder, shards[n], EMBEDDINGS, rows, content)
+            bar.update(len(strings))
+    return count

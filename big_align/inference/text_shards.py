@@ -1,0 +1,183 @@
+"""Texts in shards: the captions of a source, the lines of text files, or a column of tables."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from absl import logging
+
+from big_align.data import boundary, files, row_groups
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.sources.csv_source import find_delimiter, read_lines
+from big_align.data.sources.split_source import key_of
+from big_align.data.sources.table_source import read_table
+from big_align.errors import UserError, suggest
+
+SHARD_SIZE = 2**15
+"""Lines of a file that are a shard."""
+TABLES = r"\.([ct]sv|parquet)$"
+
+
+class TextShard(NamedTuple):
+    """A shard of texts.
+
+    Attributes:
+      name: of the file that they are in.
+      count: how many there are.
+      read: returns the key of each and the text itself, "" for one that is not there.
+    """
+
+    name: str
+    count: int
+    read: Callable[[], tuple[list[str], list[str]]]
+
+
+class TextShards:
+    """Texts with their keys, a shard at a time.
+
+    Args:
+      shards: in their order.
+
+    Attributes:
+      shard_sizes: int64 [shards], texts of each shard.
+
+    Raises:
+      UserError: there are no texts.
+    """
+
+    def __init__(self, shards: Sequence[TextShard]):
+        self._shards = list(shards)
+        self.shard_sizes = np.array([shard.count for shard in self._shards], np.int64)
+        if not self.shard_sizes.sum():
+            raise UserError("there are no texts to embed")
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard."""
+        return self._shards[shard].name
+
+    def read(self, shard: int) -> tuple[list[str], list[str]]:
+        """Returns the keys and the texts of a shard; "" stands for a text that is not there."""
+        return self._shards[shard].read()
+
+
+def list_captions(source: Source) -> TextShards:
+    """Lists all captions of a source; those of one example share its key.
+
+    An example that cannot be read is named in the log and left out.
+    """
+
+    def read(shard: int) -> tuple[list[str], list[str]]:
+        keys, texts = [], []
+        for index in range(int(source.shard_sizes[shard])):
+            try:
+                captions = boundary.read_texts(source, shard, index)[0]
+            except BrokenExample as error:
+                logging.warning("left out %s: %s", source.name(shard, index), error)
+                continue
+            keys += [key_of(source)(shard, index)] * len(captions)
+            texts += captions
+        return keys, texts
+
+    # Texts are read twice, first to count them: so much memory as a shard takes is enough.
+    return TextShards(
+        [
+            TextShard(source.shard_name(shard), len(read(shard)[1]), lambda s=shard: read(s))
+            for shard in range(len(source.shard_sizes))
+        ]
+    )
+
+
+def list_lines(paths: str) -> TextShards:
+    """Lists the lines of text files (globs, braces, comma lists); a key is a line's number.
+
+    Raises:
+      UserError: nothing is found, or a file is not UTF-8.
+    """
+    shards = []
+    for path in _expand(paths):
+        lines = [line.strip() for line in read_table(path).splitlines()]
+        shards += _cut(path, [str(n) for n in range(1, len(lines) + 1)], lines)
+    return TextShards(shards)
+
+
+def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
+    """Lists a column of CSV, TSV or Parquet files, whatever else is in them.
+
+    Args:
+      paths: the files; globs, braces and comma lists.
+      column: of the texts.
+      key: the column of the keys; None takes the number of the row, from 1 on.
+
+    Raises:
+      UserError: nothing is found, a file is no table, or has no such column.
+    """
+    shards = []
+    for path in _expand(paths):
+        if not re.search(TABLES, path, re.IGNORECASE):
+            raise UserError(f"--column is for .csv, .tsv and .parquet files, which {path} is not")
+        if path.lower().endswith(".parquet"):
+            shards += _list_row_groups(path, column, key)
+            continue
+        text = read_table(path)
+        rows = read_lines(path, text, find_delimiter(path, text, (column, key)))
+        header = next(rows)[1]
+        _check_columns(path, header, column, key)
+        cells = [cells for _, cells in rows]
+        keys = [row[header.index(key)] if key else str(n) for n, row in enumerate(cells, start=1)]
+        shards += _cut(path, keys, [row[header.index(column)].strip() for row in cells])
+    return TextShards(shards)
+
+
+def _expand(paths: str) -> list[str]:
+    try:
+        return files.expand_paths(paths)
+    except ValueError as error:
+        raise UserError(f"--source: {error}") from error
+
+
+def _cut(path: str, keys: list[str], texts: list[str]) -> list[TextShard]:
+    """Cuts the texts of a file into shards."""
+    starts = range(0, len(texts), SHARD_SIZE)
+    parts = [(keys[n : n + SHARD_SIZE], texts[n : n + SHARD_SIZE]) for n in starts]
+    name = path.rpartition("/")[2]
+    return [TextShard(name, len(part[1]), lambda part=part: part) for part in parts]
+
+
+def _list_row_groups(path: str, column: str, key: str | None) -> list[TextShard]:
+    """Makes a shard of each row group of a Parquet file."""
+    try:
+        with files.files_of(path).open(path) as file:
+            table = row_groups.open_table(file)
+            names, metadata = table.schema_arrow.names, table.metadata
+            counts = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    _check_columns(path, names, column, key)
+    starts = np.cumsum([0, *counts]).tolist()
+
+    def read(group: int) -> tuple[list[str], list[str]]:
+        try:
+            with files.files_of(path).open(path) as file:
+                wanted = [column, *([key] if key else [])]
+                rows = row_groups.read_group(row_groups.open_table(file), group, wanted).to_pydict()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UserError(f"row group {group} of {path} cannot be read: {error}") from error
+        texts = ["" if text is None else text for text in rows[column]]
+        if strange := next((text for text in texts if not isinstance(text, str)), None):
+            raise UserError(f"{path}: column {column!r} holds {strange!r}, which is no text")
+        numbers = range(starts[group] + 1, starts[group + 1] + 1)
+        return [str(each) for each in (rows[key] if key else numbers)], [t.strip() for t in texts]
+
+    name = path.rpartition("/")[2]
+    return [TextShard(name, count, lambda g=g: read(g)) for g, count in enumerate(counts)]
+
+
+def _check_columns(path: str, names: Sequence[str], column: str, key: str | None) -> None:
+    for flag, name in (("--column", column), ("--key_column", key)):
+        if name is not None and name not in names:
+            raise UserError(
+                f"{flag}={name}: {path} has no such column{suggest(name, names)}; it has: "
+                f"{', '.join(names)}"
+            )

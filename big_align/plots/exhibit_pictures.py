@@ -1,0 +1,110 @@
+"""Pictures of what an evaluation shows, as pixels: the logs of a run take them in milliseconds."""
+
+import functools
+import os
+
+import matplotlib
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from big_align.exhibits.exhibit import Confusion, Examples, Exhibit, Finding
+
+CELL, GAP, LINE, SIZE, WIDTH = 128, 10, 20, 14, 980
+"""Pixels: the side of an image, what is between two, and lines, letters and the whole picture."""
+INK, RIGHT, WRONG, BLUE = (20, 20, 20), (26, 143, 60), (119, 119, 119), (8, 81, 156)
+
+
+def draw_exhibit(exhibit: Exhibit) -> UInt8[np.ndarray, "h w 3"]:
+    """Draws what an evaluation shows on white; right answers are green."""
+    draw = _draw_confusion if isinstance(exhibit, Confusion) else _draw_examples
+    return np.asarray(draw(exhibit))
+
+
+@functools.cache
+def _font(name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
+    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", f"{name}.ttf")
+    return ImageFont.truetype(path, SIZE)
+
+
+def _draw_examples(examples: Examples) -> Image.Image:
+    """Draws a band for each query: its text, its picture, and what was found beside it."""
+    tops = np.cumsum([2 * GAP + LINE, *map(_height_of, examples.rows)]).tolist()
+    cells = max((1 + len(row.found) for row in examples.rows if _has_images(row)), default=0)
+    wide = max(WIDTH, GAP + cells * (CELL + GAP))
+    picture = Image.new("RGB", (wide, tops[-1] + GAP), "white")
+    pen = ImageDraw.Draw(picture)
+    _write(pen, GAP, GAP, examples.title, INK, "DejaVuSans-Bold")
+    for top, row in zip(tops, examples.rows, strict=False):
+        if row.query.text:
+            _write(pen, GAP, top, row.query.text, INK)
+            top += LINE
+        left = GAP
+        images = [row.query, *row.found] if row.query.image is not None else row.found
+        for item in images:
+            if item.image is None:
+                continue
+            cell = Image.fromarray(item.image).resize((CELL, CELL), Image.Resampling.BILINEAR)
+            picture.paste(cell, (left, top))
+            if item.right:
+                pen.rectangle((left, top, left + CELL - 1, top + CELL - 1), None, RIGHT, 4)
+            left += CELL + GAP
+        for line, item in enumerate(item for item in row.found if item.image is None):
+            color, face = (RIGHT, "DejaVuSans-Bold") if item.right else (WRONG, "DejaVuSans")
+            _write(pen, left, top + LINE * line, item.text, color, face)
+    return picture
+
+
+def _has_images(row: Finding) -> bool:
+    return any(item.image is not None for item in row.found)
+
+
+def _height_of(row: Finding) -> int:
+    lines = sum(item.image is None for item in row.found)
+    cell = CELL if any(item.image is not None for item in (row.query, *row.found)) else 0
+    return LINE * bool(row.query.text) + max(cell, LINE * lines, LINE) + GAP
+
+
+def _draw_confusion(confusion: Confusion) -> Image.Image:
+    """Draws a matrix whose colors are the fractions of the images of a class."""
+    counts = confusion.counts if confusion.counts[:, -1].any() else confusion.counts[:, :-1]
+    names, cell, top = confusion.names, 34, 2 * GAP + LINE
+    wide = max([60, *(int(_font().getlength(_shorten(name, 160))) for name in names)])
+    left, bottom = 2 * GAP + wide, top + cell * len(names)
+    size = max(left + cell * counts.shape[1] + GAP, 400), bottom + wide + 2 * GAP
+    picture = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(picture)
+    _write(pen, GAP, GAP, confusion.title, INK, "DejaVuSans-Bold")
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    for row, name in enumerate(names):
+        _write(pen, GAP, top + cell * row + 8, _shorten(name, 160), INK)
+        for column, count in enumerate(counts[row].tolist()):
+            fill = tuple(round(255 + (c - 255) * share[row, column]) for c in BLUE)
+            x, y = left + cell * column, top + cell * row
+            pen.rectangle((x, y, x + cell - 2, y + cell - 2), fill)
+            if count:
+                color = "white" if share[row, column] > 0.5 else INK
+                middle = x + cell / 2 - 1, y + cell / 2 - 1
+                pen.text(middle, str(count), color, _font(), anchor="mm")
+    for column in range(counts.shape[1]):
+        label = Image.new("RGB", (wide, LINE), "white")
+        name = _shorten(names[column], 160) if column < len(names) else "others"
+        ImageDraw.Draw(label).text((wide, 1), name, INK, _font(), anchor="ra")
+        upright = label.transpose(Image.Transpose.ROTATE_90)
+        picture.paste(upright, (left + cell * column + 6, bottom + 4))
+    return picture
+
+
+def _shorten(text: str, width: int, face: str = "DejaVuSans") -> str:
+    """Returns a text that is no wider, cut if need be."""
+    kept = text
+    while kept and _font(face).getlength(kept + "…" * (kept != text)) > width:
+        kept = kept[:-1]
+    return kept if kept == text else f"{kept.rstrip()}…"
+
+
+def _write(
+    pen: ImageDraw.ImageDraw, left: int, top: int, text: str, color: tuple, face: str = "DejaVuSans"
+) -> None:
+    text = _shorten(" ".join(text.split())[:200], WIDTH - GAP - left, face)
+    pen.text((left, top), text, color, _font(face))

@@ -1,0 +1,101 @@
+"""What the JSON of a workdir must look like, for a page to be made of it."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from big_align.errors import UserError, put_in_a_line
+
+
+def _is_pair(value: Any) -> bool:
+    """Tells whether a value is a list of two."""
+    return isinstance(value, list) and len(value) == 2
+
+
+def _is_confusion(value: Any) -> bool:
+    """Tells whether counts of classes have a row each, and a column each and one for others."""
+    if not (isinstance(value, dict) and fits(value, LABELED_COUNTS)):
+        return False
+    size = len(value["names"])
+    return len(value["counts"]) == size and all(len(row) == size + 1 for row in value["counts"])
+
+
+NUMBER = int | float
+ITEM = {"image": str | None, "text": str, "right": bool | None}
+EXAMPLES = {"title": str, "note": str, "rows": [{"query": ITEM, "found": [ITEM]}]}
+LABELED_COUNTS = {"title": str, "note": str, "names": [str], "counts": [[int]]}
+PICTURES = {"step": int, "exhibits": {"*": [(EXAMPLES, _is_confusion)]}}
+NODE = {"source?": {}, "*": Any}
+CONFIG = {
+    "total_steps?": int,
+    "data?": {"mixture?": {"*": NODE}, **NODE},
+    "evaluators?": {"*": NODE},
+    "*": Any,
+}
+GOODPUT = {"seconds?": {"*": NUMBER}, "*": Any}
+START = {
+    "time?": NUMBER,
+    "step?": int,
+    "parameters?": {"*": int},
+    "examples?": {"*": int | None},
+    "versions?": {"*": str},
+    "devices?": {"count?": int, "processes?": int, "*": Any},
+    "command?": str,
+    "config?": str,
+    "changes?": {"*": _is_pair},
+    "*": Any,
+}
+
+
+def check_form(value: Any, form: Any, where: str) -> None:
+    """Checks a value of JSON.
+
+    Args:
+      value: as it was read.
+      form: a type, or a function that tells; `[form]` is a list of such, a tuple has several of
+        which one must fit; a dictionary has forms by field, `*` for those that are not named, and
+        may lack, or have null for, a field whose name ends in "?".
+      where: the file and the place in it, for messages.
+
+    Raises:
+      UserError: it is something else; the message names the place.
+    """
+    if form is Any:
+        return
+    if isinstance(form, dict):
+        _expect(isinstance(value, Mapping), where, "an object", value)
+        for field, inner in form.items():
+            name = field.removesuffix("?")
+            if field == name != "*":
+                _expect(name in value, where, f"an object with {name}", value)
+            if value.get(name) is not None or (field == name and name in value):
+                check_form(value[name], inner, f"{where}: {name}")
+        named = {field.removesuffix("?") for field in form}
+        for name in value.keys() - named:
+            check_form(value[name], form.get("*", Any), f"{where}: {name}")
+    elif isinstance(form, list):
+        _expect(isinstance(value, list), where, "a list", value)
+        for number, each in enumerate(value):
+            check_form(each, form[0], f"{where}: {number}")
+    elif isinstance(form, tuple):
+        _expect(any(fits(value, each) for each in form), where, "as it was written", value)
+    elif inspect.isfunction(form):
+        _expect(form(value), where, "as it was written", value)
+    else:
+        name = getattr(form, "__name__", str(form))
+        _expect(isinstance(value, form), where, f"of type {name}", value)
+
+
+def fits(value: Any, form: Any) -> bool:
+    """Tells whether a value has a form."""
+    try:
+        check_form(value, form, "")
+    except UserError:
+        return False
+    return True
+
+
+def _expect(right: bool, where: str, what: str, value: Any) -> None:
+    if not right:
+        shown = put_in_a_line(repr(value))
+        raise UserError(f"{where} should be {what} and is {shown[:60]}; mend the file or remove it")

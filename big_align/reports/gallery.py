@@ -1,0 +1,94 @@
+"""The pictures of a run: what its evaluations show, kept in the workdir and handed to logs."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from absl import logging
+from jaxtyping import UInt8
+
+from big_align.exhibits.exhibit import Exhibit, Show, encode
+from big_align.plots.exhibit_pictures import draw_exhibit
+
+FILE = "pictures.json"
+TIMES = 20
+"""Pictures are made at most so often in a run, which bounds their time and the size of logs."""
+
+
+class Gallery:
+    """Collects what evaluations show, on the first process alone.
+
+    A picture that cannot be made is a warning: it never ends a run.
+
+    Args:
+      workdir: `pictures.json` there holds the newest.
+      total_steps: the last step, after which pictures are always made.
+      always: what is shown beside the evaluations, by name, and made once.
+    """
+
+    def __init__(self, workdir: str, total_steps: int, always: Mapping[str, Show]):
+        self._path = pathlib.Path(workdir) / FILE
+        self._total_steps = total_steps
+        self._always = dict(always)
+        self._made_at: int | None = None
+        self._due = False
+        self._shown: dict[str, list[Exhibit]] = {}
+        self._fixed: dict[str, list[Exhibit]] = {}
+
+    def begin(self, step: int) -> None:
+        """Begins the evaluation of a step."""
+        since = self._total_steps if self._made_at is None else step - self._made_at
+        far = TIMES * since >= self._total_steps
+        self._due = jax.process_index() == 0 and (far or step == self._total_steps)
+        self._shown = {}
+
+    def add(self, name: str, show: Show) -> None:
+        """Makes what an evaluation shows, if pictures are due.
+
+        Args:
+          name: of the evaluator.
+          show: makes it.
+        """
+        if self._due:
+            self._shown |= _try_to_show(name, show)
+
+    def finish(self, step: int) -> dict[str, UInt8[np.ndarray, "h w 3"]]:
+        """Writes the pictures of an evaluation down, and returns them by names for logs.
+
+        Args:
+          step: that was evaluated.
+        """
+        if not self._due:
+            return {}
+        self._made_at = step
+        for name in list(self._always):
+            self._fixed |= _try_to_show(name, self._always.pop(name))
+        self._shown |= self._fixed
+        try:
+            self._write(step)
+            return {
+                f"{name}/{exhibit.title}": draw_exhibit(exhibit)
+                for name, exhibits in self._shown.items()
+                for exhibit in exhibits
+            }
+        except Exception as error:
+            logging.warning("no pictures: %s: %s", type(error).__name__, error)
+            return {}
+
+    def _write(self, step: int) -> None:
+        shown = {name: [encode(x) for x in exhibits] for name, exhibits in self._shown.items()}
+        scratch = self._path.with_suffix(".rewrite")
+        scratch.write_text(json.dumps({"step": step, "exhibits": shown}) + "\n")
+        os.replace(scratch, self._path)
+
+
+def _try_to_show(name: str, show: Show) -> dict[str, list[Exhibit]]:
+    """Makes exhibits by the name of what they are of; where they fail there are none."""
+    try:
+        return {name: list(show())}
+    except Exception as error:
+        logging.warning("no pictures of %s: %s: %s", name, type(error).__name__, error)
+        return {}

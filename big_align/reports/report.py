@@ -1,0 +1,65 @@
+"""The page about a run, or about several beside each other, in one file that opens anywhere."""
+
+import html
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from big_align.plots.html_page import write_frame
+from big_align.reports import comparison, sections
+from big_align.reports.run_record import RunRecord, read_record
+
+FILE = "report.html"
+
+
+def write_report(workdirs: Sequence[str], output: str | None = None) -> str:
+    """Writes the page of one run, or one that compares several.
+
+    Args:
+      workdirs: of the runs.
+      output: the file; by default `report.html` in the first workdir.
+
+    Returns:
+      The path of the file.
+
+    Raises:
+      UserError: a workdir holds nothing of a run.
+      OSError: the file cannot be written.
+    """
+    records = [read_record(workdir) for workdir in workdirs]
+    page = describe_run(*records) if len(records) == 1 else comparison.compare_runs(records)
+    path = pathlib.Path(output or os.path.join(workdirs[0], FILE))
+    scratch = path.with_name(f"{path.name}.rewrite")
+    scratch.write_text(page, encoding="utf-8")
+    os.replace(scratch, path)
+    return str(path)
+
+
+def refresh_report(workdir: str) -> None:
+    """Writes the page of a run that ends, from its first process; a fault is a line, no error."""
+    import jax  # the tool, which writes pages too, starts in a moment without it
+
+    if jax.process_index() != 0 or not os.path.exists(os.path.join(workdir, "starts.jsonl")):
+        return
+    try:
+        print(f"report: {write_report([workdir])}")
+    except Exception as error:
+        print(f"warning: no report: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def describe_run(record: RunRecord) -> str:
+    """Returns the page about one run."""
+    config, _ = record.find_changes()
+    head = f"<h1>{html.escape(record.name)}</h1><p class=soft><code>{html.escape(config)}</code>"
+    body = [head, sections.write_tiles(sections.summarize(record))]
+    for write in (
+        sections.write_evaluations,
+        sections.write_curves,
+        sections.write_pictures,
+        sections.write_training,
+        sections.write_time,
+        sections.write_commands,
+    ):
+        body += write(record)
+    return write_frame(record.name, sections.STYLE, "".join(body))

@@ -1,0 +1,179 @@
+"""What a workdir tells about its run, read as it is: while a run writes, or after it was killed."""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from big_align.errors import UserError
+from big_align.reports import forms, starts
+from big_align.reports.forms import check_form, fits
+from big_align.training.logs.line_files import number_of, parse_line, read_lines
+
+Series = list[tuple[int, float]]
+"""Steps, ascending, and values."""
+TRAINING = ("epoch/", "time/")
+"""Beginnings of names that are no evaluator's."""
+LARGE = 4_000_000
+"""Bytes of metrics that are read whole."""
+
+
+@dataclasses.dataclass
+class RunRecord:
+    """What a workdir tells about its run; what it does not tell is empty.
+
+    Attributes:
+      workdir: as it was given.
+      config: every field.
+      starts: how each process was started, the first first.
+      series: steps and values of training, by name.
+      evaluations: of the evaluators, by `evaluator/number`.
+      seconds: where the time of all processes went, by phase.
+      pictures: the step they are of, and exhibits by evaluator.
+    """
+
+    workdir: str
+    config: dict[str, Any]
+    starts: list[dict[str, Any]]
+    series: dict[str, Series]
+    evaluations: dict[str, Series]
+    seconds: dict[str, float]
+    pictures: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What the run is called: its folder."""
+        return pathlib.Path(self.workdir).absolute().name
+
+    @property
+    def last_start(self) -> dict[str, Any]:
+        """The newest process."""
+        return self.starts[-1] if self.starts else {}
+
+    def find_changes(self) -> tuple[str, dict[str, list[Any]]]:
+        """Returns the config file that the run comes from, and what was changed of it: both values.
+
+        A process that continued by the workdir's own config adds its changes.
+        """
+        own = [pathlib.Path(str(x.get("config"))).name == "config.json" for x in self.starts]
+        origin = max((n for n, is_own in enumerate(own) if not is_own), default=0)
+        changes: dict[str, list[Any]] = {}
+        for start in self.starts[origin:]:
+            for field, (before, after) in (start.get("changes") or {}).items():
+                changes[field] = [changes.get(field, [before])[0], after]
+        config = self.starts[origin].get("config") if self.starts else None
+        return str(config or ""), changes
+
+    @property
+    def step(self) -> int:
+        """The last step that is known of."""
+        ends = [values[-1][0] for values in (self.series | self.evaluations).values() if values]
+        return max(ends, default=0)
+
+    @property
+    def total_steps(self) -> int:
+        """The step that the run goes to; 0 if that is not known."""
+        return int(self.config.get("total_steps") or 0)
+
+
+def read_record(workdir: str) -> RunRecord:
+    """Reads a workdir.
+
+    Raises:
+      UserError: there is no such folder, nothing of a run in it, or a file that is damaged.
+    """
+    folder = pathlib.Path(workdir)
+    config = _read_object(folder / "config.json", forms.CONFIG)
+    lines = list(_read_metrics(folder / "metrics.jsonl"))
+    if not config and not lines:
+        reason = "it has neither config.json nor metrics.jsonl" if folder.is_dir() else "no folder"
+        raise UserError(f"--workdir={workdir} is no workdir of a run: {reason}")
+    series = _collect(lines)
+    known = set(config.get("evaluators") or {})
+    measured = [name for name in series if _is_evaluation(name, known)]
+    evaluations = {name: series.pop(name) for name in measured}
+    for name, values in _read_evaluations(folder / "evaluations.jsonl").items():
+        evaluations[name] = sorted((dict(evaluations.get(name, ())) | dict(values)).items())
+    goodput = _read_object(folder / "goodput.json", forms.GOODPUT).get("seconds")
+    return RunRecord(
+        workdir,
+        config,
+        [x for x in read_lines(folder / starts.FILE) if fits(x, forms.START)],
+        series,
+        evaluations,
+        {name: float(seconds) for name, seconds in (goodput or {}).items()},
+        _read_object(folder / "pictures.json", forms.PICTURES),
+    )
+
+
+def _is_evaluation(name: str, evaluators: set[str]) -> bool:
+    evaluator, slash, _ = name.partition("/")
+    if evaluators:
+        return bool(slash) and evaluator in evaluators
+    return bool(slash) and not name.startswith(TRAINING)
+
+
+def _read_object(path: pathlib.Path, form: Any) -> dict[str, Any]:
+    """Reads a JSON object; {} where there is no file.
+
+    Raises:
+      UserError: it is no JSON, or not of its form.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes().decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}); mend the file or remove it") from error
+    check_form(found, form, str(path))
+    return found
+
+
+def _read_metrics(path: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """Reads metrics; of a long run the newest line of training, and some that are evenly spread.
+
+    So a run that is told to stop has its page in a second, however long it was.
+    """
+    if not path.exists():
+        return
+    stride, left_out = 1 + path.stat().st_size // LARGE, b""
+
+    def wanted(number: int, line: bytes) -> bool:
+        nonlocal left_out
+        passed = bool(number % stride) and b'"loss": ' in line
+        left_out = line if passed else left_out
+        return not passed
+
+    yield from read_lines(path, ("step",), wanted)
+    if (newest := parse_line(left_out, ("step",))) is not None:
+        yield newest
+
+
+def _collect(lines: list[dict[str, Any]]) -> dict[str, Series]:
+    """Returns steps and values of every number, by its name."""
+    series: dict[str, dict[int, float]] = {}
+    for line in lines:
+        step = line.get("step")
+        if not isinstance(step, int):
+            continue
+        for name, value in line.items():
+            if name != "step" and (number := number_of(value)) is not None:
+                series.setdefault(name, {})[step] = number
+    return {name: sorted(values.items()) for name, values in series.items()}
+
+
+def _read_evaluations(path: pathlib.Path) -> dict[str, Series]:
+    """Reads a line for each evaluation, with its numbers by name in one of its fields."""
+    lines = []
+    for line in read_lines(path, ("step",)):
+        nested = [x for x in line.values() if isinstance(x, dict) and any("/" in k for k in x)]
+        numbers = {k: v for x in [line, *nested] for k, v in x.items() if "/" in k}
+        lines.append(numbers | {"step": line.get("step")})
+    return _collect(lines)
+
+
+def finite(values: Series) -> Series:
+    """Returns the values that are numbers."""
+    return [(step, value) for step, value in values if math.isfinite(value)]

@@ -1,0 +1,35 @@
+"""Which of several evaluations is best: most numbers should be high, losses low, some are facts."""
+
+import re
+from collections.abc import Sequence
+
+LOW = re.compile(r"(^|_)(loss|error|perplexity)($|_)")
+FACT = re.compile(r"(^|_)(strength|tags|per_image|deviation|std|examples)$|^frequent_|_std$")
+
+
+def is_fact(name: str) -> bool:
+    """Tells whether a number is neither better nor worse for being larger.
+
+    Args:
+      name: `evaluator/number`.
+    """
+    return bool(FACT.search(name.partition("/")[2] or name))
+
+
+def find_best(name: str, values: Sequence[float | None]) -> int | None:
+    """Returns the place of the best value.
+
+    Args:
+      name: `evaluator/number`.
+      values: some may be missing.
+
+    Returns:
+      The first of the best; None where they do not differ, or cannot be compared.
+    """
+    key = name.partition("/")[2] or name
+    known = {place: value for place, value in enumerate(values) if value is not None}
+    if is_fact(name) or len(set(known.values())) < 2:
+        return None
+    known = {place: value for place, value in known.items() if value == value}
+    choose = min if LOW.search(key) else max
+    return choose(known, key=known.__getitem__)

@@ -1,0 +1,68 @@
+"""How the processes of a run were started: a line each in `WORKDIR/starts.jsonl`."""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from big_align.training.logs.line_files import append_line, keep_lines
+
+FILE = "starts.jsonl"
+PACKAGES = ("big_align", "jax", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
+
+
+def compare_configs(
+    before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
+) -> dict[str, list[Any]]:
+    """Returns the fields in which two configs differ, with both values; None where one lacks it.
+
+    A whole node that only one has is one entry.
+
+    Args:
+      before: nested names and values.
+      after: the same.
+      where: the place of both in their configs.
+    """
+    changes: dict[str, list[Any]] = {}
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        place = f"{where}.{name}".lstrip(".")
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            changes |= compare_configs(one, other, place)
+        elif _plain(one) != _plain(other):
+            changes[place] = [one, other]
+    return changes
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON would give it back: a file and a run are the same, but for tuples."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def describe_machine(devices: int, kind: str, processes: int) -> dict[str, Any]:
+    """Returns versions and devices.
+
+    Args:
+      devices: how many, of all processes.
+      kind: what they are.
+      processes: how many.
+    """
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    device = {"count": devices, "kind": kind, "processes": processes}
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return {"versions": versions, "devices": device, "machine": machine}
+
+
+def record_start(workdir: str, facts: Mapping[str, Any]) -> None:
+    """Appends what is known of a process that begins or continues a run."""
+    path = pathlib.Path(workdir) / FILE
+    keep_lines(path, lambda _: True)
+    append_line(path, facts)

@@ -1,0 +1,131 @@
+"""Features of locked towers are computed once, before training, and then read in their place."""
+
+import copy
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import jax
+import optax
+from flax import traverse_util
+from jax.experimental import multihost_utils
+
+from big_align import sharding
+from big_align.clusters.embed_captions import embed_captions
+from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed_source
+from big_align.components.models import build_model
+from big_align.components.transforms import shape_of_image
+from big_align.data.precomputed.shard_files import INDEX
+from big_align.evaluators.embedder import Embedder
+from big_align.objectives.align import Align
+from big_align.objectives.parts.encoders import FEATURES
+from big_align.runs import build, check, dataset
+from big_align.runs.initial_weights import check_frozen, read_initial_weights
+from big_align.training.state import describe_state
+
+FOLDER = "features"
+"""Of a workdir: where features lie unless the config says otherwise."""
+
+
+def cache_features(config: Any, workdir: str) -> Any:
+    """Computes the features of locked towers that are not there yet.
+
+    Whoever has the same weights, image operations, tokenizer and source finds them again: the name
+    of a folder is a digest of these.
+
+    Args:
+      config: of the run; its towers start from `config.init`.
+      workdir: of the run.
+
+    Returns:
+      The config of a run that reads them as precomputed fields.
+
+    Raises:
+      ConfigError: the data cannot be opened.
+      WeightsMismatch: a locked tower has no weights.
+      UserError: features are not finite.
+      BrokenDataError: too many examples are broken.
+    """
+    settings = check.read_cached_features(config)
+    if not settings.towers:
+        return config
+    root = pathlib.Path(settings.folder or pathlib.Path(workdir, FOLDER))
+    towers = LockedTowers(config, settings.dtype)
+    fed = copy.deepcopy(config)
+    with fed.unlocked():
+        for name, part in dataset.read_parts(config).items():
+            folders = {
+                field: towers.embed(tower, part, root)
+                for field, tower in FEATURES.items()
+                if tower in settings.towers
+            }
+            node = fed.data.mixture[name] if config.data.get("mixture") else fed.data
+            node.precomputed = part.precomputed | folders
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("features are computed")
+    return fed
+
+
+class LockedTowers:
+    """The locked towers of a config with their weights, on the devices of this process.
+
+    Args:
+      config: of the run.
+      dtype: of the features that are kept.
+
+    Raises:
+      WeightsMismatch: a locked tower has no weights.
+    """
+
+    def __init__(self, config: Any, dtype: str):
+        self._config, self._dtype = config, dtype
+        self._tokenizer = build.build_tokenizer(config)
+        mesh = sharding.make_mesh(devices=jax.local_devices())
+        objective = Align(build_model(config), mesh)
+        example = build.example_batch(config, self._tokenizer)
+        shapes = describe_state(objective, optax.identity(), example, mesh)[0].weight_shapes
+        self._weights, _ = read_initial_weights(shapes, config.init)
+        check_frozen(objective.frozen, shapes, self._weights)
+        tree = traverse_util.unflatten_dict(self._weights, sep="/")
+        placed = jax.device_put(tree, sharding.replicated(mesh))
+        self._embedder = Embedder(objective, mesh, config.evaluate_batch_size)
+        self._embedder.use({"model": placed.pop("params")}, placed)
+        self._model = objective.model
+
+    def embed(self, tower: str, part: dataset.Part, root: pathlib.Path) -> str:
+        """Embeds the examples of a part of the data; returns the folder of the features."""
+        source = dataset.open_source(part)
+        made_by = self._describe(tower, part)
+        kept = json.dumps([made_by, self._dtype], sort_keys=True, default=str)
+        folder = root / f"{tower}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
+        broken = part.loader.get("max_broken_fraction", 0.01)
+        dim = getattr(self._model, tower).output_dim
+        if jax.process_index() == 0 and not (folder / INDEX).is_file():
+            print(f"{tower} features of {int(source.shard_sizes.sum())} examples go to {folder}")
+        if tower == "image":
+            transform = part.loader["transform"]
+            shape = shape_of_image(transform, f"{part.where}.transform")
+            encoder = SourceEncoder(
+                self._embedder, shape, transform, "features", dim, made_by["weights"]
+            )
+            embed_source(encoder, source, folder, self._dtype, made_by, broken)
+        else:
+            embed_captions(
+                self._embedder, self._tokenizer, dim, source, folder, self._dtype, made_by, broken
+            )
+        return str(folder)
+
+    def _describe(self, tower: str, part: dataset.Part) -> dict[str, Any]:
+        """Returns what the features of a tower are a function of."""
+        below = {k: x for k, x in self._weights.items() if k.split("/")[1] == tower}
+        described = {
+            "source": part.source,
+            "hold_out": part.loader.get("hold_out") or 0.0,
+            "tower": self._config.model[tower].to_dict(),
+            "weights": digest_weights(below),
+        }
+        if tower == "text":
+            return described | {"tokenizer": self._tokenizer.fingerprint, "what": "features"}
+        colors = {"mean": self._model.image_mean, "std": self._model.image_std}
+        return described | {"transform": part.loader["transform"], "colors": colors}

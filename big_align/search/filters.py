@@ -1,0 +1,100 @@
+"""Conditions on the columns of the metadata: `year>=2020`, `place=Berlin`."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool
+
+from big_align.data.columns import list_names
+from big_align.errors import UserError, suggest
+
+COMPARE = {
+    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
+    ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
+
+
+class Filter(NamedTuple):
+    """A condition on a column.
+
+    Attributes:
+      column: its name.
+      operator: a key of `COMPARE`.
+      value: as it was written.
+    """
+
+    column: str
+    operator: str
+    value: str
+
+
+def parse_filter(text: str) -> Filter:
+    """Reads `column=value`, or another of =, !=, <, <=, > and >=.
+
+    Raises:
+      UserError: the text does not read so.
+    """
+    match = PATTERN.fullmatch(text)
+    if not match:
+        raise UserError(
+            f"the filter {text!r} does not read as COLUMN=VALUE; =, !=, <, <=, > and >= compare"
+        )
+    return Filter(*match.groups())
+
+
+def apply_filters(metadata: pa.Table, texts: Sequence[str]) -> Bool[np.ndarray, "n"] | None:
+    """Tells which rows meet all conditions; a missing value meets none.
+
+    Args:
+      metadata: the columns.
+      texts: conditions, as `parse_filter` reads them.
+
+    Returns:
+      A mask; None where there are no conditions.
+
+    Raises:
+      UserError: a condition does not read, there is no such column, or its type cannot be compared
+        with the value.
+    """
+    if not texts:
+        return None
+    mask = np.ones(len(metadata), bool)
+    for text in texts:
+        mask &= _apply(metadata, parse_filter(text))
+    return mask
+
+
+def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
+    column, operator, written = condition
+    if column not in metadata.column_names:
+        known = metadata.column_names
+        there = f"it has {list_names(known)}{suggest(column, known)}" if known else "it has none"
+        raise UserError(
+            f"the index has no column {column!r} of metadata; {there}. --metadata=FILE of "
+            "big_align.tools.index adds columns"
+        )
+    values = metadata[column]
+    try:
+        value = pa.scalar(_read_bool(written) if pa.types.is_boolean(values.type) else written)
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            values, value = values.cast(pa.float64()), value.cast(pa.float64())
+        else:
+            value = value.cast(values.type)
+    except (pa.ArrowException, ValueError) as error:
+        raise UserError(
+            f"the filter {column}{operator}{written}: the column holds {values.type}, and "
+            f"{written!r} does not read as that"
+        ) from error
+    found = COMPARE[operator](values, value)
+    return np.asarray(pc.fill_null(found, False).to_numpy(), bool)
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return text.lower() == "true"

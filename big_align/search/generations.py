@@ -1,0 +1,130 @@
+"""Writes a generation of an index out of the one before it and of what was embedded since."""
+
+import pathlib
+import shutil
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Int
+
+from big_align.search.index_folder import (
+    CAPTIONS,
+    IMAGES,
+    KINDS,
+    METADATA,
+    THUMBNAILS,
+    IndexGeneration,
+    sync,
+)
+from big_align.search.pending_rows import PendingRows
+from big_align.search.source_entries import IndexEntry
+
+BLOCK = 65536  # rows that are copied at a time
+
+
+def draft(
+    entries: Sequence[IndexEntry], texts: Sequence[str], metadata: pa.Table
+) -> IndexGeneration:
+    """Makes the tables of a generation, without embeddings and thumbnails.
+
+    Args:
+      entries: its images, in the order of the source.
+      texts: the different captions.
+      metadata: a row an image.
+    """
+    numbers = {text: number for number, text in enumerate(texts)}
+    captions = [list(dict.fromkeys(numbers[text] for text in e.captions)) for e in entries]
+    images = pa.table(
+        {
+            "name": pa.array([entry.name for entry in entries], pa.string()),
+            "key": pa.array([entry.key for entry in entries], pa.string()),
+            "signature": pa.array([entry.signature for entry in entries], pa.string()),
+            "captions": pa.array(captions, pa.list_(pa.int32())),
+        }
+    )
+    table = pa.table({"text": pa.array(texts, pa.string())})
+    return IndexGeneration(images, table, metadata, {}, np.zeros(0, np.uint8))
+
+
+def are_same(there: IndexGeneration, here: IndexGeneration) -> bool:
+    """Tells whether the tables of two generations are equal, but for the ends of thumbnails."""
+    return (
+        there.images.drop_columns("end").equals(here.images)
+        and there.captions.equals(here.captions)
+        and there.metadata.equals(here.metadata)
+    )
+
+
+def write(
+    path: pathlib.Path,
+    drafted: IndexGeneration,
+    old: IndexGeneration | None,
+    pending: Mapping[str, PendingRows],
+    places: Mapping[str, Int[np.ndarray, "_"]],
+) -> None:
+    """Writes a generation; what is there already, of a run that was stopped, is replaced.
+
+    Args:
+      path: the folder.
+      drafted: its tables.
+      old: the generation before, if there is one.
+      pending: rows embedded since, by kind.
+      places: where each row is, counted through `old` and then `pending`, by kind.
+    """
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    for kind in KINDS:
+        sources = [pending[kind].read_vectors()]
+        sources = [old.vectors[kind] if old else sources[0][:0], *sources]
+        _gather_rows(path / f"{kind}.npy", sources, places[kind])
+    thumbnails = [([], np.zeros(0, np.uint8)), pending[IMAGES].read_blobs()[::-1]]
+    if old is not None:
+        thumbnails[0] = old.images["end"].to_pylist(), old.thumbnails
+    ends = _gather_blobs(path / THUMBNAILS, thumbnails, places[IMAGES])
+    tables = {
+        f"{IMAGES}.parquet": drafted.images.append_column("end", pa.array(ends, pa.int64())),
+        f"{CAPTIONS}.parquet": drafted.captions,
+        METADATA: drafted.metadata,
+    }
+    for name, table in tables.items():
+        pq.write_table(table, path / name)
+    for file in path.iterdir():
+        sync(file)
+
+
+def _gather_rows(
+    path: pathlib.Path, sources: Sequence[np.ndarray], places: Int[np.ndarray, "n"]
+) -> None:
+    """Writes rows of two arrays, numbered through both, into a file."""
+    first, second = sources
+    shape = len(places), second.shape[1]
+    if not len(places):  # an empty file cannot be mapped
+        np.save(path, np.zeros(shape, second.dtype))
+        return
+    out = np.lib.format.open_memmap(path, "w+", second.dtype, shape)
+    for start in range(0, len(places), BLOCK):
+        part = places[start : start + BLOCK]
+        is_first, block = part < len(first), out[start : start + len(part)]
+        block[is_first] = first[part[is_first]]
+        block[~is_first] = second[part[~is_first] - len(first)]
+    out.flush()
+
+
+def _gather_blobs(
+    path: pathlib.Path,
+    sources: Sequence[tuple[Sequence[int], np.ndarray]],
+    places: Int[np.ndarray, "n"],
+) -> list[int]:
+    """Writes stretches of bytes of two sources one after another; returns where each ends."""
+    bounds = []
+    for ends, content in sources:
+        bounds += [(content, *pair) for pair in zip([0, *ends], ends, strict=False)]
+    written, ends = 0, []
+    with path.open("wb") as file:
+        for place in places.tolist():
+            content, start, end = bounds[place]
+            written += file.write(content[start:end].tobytes())
+            ends.append(written)
+    return ends

@@ -1,0 +1,175 @@
+"""The folder of an index: what is in it, how it is read, and how it changes all at once.
+
+`index.json` names a generation, a folder with everything that is searched. A generation is never
+changed: a run that has something new writes the next one whole, and then replaces `index.json`.
+Whatever is not named there was left by a run that was stopped.
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float
+
+from big_align.data import files
+from big_align.data.precomputed.shard_files import write_whole
+from big_align.errors import UserError, put_in_a_line
+
+FORMAT = 1
+INFO, LOCK = "index.json", "lock"
+IMAGES, CAPTIONS = "images", "captions"
+KINDS = (IMAGES, CAPTIONS)
+"""What an index holds embeddings of."""
+METADATA, THUMBNAILS = "metadata.parquet", "thumbnails.bin"
+FIELDS = ("model", "weights", "transform", "dim", "dtype", "thumbnail", "generation", "search")
+TEXTS = ("model", "weights", "transform", "dtype")
+"""Fields that are texts, or null."""
+
+
+@dataclasses.dataclass
+class IndexGeneration:
+    """Everything that is searched.
+
+    Attributes:
+      images: a row an image: `name`, `key`, `signature`, the numbers of its `captions`, and the
+        `end` of its thumbnail.
+      captions: a row a text, `text`; each text stands there once.
+      metadata: the columns that filters compare, a row an image.
+      vectors: embeddings of unit length by kind, memory-mapped; those of captions have no rows
+        where the model embeds no texts.
+      thumbnails: JPEG files laid end to end.
+    """
+
+    images: pa.Table
+    captions: pa.Table
+    metadata: pa.Table
+    vectors: dict[str, Float[np.ndarray, "_ d"]]
+    thumbnails: np.ndarray
+
+    def read_thumbnail(self, row: int) -> bytes:
+        """Returns the JPEG of an image; empty where thumbnails were not wanted."""
+        ends = self.images["end"]
+        return self.thumbnails[ends[row - 1].as_py() if row else 0 : ends[row].as_py()].tobytes()
+
+
+def read_info(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads what an index says of itself.
+
+    Raises:
+      UserError: there is no index, or it is not as it was written.
+    """
+    path = folder / INFO
+    if not path.is_file():
+        raise UserError(
+            f"{folder} is no index (it has no {INFO}); big_align.tools.index writes one"
+        )
+    try:
+        info = json.loads(files.read_regular(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error})") from error
+    if not isinstance(info, dict) or info.get("format") != FORMAT:
+        found = put_in_a_line(repr(info.get("format") if isinstance(info, dict) else None))
+        raise UserError(f"{path} has format {found}; this version reads {FORMAT}")
+    if missing := [field for field in FIELDS if field not in info]:
+        raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
+    if strange := [field for field in TEXTS if not isinstance(info[field], str | None)]:
+        raise UserError(f"{path}: `{strange[0]}` is no text; it is not as it was written")
+    return info
+
+
+def write_info(folder: pathlib.Path, info: dict[str, Any]) -> None:
+    """Replaces what an index says of itself, whole."""
+    text = json.dumps({"format": FORMAT} | info, indent=1, ensure_ascii=False)
+    write_whole(folder / INFO, f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def generation_folder(folder: pathlib.Path, info: dict[str, Any]) -> pathlib.Path:
+    """Returns where the generation of an index is.
+
+    Raises:
+      UserError: there is none yet, as the index was never finished.
+    """
+    number = info["generation"]
+    if type(number) is not int or number < 1:
+        raise UserError(
+            f"{folder} is not finished: the command that builds it continues where it stopped"
+        )
+    return folder / f"{number:06d}"
+
+
+def read_generation(path: pathlib.Path) -> IndexGeneration:
+    """Reads a generation; embeddings and thumbnails are memory-mapped.
+
+    Raises:
+      UserError: a file is missing or damaged; the message names the folder.
+    """
+    try:
+        found = IndexGeneration(
+            *(pq.read_table(path / f"{name}.parquet") for name in KINDS),
+            pq.read_table(path / METADATA),
+            {kind: np.load(path / f"{kind}.npy", mmap_mode="r") for kind in KINDS},
+            _map_bytes(path / THUMBNAILS),
+        )
+        counts = [len(found.images), len(found.captions), len(found.images)]
+        rows = [len(found.vectors[IMAGES]), len(found.captions), len(found.metadata)]
+        if counts != rows or len(found.vectors[CAPTIONS]) not in (0, len(found.captions)):
+            raise ValueError("its files do not have equally many rows")
+        if len(found.images) and found.images["end"][-1].as_py() != len(found.thumbnails):
+            raise ValueError(f"{THUMBNAILS} is not whole")
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
+        reason = put_in_a_line(str(error))
+        raise UserError(
+            f"{path} cannot be read ({reason}); remove the index and build it again"
+        ) from error
+    return found
+
+
+def _map_bytes(path: pathlib.Path) -> np.ndarray:
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.zeros(0, np.uint8)
+    return np.memmap(path, np.uint8, "r")
+
+
+class FolderLock:
+    """Keeps a second process from writing into an index; `with FolderLock(folder):`.
+
+    Raises:
+      UserError: another process writes.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        self._file = open(self._folder / LOCK, "w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise UserError(f"{self._folder}: another process is writing this index") from error
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+
+def remove_others(folder: pathlib.Path, keep: int) -> None:
+    """Removes every generation but one; they are old, or were left by a run that was stopped."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name.isdecimal() and int(path.name) != keep:
+            shutil.rmtree(path)
+
+
+def sync(path: pathlib.Path) -> None:
+    """Waits until a file is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

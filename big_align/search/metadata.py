@@ -1,0 +1,127 @@
+"""Columns about images, from a table that names their files or keys."""
+
+import os
+import posixpath
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from big_align.data import columns, files
+from big_align.errors import UserError, put_in_a_line
+
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+KEYS = (("key",), ("name",), *columns.FILES)
+CAPTIONS = {name for group in columns.CAPTIONS for name in group}
+LABEL = "label"
+"""The column of the classes that the source knows."""
+
+
+class MetadataTable:
+    """The columns of a table, looked up by the names and keys of images.
+
+    Columns of captions, and those that hold no plain values, such as encoded images, are passed
+    over. Of several rows of an image the first counts.
+
+    Args:
+      path: CSV, TSV, JSON lines or Parquet, with the names of columns; globs of Parquet.
+      key: the column that names images; None finds it by the usual names.
+
+    Raises:
+      UserError: it cannot be read, or which column names images cannot be told.
+    """
+
+    def __init__(self, path: str, key: str | None = None):
+        self._path = path
+        table = _read_table(path)
+        found = columns.choose("key", key, table.column_names, KEYS, path) if key else None
+        found = found or columns.choose("key", None, table.column_names, KEYS, path)
+        if found is None:
+            raise UserError(
+                f"{path} has no column with a usual name of images; it has "
+                f"{columns.list_names(table.column_names)}: give --metadata_key=COLUMN"
+            )
+        folder = path.rpartition("/")[0]
+        self._rows: dict[str, int] = {}
+        for row, name in enumerate(map(str, table[found].to_pylist())):
+            self._rows.setdefault(_normalize(name), row)
+            self._rows.setdefault(_normalize(_join(folder, name)), row)
+        kept = [
+            name for name in table.column_names
+            if name != found and name.lower() not in CAPTIONS and _is_plain(table[name].type)
+        ]  # fmt: skip
+        self._table = table.select(kept)
+
+    def align(self, names: Sequence[str], keys: Sequence[str]) -> tuple[pa.Table, int]:
+        """Returns the columns with a row an image, null where the table has none.
+
+        Args:
+          names: of the images.
+          keys: of the images; they are looked up where no name is found.
+
+        Returns:
+          The columns, and how many images have a row.
+        """
+        pairs = zip(names, keys, strict=True)
+        found = [self._rows.get(_normalize(n), self._rows.get(_normalize(k))) for n, k in pairs]
+        taken = self._table.take(pa.array(found, pa.int64()))
+        return taken, sum(row is not None for row in found)
+
+
+def add_labels(metadata: pa.Table, labels: Sequence[str | None]) -> pa.Table:
+    """Adds the column of classes, unless no image has one or the table names its own so."""
+    if LABEL in metadata.column_names or not any(label is not None for label in labels):
+        return metadata
+    return metadata.append_column(LABEL, pa.array(labels, pa.string()))
+
+
+def empty_metadata(count: int) -> pa.Table:
+    """Returns a table of so many rows without columns that filters could compare."""
+    return pa.table({"row": np.arange(count)})
+
+
+def _read_table(path: str) -> pa.Table:
+    ending = next((e for e in TABLES if path.lower().endswith(e)), None)
+    if ending is None:
+        raise UserError(f"--metadata={path}: it must end in {', '.join(TABLES)}")
+    try:
+        if ending == ".parquet":
+            return pa.concat_tables(
+                [pq.read_table(name) for name in files.expand_paths(path)],
+                promote_options="permissive",
+            )
+        with files.files_of(path).open(path) as file:
+            if ending == ".jsonl":
+                return pa.json.read_json(file)
+            data = file.read()
+        parsing = pa.csv.ParseOptions(delimiter=_find_delimiter(data), newlines_in_values=True)
+        missing = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
+        return pa.csv.read_csv(
+            pa.BufferReader(data), parse_options=parsing, convert_options=missing
+        )
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"--metadata={path} cannot be read: {put_in_a_line(str(error))}") from error
+
+
+def _find_delimiter(data: bytes) -> str:
+    """Returns what stands most often in the first line: a comma, a tab or a semicolon."""
+    line = data.partition(b"\n")[0].decode("utf-8", "replace")
+    return max(",\t;", key=line.count)
+
+
+def _join(folder: str, name: str) -> str:
+    return name if "://" in name else posixpath.join(folder, name)
+
+
+def _normalize(name: str) -> str:
+    """Makes `./a.jpg`, `a.jpg` and the whole path of it one name."""
+    return name if "://" in name else os.path.abspath(name)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Tells numbers, texts, dates and booleans from what cannot be compared with a value."""
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or binary)

@@ -1,0 +1,72 @@
+"""Queries of several images and texts, which are added and subtracted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from big_align.errors import UserError
+
+TEXT_WEIGHT = 2.0
+"""Of a text beside an image, whose weight is 1: what ALIGN found best (footnote 4)."""
+MINUS = ("-", "\N{MINUS SIGN}")
+
+
+def split_sign(text: str) -> tuple[str, float]:
+    """Splits `-cars` into `cars` and -1; another text has the sign 1.
+
+    Raises:
+      UserError: nothing is left.
+    """
+    sign = -1.0 if text.strip().startswith(MINUS) else 1.0
+    words = text.strip()[1:].strip() if sign < 0 else text.strip()
+    if not words:
+        raise UserError(f"the query has an empty text ({text!r}); write what is to be found")
+    return words, sign
+
+
+def choose_weights(
+    texts: int, images: int, weights: Sequence[float | int] | None = None
+) -> list[float | int]:
+    """Returns the weights of texts, then those of images.
+
+    Args:
+      texts: how many texts there are.
+      images: how many images there are.
+      weights: what the user gave; None weighs all alike, but texts beside images twice.
+
+    Raises:
+      UserError: the query is empty, or the weights are not as many, or one is not finite.
+    """
+    count = texts + images
+    if not count:
+        raise UserError("the query is empty: give a text or an image")
+    if weights is None:
+        return [TEXT_WEIGHT if images else 1.0] * texts + [1.0] * images
+    if len(weights) != count:
+        raise UserError(
+            f"there are {len(weights)} weights for {texts} texts and {images} images; give one "
+            "for each, those of the texts first"
+        )
+    if not np.isfinite(weights).all():
+        raise UserError(f"weights {list(weights)}: each must be a finite number")
+    return list(weights)
+
+
+def combine(
+    vectors: Float[np.ndarray, "p d"], weights: Sequence[float | int]
+) -> Float[np.ndarray, "1 d"]:
+    """Returns the direction of a weighted sum of embeddings (ALIGN, Section 7).
+
+    Args:
+      vectors: embeddings of unit length.
+      weights: of each; below 0 subtracts.
+
+    Raises:
+      UserError: nothing is left of the sum.
+    """
+    total = np.asarray(weights, np.float64) @ vectors
+    length = np.linalg.norm(total)
+    if not length > 1e-6 * np.abs(weights).sum():
+        raise UserError("the weighted parts of the query cancel each other; change the weights")
+    return np.float32(total / length)[None]

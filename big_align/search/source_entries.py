@@ -1,0 +1,161 @@
+"""What a source holds, as an index sees it: names, what changes when an image does, thumbnails."""
+
+import collections
+import concurrent.futures
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from big_align.data import boundary, files
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.sources.file_pairs import FilePairsSource
+from big_align.data.sources.listed_source import ListedSource
+from big_align.errors import put_in_a_line
+from big_align.search.thumbnails import make_thumbnail
+
+AHEAD = 64  # images that are read and not yet taken
+
+
+class IndexEntry(NamedTuple):
+    """An image of a source.
+
+    Attributes:
+      name: tells it from all others: the path of its file, or its place in a shard.
+      key: what the source calls it.
+      signature: changes with the file, or with the encoded image where it has no file of its own.
+      captions: its texts.
+      label: the names of its classes, or their numbers; None where it has none.
+    """
+
+    name: str
+    key: str
+    signature: str
+    captions: list[str]
+    label: str | None
+
+
+class LoadedEntry(NamedTuple):
+    """An image, read as far as it is needed.
+
+    Attributes:
+      entry: None where it cannot be read.
+      image: encoded, or pixels; None where it is known.
+      thumbnail: a JPEG; empty where it is known or not wanted.
+      fault: why it cannot be used, with its name; "" where it can.
+    """
+
+    entry: IndexEntry | None
+    image: Any = None
+    thumbnail: bytes = b""
+    fault: str = ""
+
+
+class SourceEntries:
+    """Reads the images of a source in its order, with threads; those that are known not at all.
+
+    Args:
+      source: the examples.
+      side: of thumbnails, in pixels; 0 for none.
+
+    Attributes:
+      names: of all images.
+    """
+
+    def __init__(self, source: Source, side: int):
+        self._source, self._side = source, side
+        self._files = None
+        places = [
+            (shard, index)
+            for shard, size in enumerate(source.shard_sizes.tolist()) for index in range(size)
+        ]  # fmt: skip
+        read_name = source.name
+        if isinstance(source, ListedSource):
+            read_name = source.key  # its names are lines, which move
+        paths = [read_name(*place) for place in places]
+        if isinstance(source, ListedSource | FilePairsSource) and paths:
+            self._files = files.files_of(paths[0])
+        self.names = _make_unique(paths)
+        self._items = list(zip(places, paths, self.names, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def load(self, is_known: Callable[[str, str], bool]) -> Iterator[LoadedEntry]:
+        """Yields every image.
+
+        Args:
+          is_known: tells whether an image of a name and a signature need not be read.
+        """
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+            items, waiting = iter(self._items), collections.deque()
+            for item in itertools.islice(items, AHEAD):
+                waiting.append(threads.submit(self._load, *item, is_known))
+            try:
+                while waiting:
+                    yield waiting.popleft().result()
+                    for item in itertools.islice(items, 1):
+                        waiting.append(threads.submit(self._load, *item, is_known))
+            finally:
+                threads.shutdown(cancel_futures=True)
+
+    def _load(
+        self, place: tuple[int, int], path: str, name: str, is_known: Callable[[str, str], bool]
+    ) -> LoadedEntry:
+        try:
+            with boundary.ONE_EXAMPLE:
+                if self._files is not None:
+                    size, changed = self._files.stamp(path)
+                    signature = f"{size} {changed}"
+                    if is_known(name, signature):
+                        texts = self._source.read_text(*place)
+                        return LoadedEntry(self._make_entry(place, name, signature, *texts))
+                example = self._source.read(*place)
+                if self._files is None:
+                    signature = _digest(example.image)
+                entry = self._make_entry(
+                    place, name, signature, example.captions, example.labels
+                )
+                if is_known(name, signature):
+                    return LoadedEntry(entry)
+                # An image is decoded here too where thumbnails are not wanted: is it broken?
+                thumbnail = make_thumbnail(example.image, self._side or 8)
+                return LoadedEntry(entry, example.image, thumbnail if self._side else b"")
+        except BrokenExample as error:
+            return LoadedEntry(None, fault=f"{name}: {put_in_a_line(str(error))}")
+
+    def _make_entry(
+        self,
+        place: tuple[int, int],
+        name: str,
+        signature: str,
+        captions: list[str],
+        labels: tuple[int, ...],
+    ) -> IndexEntry:
+        names = self._source.class_names
+        shown = [names[n] if names and n < len(names) else str(n) for n in labels]
+        key = self._source.key(*place) if hasattr(self._source, "key") else name
+        label = "|".join(shown) if shown else None
+        return IndexEntry(name, _make_printable(key), signature, captions, label)
+
+
+def _make_unique(paths: list[str]) -> list[str]:
+    """Makes names that can be written as UTF-8; the second of a name is "NAME (2)"."""
+    seen, names = collections.Counter(), []
+    for path in paths:
+        name = _make_printable(path)
+        seen[name] += 1
+        names.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return names
+
+
+def _make_printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _digest(image: Any) -> str:
+    data = image if isinstance(image, bytes) else np.ascontiguousarray(image).tobytes()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,45 @@
+"""Small JPEG files of images, so that results are shown without the originals."""
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from big_align.data import boundary
+from big_align.data.images import decoding
+
+QUALITY = 82
+
+
+def make_thumbnail(image: Any, side: int, max_pixels: int = decoding.MAX_PIXELS) -> bytes:
+    """Makes a JPEG whose sides are at most so long; only pixels are taken over.
+
+    What else a file holds, such as the place where a photograph was taken, is left out.
+
+    Args:
+      image: an encoded file, or pixels uint8 [h w 3].
+      side: in pixels.
+      max_pixels: an encoded image with more is refused before it is decoded.
+
+    Raises:
+      BrokenExample: the image cannot be decoded.
+    """
+    with boundary.ONE_EXAMPLE:
+        if isinstance(image, bytes):
+            picture = decoding.open_picture(image, max_pixels)
+        else:
+            picture = Image.fromarray(np.asarray(image))
+        if picture.mode not in ("RGB", "L") or "transparency" in picture.info:
+            picture = decoding.to_rgb(picture)
+        picture.thumbnail((side, side))  # of a large JPEG only a part is decoded
+        pixels = np.asarray(decoding.to_rgb(picture))
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
+        return file.getvalue()
+
+
+def write_address(jpeg: bytes) -> str:
+    """Returns a data URI that holds a JPEG."""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"

@@ -1,0 +1,161 @@
+"""Measures any weights on named data sets, and writes a table.
+
+For example:
+  python -m big_align.tools.benchmark --model=workdirs/flickr8k --benchmarks=cifar10,flickr8k \\
+      --data=data --output=results.csv
+  python -m big_align.tools.benchmark --model=clip-vit-base-patch32 --benchmarks=vtab+,robustness \\
+      --tasks=zero_shot,linear_probe,few_shot,knn --data=data --output=results.csv \\
+      --page=results.html
+
+The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or best, a folder of
+transformers, open_clip, timm or big_align, or a file of weights. --benchmarks takes data sets and
+suites; --list shows them all. A data set that is not in --data is told in a line with how it is
+got, and the others go on.
+
+--output=results.csv has the columns of CLIP_benchmark; results.json beside it has everything.
+The same command continues: what was measured of the same weights and settings is not measured
+again, and images are embedded once, whatever reads them. Several models may share one output.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.benchmark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", help="a workdir, folder or file of weights")
+    parser.add_argument("--benchmarks", help="names of data sets and suites, parted by commas")
+    parser.add_argument("--data", help="the folder of all data sets")
+    parser.add_argument("--output", help="the .csv to write; a .json is written beside it")
+    parser.add_argument("--list", action="store_true", help="list the data sets and suites")
+    parser.add_argument(
+        "--tasks", default="zero_shot,retrieval,composition,similarity",
+        help="of zero_shot, linear_probe, few_shot, knn, retrieval, composition and similarity; of "
+        "these each data set takes those that fit it (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--cache", help="the folder of embeddings (default: OUTPUT.embeddings)")
+    parser.add_argument("--page", help="an HTML file to write: bars beside published numbers")
+    parser.add_argument("--transform", help="image operations (default: the model's own)")
+    parser.add_argument("--shots", default="1,2,4,8,16", help="images a class (%(default)s)")
+    parser.add_argument("--draws", type=int, default=3, help="of few shots (%(default)s)")
+    parser.add_argument(
+        "--batch_size", type=int, default=256, help="rows at a time, of a host (%(default)s)"
+    )
+    parser.add_argument(
+        "--max_broken_fraction", type=float, default=0.01,
+        help="stop a data set when a larger fraction of its images is broken (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow_trained", action="store_true",
+        help="measure also on what the model was trained on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--distributed", action="store_true", help="join the other processes, see launch/"
+    )
+    options = parser.parse_args(arguments)
+    needed = () if options.list else ("model", "benchmarks", "data", "output")
+    if missing := [f"--{name}" for name in needed if not getattr(options, name)]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from absl import logging
+
+    from big_align.distributed import processes
+    from big_align.errors import Stopped, UserError
+
+    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    try:
+        if options.list:
+            print_names()
+            return 0
+        return measure(options)
+    except Stopped as stopped:
+        print(stopped)
+        return Stopped.STATUS
+    except (UserError, OSError) as error:
+        processes.fail(error)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def print_names() -> None:
+    """Prints the suites and the data sets."""
+    from big_align.benchmarks import catalog
+
+    print("suites:")
+    for name, about in catalog.suites().items():
+        print(f"  {name:<18} {about}")
+    print("data sets:")
+    for name in catalog.names():
+        benchmark = catalog.read_benchmark(name)
+        print(f"  {name:<30} {benchmark.task:<15} {benchmark.title}")
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measures, and prints a table; returns 0 where something is measured and nothing failed."""
+    import jax
+
+    from big_align.benchmarks import catalog
+    from big_align.benchmarks.measuring import page, plans, results, runner
+    from big_align.benchmarks.measuring.embeddings import EmbeddingStore
+    from big_align.benchmarks.measuring.tasks import TaskSettings
+    from big_align.distributed import agreement, processes
+    from big_align.inference import loaded_model
+    from big_align.training.stopping import StopSignals
+
+    if options.distributed:
+        processes.join_processes()
+    names = catalog.expand(options.benchmarks.split(","))
+    settings = TaskSettings(read_numbers(options.shots), options.draws)
+    files = results.ResultFiles(options.output)
+    cache = options.cache or str(pathlib.Path(options.output).with_suffix(".embeddings"))
+    order = runner.Order(
+        options.model, names, plans.check_tasks(options.tasks.split(",")), options.data, settings,
+        options.allow_trained, os.path.join(cache, "indexes"),
+    )  # fmt: skip
+    model = loaded_model.load(options.model, transform=options.transform, progress=False)
+    store = EmbeddingStore(
+        model, cache, options.transform, options.batch_size, options.max_broken_fraction
+    )
+    note = "stopped on request; the same command continues"
+    with StopSignals() as signals, signals.interrupting(note):
+        report = runner.run_benchmarks(order, model, store, files)
+    if jax.process_index() == 0:
+        print(results.write_table(report.rows) if report.rows else "nothing was measured")
+        if report.rows:
+            print(f"{files.path}: {report.measured} results now, {len(files.rows)} in all")
+        if options.page and files.rows:
+            page.write_page(files.rows, options.page)
+            print(f"page: {options.page}")
+    return agreement.share("status", int(not report.rows or report.failed > 0))
+
+
+def read_numbers(text: str) -> tuple[int, ...]:
+    """Reads whole numbers from 1 on, parted by commas.
+
+    Raises:
+      UserError: there is something else.
+    """
+    from big_align.errors import UserError
+
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--shots={text} must be whole numbers from 1 on, as in 1,2,4,8,16")
+    return tuple(int(part) for part in parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Builds an index of images and their captions, to be searched by texts and images.
+
+For example:
+  python -m big_align.tools.index --model=workdirs/flickr8k --source='photos/**/*.jpg' \\
+      --output=index
+  python -m big_align.tools.index --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
+      --metadata=places.csv --output=index
+
+The same command again continues one that was stopped, and brings the index up to date: new images
+are added, changed ones embedded again, and those that are gone dropped. Images that cannot be used
+are named and left out. The model is a workdir (its newest checkpoint), a folder of transformers,
+open_clip, timm or big_align, or a file of weights.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+from typing import Any
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    from big_align.components.source_flags import add_source_flags
+
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.index",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="a workdir, folder or file of weights")
+    add_source_flags(parser)
+    add(
+        "--metadata",
+        help="a table with a row an image: CSV, TSV, JSON lines or Parquet; searches filter by its "
+        "columns (default: the source, where it is such a table)",
+    )  # fmt: skip
+    add("--metadata_key", help="its column that names the images (found by usual names)")
+    add("--transform", help="image operations (default: the model's own)")
+    add(
+        "--dtype", choices=("float16", "float32"), default="float16",
+        help="of the embeddings that are stored (%(default)s)",
+    )  # fmt: skip
+    add("--thumbnail", type=int, default=256, help="their longer side in pixels, 0 for none (256)")
+    add(
+        "--search", choices=("auto", "exact", "scann"), default="auto",
+        help="how it is searched: by ScaNN from 50,000 images on, where it reaches the recall, or "
+        "always as said (%(default)s)",
+    )  # fmt: skip
+    add(
+        "--recall", type=float, default=0.95,
+        help="the fraction of the 10 nearest that ScaNN has to find (%(default)s)",
+    )  # fmt: skip
+    add("--output", required=True, type=pathlib.Path, help="the folder to write")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from big_align.errors import UserError
+
+    try:
+        index(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def index(options: argparse.Namespace) -> None:
+    """Builds the index, and says what was done."""
+    from big_align.components.source_flags import open_source
+    from big_align.errors import UserError
+    from big_align.inference.loaded_model import load
+    from big_align.search.index_building import IndexBuilder
+
+    if not 0 < options.recall <= 1:
+        raise UserError(f"--recall={options.recall:g} must be above 0, and at most 1")
+    if not 0 <= options.thumbnail <= 2048:
+        raise UserError(f"--thumbnail={options.thumbnail} must be from 0 to 2048 pixels")
+    given = options.source, options.source_name, options.source_argument
+    source, node = open_source(*given, captions=True)
+    metadata = read_metadata(options, node)
+    model = load(options.model, transform=options.transform, progress=False)
+    path = os.path.abspath(options.model) if os.path.exists(options.model) else options.model
+    made_by = {"model": path, "source": node}
+    builder = IndexBuilder(model, options.output, made_by, options.dtype, options.thumbnail)
+    report = builder.build(source, metadata, options.recall, options.search)
+    print(
+        f"{options.output}: {report.images} images, {report.embedded} embedded now, "
+        f"{report.removed} removed, {report.broken} broken; {report.captions} captions"
+    )
+    if report.described is not None:
+        print(f"metadata of {report.described} images")
+    for kind, noted in report.search.items():
+        if noted["rows"]:
+            print(f"{kind}: {_tell_search(noted)}")
+
+
+def read_metadata(options: argparse.Namespace, node: dict[str, Any]) -> Any:
+    """Reads the table of metadata: the one that is named, or the source if it is a table."""
+    from big_align.errors import UserError
+    from big_align.search.metadata import MetadataTable
+
+    path, own = options.metadata, next(v for k, v in node.items() if k != "name")
+    if path is None and node["name"] in ("csv", "imagefolder"):
+        listed = (own, f"{own}/metadata.jsonl", f"{own}/metadata.csv")
+        path = next((name for name in listed if os.path.isfile(name)), None)
+    if path is None and options.metadata_key:
+        raise UserError("--metadata_key is the column of a table: give --metadata=FILE")
+    return None if path is None else MetadataTable(path, options.metadata_key)
+
+
+def _tell_search(noted: dict[str, Any]) -> str:
+    if noted["method"] == "exact":
+        return f"compared with all {noted['rows']}"
+    recalls = ", ".join(f"{value:.3f} by {name}" for name, value in noted["recall@10"].items())
+    return (
+        f"ScaNN, {noted['searched']} of {noted['leaves']} leaves, {noted['reordered']} times as "
+        f"many compared again; recall@10 {recalls}; built in {noted['seconds_to_build']:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Searches an index by texts and images, which are added and subtracted.
+
+For example:
+  python -m big_align.tools.search --index=index "a red car"
+  python -m big_align.tools.search --index=index "in snow" -people --image=here.jpg \\
+      --weights=2,1,1 --filter "year>=2020" --output=results.html
+  python -m big_align.tools.search --index=index --image=here.jpg --of=captions
+
+A text that begins with - is subtracted. Weights are those of the texts, then of --image, then of
+--like; without them a text beside an image weighs 2 and all else 1, as ALIGN has it (Section 7).
+Results are printed, or written as JSON or as a page with pictures, as the name of --output ends.
+"""
+
+import argparse
+import os
+import re
+import sys
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line; -cars is a text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.search",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--index", required=True, help="the folder that big_align.tools.index wrote")
+    add("texts", nargs="*", help="what is to be found; -TEXT subtracts")
+    add("--image", action="append", default=[], help="a path or URL; may be given again")
+    add(
+        "--like", action="append", default=[], metavar="NAME",
+        help="an image of the index by its name; may be given again",
+    )  # fmt: skip
+    add("--weights", help="numbers parted by commas: of the texts, of --image, of --like")
+    add("--k", type=int, default=10, help="results (%(default)s)")
+    add("--of", choices=("images", "captions"), default="images", help="(%(default)s)")
+    add(
+        "--filter", action="append", default=[], metavar="COLUMN=VALUE",
+        help="a condition on the metadata: =, !=, <, <=, > or >=; may be given again",
+    )  # fmt: skip
+    add("--model", help="where the model of the index is (default: where it was)")
+    add("--output", help="a .json or .html file to write")
+    given = sys.argv[1:] if arguments is None else arguments
+    # argparse takes -cars for a flag; the other minus sign is none.
+    marked = [re.sub(r"^-(?=[^-\d])(?!h$)", "\N{MINUS SIGN}", word) for word in given]
+    return parser.parse_intermixed_args(marked)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from big_align.errors import UserError
+
+    try:
+        search(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def search(options: argparse.Namespace) -> None:
+    """Searches, and prints or writes what was found."""
+    from big_align.errors import UserError
+    from big_align.search import results
+    from big_align.search.search_index import load_index
+
+    kind = (options.output or ".").rpartition(".")[2].lower()
+    if kind not in ("", "json", "html"):
+        raise UserError(f"--output={options.output} must end in .json or .html")
+    index = load_index(options.index, options.model)
+    hits = index.search(
+        options.texts,
+        options.image,
+        like=options.like,
+        weights=read_weights(options.weights),
+        k=options.k,
+        of=options.of,
+        filters=options.filter,
+    )
+    if kind == "":
+        print(results.write_lines(hits))
+        return
+    if kind == "json":
+        content = results.write_json(options, hits)
+    else:
+        content = results.write_page(index, options, hits)
+    with open(options.output, "w", encoding="utf-8") as file:
+        file.write(content)
+    print(options.output)
+
+
+def read_weights(text: str | None) -> list[float] | None:
+    """Reads numbers parted by commas.
+
+    Raises:
+      UserError: one is no number.
+    """
+    from big_align.errors import UserError
+
+    if text is None:
+        return None
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--weights={text} are not numbers parted by commas") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Serves a page that searches an index, on this machine.
+
+For example:
+  python -m big_align.tools.serve --index=index
+  python -m big_align.tools.serve --index=index --host=0.0.0.0 --token="$(openssl rand -hex 16)"
+
+The page takes texts, uploads and weights, and shows what was found with "more like this". On
+another address than 127.0.0.1 everybody needs the token, which goes over the network as it is: put
+a proxy with TLS before it. It needs pip install -e '.[serve]'.
+"""
+
+import argparse
+import os
+import socket
+import sys
+
+TOKEN_LEAST = 16  # characters
+CONNECTIONS = 64
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--index", required=True, help="the folder that big_align.tools.index wrote")
+    add("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
+    add("--port", type=int, default=8000, help="0 for any that is free (%(default)s)")
+    add("--token", help="what others have to know, where --host is not this machine alone")
+    add("--max_upload", type=float, default=20, help="megabytes of an upload (%(default)s)")
+    add("--max_pixels", type=int, default=50_000_000, help="of an upload (%(default)s)")
+    add("--model", help="where the model of the index is (default: where it was)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command until it is stopped; returns its exit status."""
+    options = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from big_align.errors import UserError
+
+    try:
+        serve(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # how it is stopped
+        pass
+    return 0
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serves until it is stopped."""
+    from big_align.errors import UserError
+
+    try:
+        import uvicorn
+
+        from big_align.search import server
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing: pip install -e '.[serve]'") from error
+    from big_align.search.search_index import load_index
+
+    local = options.host in server.LOOPBACK
+    if not local and len(options.token or "") < TOKEN_LEAST:
+        raise UserError(
+            f"--host={options.host} lets others in: give --token=, at least {TOKEN_LEAST} "
+            "characters that cannot be guessed"
+        )
+    if options.max_upload <= 0 or options.max_pixels <= 0:
+        raise UserError("--max_upload and --max_pixels must be above 0")
+    try:
+        listening = socket.create_server((options.host, options.port))
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--host={options.host} --port={options.port}: {error}") from error
+    with listening:
+        index = load_index(options.index, options.model)
+        limits = int(options.max_upload * 2**20), options.max_pixels
+        app = server.make_app(index, options.token, *limits)
+        query = f"?token={options.token}" if options.token else ""
+        port = listening.getsockname()[1]
+        print(f"http://{options.host}:{port}/{query}", flush=True)
+        settings = {"log_level": "warning", "limit_concurrency": CONNECTIONS}
+        uvicorn.Server(uvicorn.Config(app, **settings)).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

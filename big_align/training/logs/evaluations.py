@@ -1,0 +1,95 @@
+"""What was measured of a run's states, kept in `WORKDIR/evaluations.jsonl`."""
+
+import datetime
+import importlib.metadata
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from big_align.distributed import agreement
+from big_align.training.logs.line_files import append_line, keep_lines, read_lines
+from big_align.training.logs.metrics import finite_or_text
+
+FILE = "evaluations.jsonl"
+NEEDS = ("step",)
+TRAINING, EVALUATION = "train", "eval"
+"""Modes: measured while training, or of a checkpoint afterwards."""
+
+
+class EvaluationLog:
+    """Appends a line an evaluation, a JSON object, from the first process only.
+
+    Args:
+      workdir: of the run; it is made if need be.
+      mode: `TRAINING` or `EVALUATION`.
+      about: what else each line says, such as what was evaluated.
+    """
+
+    def __init__(self, workdir: str, mode: str, about: Mapping[str, Any]):
+        self._path = pathlib.Path(workdir) / FILE
+        self._about = {"mode": mode, **about, "version": find_version()}
+
+    def drop_after(self, step: int) -> None:
+        """Drops what training measured after a step, since it will be measured again.
+
+        Evaluations of checkpoints stay: each was of its own.
+        """
+        if jax.process_index() != 0:
+            return
+        keep_lines(
+            self._path,
+            lambda found: found.get("mode") != TRAINING or (found["step"] or 0) <= step,
+            NEEDS,
+        )
+
+    def has(self, step: int) -> bool:
+        """Tells, in every process, whether training has measured the state of a step."""
+        found = any(
+            record.get("mode") == TRAINING and record.get("step") == step
+            for record in read_evaluations(self._path.parent)
+        )
+        return agreement.share(f"evaluated/{step}", found)
+
+    def write(
+        self,
+        step: int | None,
+        numbers: Mapping[str, float],
+        seconds: float,
+        checkpoint: str | os.PathLike | None,
+    ) -> None:
+        """Appends an evaluation.
+
+        Args:
+          step: of the state; None for one that no run has trained.
+          numbers: by `evaluator/name`; NaN and infinity are written as texts.
+          seconds: how long it took.
+          checkpoint: where the state lies; None where it is not kept.
+        """
+        if jax.process_index() != 0:
+            return
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        record = {
+            "time": now,
+            "step": step,
+            "checkpoint": None if checkpoint is None else os.fspath(checkpoint),
+            "seconds": round(seconds, 3),
+            "numbers": finite_or_text(numbers),
+            **self._about,
+        }
+        append_line(self._path, record)
+
+
+def read_evaluations(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """Yields the evaluations of a run in their order, without lines that cannot be read."""
+    return read_lines(pathlib.Path(workdir) / FILE, NEEDS)
+
+
+def find_version() -> str:
+    """Returns the version of the installed package."""
+    try:
+        return importlib.metadata.version("big_align")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

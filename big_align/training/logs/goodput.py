@@ -1,0 +1,156 @@
+"""Where the time of a run goes: which fraction of it trains, and what the rest is spent on."""
+
+import contextlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+
+from big_align.distributed import activity
+from big_align.training.logs.phases import PHASES
+
+
+class Phase(NamedTuple):
+    """What a process does.
+
+    Attributes:
+      name: a key of `PHASES`.
+      since: when it began, in seconds of the clock.
+    """
+
+    name: str
+    since: float
+
+
+class Clock:
+    """Divides the time of a process into phases, of which one is always running.
+
+    Args:
+      read: returns seconds, as `time.monotonic` does.
+    """
+
+    def __init__(self, read: Callable[[], float] = time.monotonic):
+        self._read = read
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self.current = Phase("starting", read())
+        """The running phase; any thread may read it."""
+
+    def begin(self, name: str) -> None:
+        """Ends the running phase and begins another, or goes on with it if it is the same."""
+        if name not in PHASES:
+            raise ValueError(f"phase {name!r} is not one of {', '.join(PHASES)}")
+        if name != self.current.name:
+            now = self._read()
+            self._seconds[self.current.name] += now - self.current.since
+            self.current = Phase(name, now)
+            activity.begin(PHASES[name])
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Spends what stands inside in a phase, and goes on with the former one afterwards."""
+        former = self.current.name
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin(former)
+
+    def seconds(self) -> dict[str, float]:
+        """Returns the seconds of every phase until now; together they are all there were."""
+        name, since = self.current
+        return self._seconds | {name: self._seconds[name] + self._read() - since}
+
+
+class RunTime:
+    """The time of a run over all its processes, kept in `WORKDIR/goodput.json`.
+
+    What a process that was killed did after its last record counts as time between processes.
+
+    Args:
+      workdir: of the run; it is written to by the first process only.
+      clock: of this process.
+      now: returns the seconds of the calendar, as `time.time` does.
+    """
+
+    def __init__(self, workdir: str, clock: Clock, now: Callable[[], float] = time.time):
+        self.clock = clock
+        self._path = pathlib.Path(workdir) / "goodput.json"
+        self._now = now
+        record = _read_record(self._path)
+        self._furthest = self._before = record["step"]
+        self._earlier = record["seconds"]
+        if record["time"] is not None:
+            began = now() - sum(clock.seconds().values())
+            self._earlier["down"] += max(0.0, began - record["time"])
+
+    def begin_step(self, step: int) -> None:
+        """Begins a step, which is progress if no earlier process has done it."""
+        self.clock.begin("steps" if step > self._before else "repeated_steps")
+        activity.begin("in a step", step)
+        self._furthest = max(self._furthest, step)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the fractions of this process's time, and the goodput of the whole run."""
+        mine = self.clock.seconds()
+        fractions = {f"time/{name}": x for name, x in _fraction(mine).items() if name != "down"}
+        return fractions | {"goodput": _fraction(_add(mine, self._earlier))["steps"]}
+
+    def save(self) -> None:
+        """Writes down the time until now, for the process that continues this run."""
+        if jax.process_index() != 0:
+            return
+        record = {
+            "step": self._furthest,
+            "time": self._now(),
+            "seconds": _add(self.clock.seconds(), self._earlier),
+        }
+        scratch = self._path.with_suffix(".rewrite")
+        scratch.write_text(json.dumps(record) + "\n")
+        os.replace(scratch, self._path)
+
+    def report(self) -> None:
+        """Prints where the time went, once there was a step, and writes it down."""
+        mine = self.clock.seconds()
+        if jax.process_index() != 0 or not mine["steps"] + mine["repeated_steps"]:
+            return
+        self.save()
+        print(_format(mine, _add(mine, self._earlier)))
+
+
+def _read_record(path: pathlib.Path) -> dict:
+    """Returns what earlier processes have written, of none if it cannot be read."""
+    none = {"step": 0, "time": None, "seconds": dict.fromkeys(PHASES, 0.0)}
+    try:
+        found = json.loads(path.read_text())
+        seconds = {name: float(found["seconds"][name]) for name in PHASES}
+        when = None if found["time"] is None else float(found["time"])
+        return {"step": int(found["step"]), "time": when, "seconds": seconds}
+    except (FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+        return none
+
+
+def _add(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    return {name: a[name] + b[name] for name in PHASES}
+
+
+def _fraction(seconds: dict[str, float]) -> dict[str, float]:
+    total = sum(seconds.values()) or 1.0
+    return {name: x / total for name, x in seconds.items()}
+
+
+def _format(mine: dict[str, float], whole: dict[str, float]) -> str:
+    """Formats the time of this process, and of the whole run where it had others, as a table."""
+    columns = [("this process", mine)]
+    if whole != mine:
+        columns.append(("the whole run", whole))
+    width = max(map(len, PHASES.values()))
+    lines = [f"{'time':<{width}}" + "".join(f"  {title:>20}" for title, _ in columns)]
+    for name, words in PHASES.items():
+        if whole[name]:
+            cells = (f"  {x[name]:>10,.1f} s {_fraction(x)[name]:>7.1%}" for _, x in columns)
+            lines.append(f"{words:<{width}}" + "".join(cells))
+    return "\n".join(lines)

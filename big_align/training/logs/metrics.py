@@ -1,0 +1,182 @@
+"""What a run tells: metrics on disk, a progress bar, and how fast the machine works."""
+
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from big_align.devices.chips import find_chip
+from big_align.training.logs.event_files import Line
+from big_align.training.logs.goodput import Clock
+from big_align.training.logs.line_files import keep_lines, number_of, read_lines
+from big_align.training.logs.trackers import Pictures, TensorBoard, Tracker
+
+FILE = "metrics.jsonl"
+NEEDS = ("step",)
+
+
+def finite_or_text(scalars: Mapping[str, float]) -> dict[str, float | str]:
+    """Returns scalars with texts for NaN and infinity, which JSON does not have."""
+    return {name: x if math.isfinite(x) else str(x) for name, x in scalars.items()}
+
+
+def read_metrics(workdir: str) -> dict[str, list[tuple[int, float]]]:
+    """Reads `metrics.jsonl`: the steps and values of every scalar by its name.
+
+    Raises:
+      FileNotFoundError: the workdir has no metrics.
+    """
+    path = pathlib.Path(workdir) / FILE
+    if not path.exists():
+        raise FileNotFoundError(f"no {path}: train with this workdir first")
+    series: dict[str, list[tuple[int, float]]] = {}
+    for step, numbers in _read_numbers(path):
+        for name, value in numbers.items():
+            series.setdefault(name, []).append((step, value))
+    return series
+
+
+def _read_numbers(path: pathlib.Path) -> Iterator[Line]:
+    """Yields the step and the numbers of each line that can be read."""
+    for record in read_lines(path, NEEDS):
+        numbers = {name: number_of(value) for name, value in record.items() if name != "step"}
+        if record["step"] is not None:
+            yield record["step"], {k: v for k, v in numbers.items() if v is not None}
+
+
+class MetricWriter:
+    """Writes scalars to `metrics.jsonl` and trackers, from the first process only.
+
+    What an earlier run wrote after `step` is dropped, since the run repeats those steps.
+
+    Args:
+      workdir: where the files lie.
+      step: the step that the run continues from.
+      trackers: where numbers and pictures go beside TensorBoard; they are closed with it.
+    """
+
+    def __init__(self, workdir: str, step: int, trackers: Sequence[Tracker] = ()):
+        self._active = jax.process_index() == 0
+        if not self._active:
+            return
+        path = pathlib.Path(workdir) / FILE
+        keep_lines(path, lambda found: (found["step"] or 0) <= step, NEEDS)
+        self._board = TensorBoard(workdir, step, list(_read_numbers(path)))
+        self._file = path.open("a", buffering=1)
+        self._trackers = [self._board, *trackers]
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends the scalars of a step; NaN and infinity are written as strings, valid JSON."""
+        if not self._active:
+            return
+        self._file.write(json.dumps({"step": step} | finite_or_text(scalars)) + "\n")
+        for tracker in self._trackers:
+            tracker.write(step, scalars)
+
+    def show(self, step: int, pictures: Pictures) -> None:
+        """Hands pictures of a step to the trackers."""
+        if self._active:
+            for tracker in self._trackers:
+                tracker.show(step, pictures)
+
+    def flush(self) -> None:
+        """Returns when all that was written is on the disk, as it must be before a save."""
+        if self._active:
+            os.fsync(self._file.fileno())
+            self._board.flush()
+
+    def close(self) -> None:
+        """Flushes and closes the files."""
+        if self._active:
+            self._file.close()
+            for tracker in self._trackers:
+                tracker.close()
+
+
+class Progress:
+    """A progress bar with time left, and where the time of a step goes.
+
+    Args:
+      step: the step that the run continues from.
+      total_steps: the last step.
+      batch_size: examples a step, over all processes.
+      step_flops: model FLOPs of one step on one device.
+      clock: divides the time; steps and waiting for data are the time of a step.
+    """
+
+    def __init__(
+        self, step: int, total_steps: int, batch_size: int, step_flops: float, clock: Clock
+    ):
+        self._batch_size = batch_size
+        self._clock = clock
+        self._step_flops = step_flops
+        self._chip = find_chip(jax.local_devices()[0].device_kind)
+        self._since, self._steps = clock.seconds(), 0
+        self._rates: dict[str, float] = {}
+        self._bar = tqdm(
+            total=total_steps,
+            initial=step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=jax.process_index() != 0,
+        )
+
+    def wait_for(self, batches: Iterator[Any]) -> Any:
+        """Takes the next batch and counts the time as waiting for data."""
+        with self._clock.phase("data"):
+            return next(batches)
+
+    def advance(self) -> None:
+        """Counts one step."""
+        self._steps += 1
+        self._bar.update()
+
+    def rates(self) -> dict[str, float]:
+        """Returns images/s, seconds a step and fraction of waiting since the last call.
+
+        Steps that leave the queue together share their rates: without a new step they stay.
+        """
+        if self._steps:
+            now = self._clock.seconds()
+            spent = {k: now[k] - self._since[k] for k in ("steps", "repeated_steps", "data")}
+            seconds = max(sum(spent.values()), 1e-9)
+            self._rates = {
+                "images_per_second": self._steps * self._batch_size / seconds,
+                "step_seconds": seconds / self._steps,
+                "data_wait_seconds": spent["data"] / self._steps,
+            }
+            flops = self._step_flops * self._steps / seconds
+            self._rates["device_flops_per_second"] = flops
+            if self._chip:
+                self._rates["model_flop_utilization"] = flops / self._chip.device_flops
+            self._since, self._steps = now, 0
+        return dict(self._rates)
+
+    def show(self, scalars: Mapping[str, float]) -> None:
+        """Shows the loss and the rates beside the bar."""
+        wait = scalars["data_wait_seconds"] / scalars["step_seconds"]
+        self._bar.set_postfix_str(
+            f"loss {scalars['loss']:.3f}, {scalars['images_per_second']:.0f} images/s, "
+            f"{wait:.0%} waiting for data",
+            refresh=False,
+        )
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if jax.process_index() == 0:
+            self._bar.write(text)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        self._bar.close()
+
+
+def format_table(rows: Mapping[str, float]) -> str:
+    """Formats named numbers as a table, grouped by the part of the name before the slash."""
+    width = max((len(name) for name in rows), default=0)
+    return "\n".join(f"  {name:<{width}}  {value:8.4f}" for name, value in rows.items())

@@ -1,0 +1,174 @@
+"""Where a run's numbers and pictures go beside its workdir's `metrics.jsonl`."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import UInt8
+
+from big_align.errors import UserError, tell_in_a_line
+from big_align.nodes import Given
+from big_align.training.logs.event_files import EventFile, Line, mend_events
+
+Pictures = Mapping[str, UInt8[np.ndarray, "h w 3"]]
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Takes what a run tells."""
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Takes the scalars of a step."""
+
+    def show(self, step: int, pictures: Pictures) -> None:
+        """Takes pictures of a step."""
+
+    def close(self) -> None:
+        """Hands over what is left."""
+
+
+class TensorBoard:
+    """Events in the workdir; those of former processes are cut where the run goes on.
+
+    Args:
+      workdir: where the files lie.
+      step: the step that the run continues from.
+      lines: what was logged until then.
+    """
+
+    def __init__(self, workdir: str, step: int, lines: Iterable[Line] = ()):
+        folder = pathlib.Path(workdir)
+        mend_events(folder, step, lines)
+        self._events = EventFile(folder, step + 1)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Takes the scalars of a step."""
+        for name, value in scalars.items():
+            self._events.add_scalar(name, value, step)
+
+    def show(self, step: int, pictures: Pictures) -> None:
+        """Takes pictures of a step."""
+        for name, pixels in pictures.items():
+            self._events.add_image(name, pixels, step)
+
+    def flush(self) -> None:
+        """Returns when everything is on the disk."""
+        self._events.flush()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._events.close()
+
+
+def open_trackers(
+    workdir: Given[str], described: Given[Mapping[str, Any]], wandb: str | None = None
+) -> list[Tracker]:
+    """Opens what takes the numbers and pictures of a run, beside TensorBoard.
+
+    Args:
+      workdir: of the run.
+      described: what is listed about the run: its config.
+      wandb: a project of Weights & Biases; None leaves it alone.
+
+    Raises:
+      UserError: the package wandb is missing, or it cannot begin a run.
+    """
+    check_wandb(wandb)
+    return [WeightsAndBiases(workdir, wandb, described)] if wandb else []
+
+
+def check_wandb(project: str | None) -> None:
+    """Checks that Weights & Biases can be written to, if a project is named.
+
+    Raises:
+      UserError: its package is not installed.
+    """
+    if project and importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            f"config.log.wandb = {project!r} needs the package wandb: pip install "
+            "'big_align[wandb]', or leave config.log.wandb out"
+        )
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, which every process that continues the run continues.
+
+    Its id, and the last step that it has whole, are in `WORKDIR/wandb.json`. Steps that are
+    repeated after a kill are left out: their numbers are there, and the same. With
+    $WANDB_MODE=offline it needs no network and no account.
+
+    Args:
+      workdir: gives the run its name; files lie in `WORKDIR/wandb`.
+      project: where the run is listed.
+      config: what is listed about the run.
+
+    Raises:
+      UserError: nobody is logged in, or the network fails.
+    """
+
+    def __init__(self, workdir: str, project: str, config: Mapping[str, Any]):
+        import wandb
+
+        folder = pathlib.Path(workdir).absolute()
+        self._path = folder / "wandb.json"
+        self._id, self._whole = self._read()
+        self._newest = self._whole
+        self._save(self._whole)
+        self._image = wandb.Image
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=self._id,
+                name=folder.name,
+                dir=str(folder),
+                resume="allow",
+                config=dict(config),
+                settings=wandb.Settings(silent=True),
+            )
+        except wandb.errors.Error as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"config.log.wandb = {project!r}: {reason}") from error
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Takes the scalars of a step."""
+        self._log(step, scalars)
+
+    def show(self, step: int, pictures: Pictures) -> None:
+        """Takes pictures of a step."""
+        self._log(step, {name: self._image(pixels) for name, pixels in pictures.items()})
+
+    def close(self) -> None:
+        """Ends the run of this process."""
+        self._run.finish()
+        self._save(self._newest)
+
+    def _read(self) -> tuple[str, int]:
+        """Returns the run's id and the last step that it has whole."""
+        if not self._path.exists():
+            return secrets.token_hex(4), 0
+        try:
+            record = json.loads(self._path.read_text())
+            return str(record["id"]), int(record["step"])
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise UserError(
+                f"{self._path} does not name a run of Weights & Biases "
+                f"({tell_in_a_line(error)}); remove it to begin another there"
+            ) from error
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        if step <= self._whole or not values:
+            return
+        if step > self._newest:  # the one before has all it gets
+            self._save(self._newest)
+            self._newest = step
+        self._run.log(dict(values), step=step)
+
+    def _save(self, step: int) -> None:
+        scratch = self._path.with_suffix(".rewrite")
+        scratch.write_text(json.dumps({"id": self._id, "step": step}) + "\n")
+        os.replace(scratch, self._path)

@@ -1,0 +1,349 @@
+"""Checkpoints: written in the background, atomic, checked, restored on any number of devices.
+
+A checkpoint holds the training state, a small record of what it was made with, and checksums of its
+files. One that is not what was written is set aside, and the one before it is used. The random keys
+need nothing of their own, nor does the position in the data where it is a function of the step;
+where it is not, `parts` hold it.
+"""
+
+import contextlib
+import errno
+import os
+import time
+import types
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from big_align.distributed import agreement
+from big_align.errors import (
+    DamagedCheckpoint,
+    MissingCheckpoint,
+    NotSavedError,
+    UserError,
+    suggest,
+    tell_in_a_line,
+)
+from big_align.nodes import Given
+from big_align.training.saving import checksums, handlers, step_folders
+from big_align.training.saving.reading import read_state
+from big_align.training.saving.retention import Evaluated, Numbers, Retention
+from big_align.types import SavedPart
+
+FOLDER = "checkpoints"
+"""Where a workdir has its checkpoints, each in a folder that is named by its step."""
+BEST = "best"
+"""What stands for the step of the best checkpoint."""
+Which = int | Literal["best"] | None
+"""Which checkpoint: that of a step, the best, or the newest."""
+ATTEMPTS = 3
+"""How many saves in a row may fail: a full disk may be emptied, and a file system come back."""
+PAUSE_SECONDS = 20.0
+"""Between two attempts to save what the run ends with."""
+
+
+def find_folder(workdir: str, folder: str | None) -> epath.Path:
+    """Returns where the checkpoints of a run lie, by its workdir and `config.checkpoint.folder`."""
+    return epath.Path(folder or os.path.join(os.path.abspath(workdir), FOLDER))
+
+
+def _find_reason(error: Exception) -> str:
+    """Returns what the system says, which what writes arrays tells at the end of a page."""
+    said = (os.strerror(number) for number in errno.errorcode)
+    return next((reason for reason in said if reason in str(error)), tell_in_a_line(error))
+
+
+class Checkpointer:
+    """Saves and restores the training state of a workdir.
+
+    Args:
+      workdir: checkpoints lie in `workdir/checkpoints/STEP`.
+      keep_last: how many of the latest stay.
+      keep_every: checkpoints at multiples of this step stay for good; None keeps no others.
+      keep_best: the number by which the best checkpoint is told, as "flickr/text_to_image_r10"; it
+        is saved and stays. Higher is better, but for names with `loss` or `error` in them.
+      folder: where checkpoints lie instead, as in `gs://bucket/run`.
+      read_only: nothing is ever written (evaluation).
+      parts: what is saved beside the training state, by name, each with its own words.
+    """
+
+    def __init__(
+        self,
+        workdir: Given[str],
+        keep_last: int = 2,
+        keep_every: int | None = None,
+        keep_best: str | None = None,
+        folder: str | None = None,
+        read_only: Given[bool] = False,
+        parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
+    ):
+        # Every process writes its part, so on several hosts this is storage that they share.
+        self.folder = find_folder(workdir, folder)
+        self._retention = Retention(keep_last, keep_every, keep_best)
+        if read_only and not self.folder.is_dir():
+            raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
+        self._manager = ocp.CheckpointManager(
+            self.folder,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=self._retention,
+                create=not read_only,
+                read_only=read_only,
+                enable_async_checkpointing=not read_only,
+                # In the background, what hinders it is noticed only after ten minutes.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                cleanup_tmp_directories=not read_only,  # of saves that were interrupted
+            ),
+            item_handlers={
+                "state": ocp.PyTreeCheckpointHandler(),
+                "record": ocp.JsonCheckpointHandler(),
+                **{name: handlers.PartHandler() for name in parts},
+                checksums.ITEM: handlers.ChecksumHandler(),  # the last, since it is about all
+            },
+        )
+        self._parts, self._read_only = parts, read_only
+        self._damaged: dict[int, str] = {}
+        self._failed, self._saving, self._fault = 0, False, ""
+        for step in self._steps if keep_best else ():
+            record = step_folders.read_record(self.folder / str(step)) or {}
+            self._retention.numbers[step] = record.get("numbers")
+
+    @property
+    def _steps(self) -> list[int]:
+        return sorted(set(self._manager.all_steps()) - set(self._damaged))
+
+    @property
+    def latest_step(self) -> int | None:
+        """The step of the newest complete checkpoint, None if there is none."""
+        return max(self._steps, default=None)
+
+    @property
+    def _evaluated(self) -> list[Evaluated]:
+        return [Evaluated(step, self._retention.numbers.get(step)) for step in self._steps]
+
+    def improves(self, numbers: Numbers) -> bool:
+        """Tells whether an evaluation is better than that of any checkpoint, by `keep_best`.
+
+        Raises:
+          UserError: the number of `keep_best` was not measured.
+        """
+        name = self._retention.keep_best
+        if name is None:
+            return False
+        if name not in numbers:
+            raise UserError(
+                f"config.checkpoint.keep_best = {name!r} is no number that was measured"
+                f"{suggest(name, numbers)}; there are: {', '.join(numbers) or 'none'}"
+            )
+        best = self._retention.find_best(self._evaluated)
+        before = self._retention.rank(None if best is None else best.numbers)
+        return self._retention.rank(numbers) > before
+
+    def find(self, which: Which) -> int | None:
+        """Returns the step of a complete checkpoint; None where there is no checkpoint at all.
+
+        Raises:
+          MissingCheckpoint: there is none of this step, or none that can be told as the best.
+        """
+        evaluated, name = self._evaluated, self._retention.keep_best
+        if not evaluated or which is None:
+            return evaluated[-1].step if evaluated else None
+        have = f"it has those of the steps {', '.join(str(each.step) for each in evaluated)}"
+        if which != BEST:
+            if which not in [each.step for each in evaluated]:
+                raise MissingCheckpoint(f"{self.folder} has no checkpoint of step {which}; {have}")
+            return which
+        if name is None:
+            raise MissingCheckpoint(
+                f"{self.folder} has no best checkpoint, since config.checkpoint.keep_best was not "
+                f"set; {have}"
+            )
+        best = self._retention.find_best(evaluated)
+        if best is None:
+            raise MissingCheckpoint(
+                f"{self.folder} has no checkpoint with the number {name} of "
+                f"config.checkpoint.keep_best; {have}"
+            )
+        return best.step
+
+    def save(
+        self,
+        state: Any,
+        record: dict[str, Any],
+        numbers: Numbers | None = None,
+        last: bool = False,
+    ) -> None:
+        """Starts to write a checkpoint; returns once the state may be changed.
+
+        A save that fails is told, and the next one tries again; older checkpoints stay as they are.
+
+        Args:
+          state: a tree of arrays, with the `step` that it belongs to.
+          record: what the run is made with.
+          numbers: what was measured of this state, if it was.
+          last: nothing follows: waits until it is written, and tries several times.
+
+        Raises:
+          NotSavedError: it has failed too often.
+        """
+        step = int(state.step)
+        self._settle()
+        if step in self._steps:
+            return
+        arguments = ocp.args.Composite(
+            state=ocp.args.PyTreeSave(state),
+            record=ocp.args.JsonSave(
+                {**record, "numbers": numbers and dict(numbers), checksums.ITEM: True}
+            ),
+            **{name: handlers.PartSave(part) for name, part in self._parts.items()},
+            **{checksums.ITEM: handlers.ChecksumSave(step)},
+        )
+        self._retention.numbers[step] = numbers
+        while not self._write(step, arguments, last) and last:
+            time.sleep(PAUSE_SECONDS)
+
+    def _write(self, step: int, arguments: ocp.args.Composite, wait: bool) -> bool:
+        """Starts to write, and waits for the end if need be; tells whether all went well so far."""
+        if jax.process_index() == 0 and (self.folder / str(step)).exists():
+            self._say(step_folders.set_aside(self.folder, step, "it was there before the save"))
+        self._saving = True
+        try:
+            self._manager.save(step, args=arguments)
+        except Exception as error:  # whatever a file system, or what writes to it, may raise
+            if jax.process_count() > 1:  # others wait for this process, or it has lost one
+                raise
+            self._note_failure(error)
+            return False
+        return not wait or self._settle()
+
+    def _settle(self) -> bool:
+        """Waits for what is being written; tells whether all went well."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            if jax.process_count() > 1:
+                raise
+            self._note_failure(error)
+            return False
+        if self._saving:
+            self._failed, self._saving = 0, False
+        return True
+
+    def _note_failure(self, error: Exception) -> None:
+        """Tells that a save has failed, and removes what it has left.
+
+        Raises:
+          NotSavedError: it has failed too often.
+        """
+        self._failed, self._saving = self._failed + 1, False
+        with contextlib.suppress(OSError):  # what cannot be written may not be removable either
+            step_folders.remove_leftovers(self.folder)
+        self._manager.reload()
+        newest = self.latest_step
+        have = "there is none yet" if newest is None else f"the newest is of step {newest}"
+        reason = _find_reason(error)
+        self._fault = f"{self.folder}: a checkpoint was not saved ({reason}); {have}"
+        if self._failed >= ATTEMPTS:
+            raise NotSavedError(f"{self._fault}. The same command goes on from there") from error
+        again = f"Saving is tried again ({self._failed} of {ATTEMPTS} have failed)"
+        self._say(f"{self._fault}. {again}")
+
+    def restore(self, described: Any, record: dict[str, Any], step: Which = None) -> Any:
+        """Restores a checkpoint onto the placement of what is described.
+
+        The files are compared with their checksums first. Where the newest checkpoint is asked for
+        and is damaged, it is set aside and the one before it is taken.
+
+        Args:
+          described: the abstract training state, or a dictionary of some of its fields.
+          record: what the run is made with; entries that a checkpoint also has must be equal.
+          step: of the checkpoint, or `BEST`; None for the newest.
+
+        Returns:
+          The state (or the fields), None if there is no checkpoint.
+
+        Raises:
+          CheckpointMismatch: parameters or the record differ; the message lists which.
+          DamagedCheckpoint: that of the step, or all that there are.
+          MissingCheckpoint: there is none of this step, or no best one.
+        """
+        self._settle()
+        lost = []
+        while (found := self.find(step)) is not None:
+            fault, checked = self._find_fault(found)
+            if fault is None:
+                try:
+                    state = read_state(self.folder / str(found), described, record, self._parts)
+                except (UserError, KeyboardInterrupt):
+                    raise
+                except Exception as error:
+                    if checked:  # it is what was written, so something else is wrong
+                        raise
+                    fault = tell_in_a_line(error)  # of a time before there were checksums
+            if fault is None:
+                if lost:
+                    again = "" if self._read_only else f"; {lost[0] - found} steps are repeated"
+                    self._say(f"continuing from step {found} instead of {lost[0]}{again}")
+                return state
+            if step is not None:
+                raise DamagedCheckpoint(f"{self.folder / str(found)} is damaged: {fault}")
+            lost.append(found)
+            self._set_aside(found, fault)
+        if broken := step_folders.list_damaged(self.folder) or list(self._damaged):
+            raise DamagedCheckpoint(
+                f"no checkpoint in {self.folder} is whole ({len(broken)} are damaged); remove this "
+                "folder to train from the start, or use another --workdir"
+            )
+        return None
+
+    def _find_fault(self, step: int) -> tuple[str | None, bool]:
+        """Compares a checkpoint with its checksums; each process reads some of the files.
+
+        Returns:
+          What is wrong with it, the same in every process, and whether it has checksums at all.
+        """
+        folder, fault = self.folder / str(step), None
+        checked = (folder / checksums.ITEM).exists()
+        if checked:
+            share = jax.process_index(), jax.process_count()
+            fault = checksums.find_fault(folder, step, share)
+        else:
+            written = step_folders.read_record(folder)
+            if written is None:
+                fault = "its record cannot be read"
+            elif checksums.ITEM in written:
+                fault = f"{checksums.ITEM}/{checksums.FILE} is missing"
+        faults = agreement.gather(f"checkpoint/{step}", fault)
+        return next(filter(None, faults), None), checked
+
+    def _set_aside(self, step: int, fault: str) -> None:
+        """Gives a damaged checkpoint another name, or, where nothing is written, leaves it out."""
+        if self._read_only:
+            self._damaged[step] = fault
+            self._say(f"{self.folder / str(step)} is damaged ({fault}) and left out")
+            return
+        if jax.process_index() == 0:
+            self._say(step_folders.set_aside(self.folder, step, fault))
+        agreement.share(f"set aside/{step}", None)  # the others wait until it is done
+        self._manager.reload()
+
+    def _say(self, message: str) -> None:
+        if jax.process_index() == 0:
+            print(message, flush=True)
+
+    def preempted(self, step: int) -> bool:
+        """Tells whether the cluster has asked all processes to save and stop at this step."""
+        return self._manager.reached_preemption(step)
+
+    def close(self) -> None:
+        """Waits for what is being written.
+
+        Raises:
+          NotSavedError: it has failed.
+        """
+        saved = self._settle()
+        self._manager.close()
+        if not saved:
+            raise NotSavedError(f"{self._fault}. The same command goes on from there")

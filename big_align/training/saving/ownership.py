@@ -1,0 +1,191 @@
+"""One run owns a folder: a second one that would write into it is refused.
+
+The owner's file tells who it is, and is touched while it lives. On the same machine a process that
+is gone is known at once, by its number and when it was started. Of another machine only changes of
+the file are believed: clocks may differ, or be set back.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from etils import epath
+
+from big_align.distributed import agreement, processes
+from big_align.errors import UserError
+
+FILE = "owner.json"
+"""Of a workdir, or a folder of checkpoints."""
+BEAT_SECONDS = 10.0
+"""How often the owner touches its file."""
+SILENT_SECONDS = 60.0
+"""How long a file of another machine stays untouched until its owner is taken for gone."""
+SETTLE_SECONDS = 0.5
+"""After which the one of two processes that has written last knows it."""
+
+
+@contextlib.contextmanager
+def own(*folders: str | os.PathLike) -> Iterator[None]:
+    """Owns folders while a run writes into them; every process of the run calls this.
+
+    Args:
+      folders: they are made where they are missing, and removed again if nothing comes into them.
+
+    Raises:
+      UserError: another run owns one, or it cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        refused = None
+        if processes.coordination().process_id == 0:
+            try:
+                for folder in dict.fromkeys(map(epath.Path, folders)):
+                    stack.enter_context(_own_folder(folder))
+            except UserError as error:
+                refused = str(error)
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                refused = f"{error.filename or folder}: the run cannot write there ({reason})"
+        if refused := agreement.share("owner", refused):
+            raise UserError(refused)
+        yield
+
+
+@contextlib.contextmanager
+def _own_folder(folder: epath.Path) -> Iterator[None]:
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    path, me = folder / FILE, _describe_me()
+    try:
+        _take(path, me)
+        stop = threading.Event()
+        beat = threading.Thread(target=_beat, args=(path, me, stop), name="owner", daemon=True)
+        beat.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            beat.join()
+            if _read(path).get("token") == me["token"]:
+                path.unlink(missing_ok=True)
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # it holds something
+                pathlib.Path(folder).rmdir()
+
+
+def _take(path: epath.Path, me: dict[str, Any]) -> None:
+    """Writes who owns a folder, unless another lives.
+
+    Raises:
+      UserError: another owns it.
+    """
+    text = json.dumps(me) + "\n"
+    if "://" not in os.fspath(path):  # elsewhere nothing is made only if it is not there
+        with contextlib.suppress(FileExistsError), open(path, "x") as file:
+            file.write(text)
+            return
+    if path.exists() and _lives(path):
+        raise UserError(_refuse(path))
+    path.write_text(text)
+    time.sleep(SETTLE_SECONDS)
+    if _read(path).get("token") != me["token"]:  # two have taken it; the last to write has it
+        raise UserError(_refuse(path))
+
+
+def _lives(path: epath.Path) -> bool:
+    """Tells whether the owner of a folder is there; waits if only its silence can tell."""
+    owner, me = _read(path), _describe_me()
+    if owner and all(owner.get(key) == me[key] for key in ("host", "boot", "namespace")):
+        return _find_start(owner.get("pid")) == owner.get("started")
+    seen, since = _stamp(path), time.monotonic()
+    name = f"a run on {owner['host']}" if owner.get("host") else "another run"
+    print(f"{path.parent}: waiting up to {SILENT_SECONDS:.0f} s to see if {name} is there still")
+    while time.monotonic() < since + SILENT_SECONDS:
+        time.sleep(min(1.0, SILENT_SECONDS / 10))
+        if _stamp(path) != seen:
+            return path.exists()
+    return False
+
+
+def _beat(path: epath.Path, me: dict[str, Any], stop: threading.Event) -> None:
+    """Touches the file, which needs no space, and leaves where another has taken it."""
+    while not stop.wait(BEAT_SECONDS):
+        with contextlib.suppress(OSError):
+            owner = _read(path)
+            if owner and owner.get("token") != me["token"]:
+                print(f"error: {_refuse(path)}", file=sys.stderr, flush=True)
+                os._exit(1)  # whatever would be saved now, two would have written
+            if os.path.exists(path):
+                os.utime(path)
+            else:  # removed by someone, or not a file of this machine
+                path.write_text(json.dumps(me | {"beat": time.time_ns()}) + "\n")
+
+
+def _refuse(path: epath.Path) -> str:
+    owner = _read(path)
+    who = f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
+    return (
+        f"{path.parent} belongs to another run ({who if owner else 'unknown'}): wait for it, stop "
+        "it, or use another --workdir"
+    )
+
+
+def _read(path: epath.Path) -> dict[str, Any]:
+    """Reads who owns a folder; nothing where that cannot be read."""
+    try:
+        owner = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _stamp(path: epath.Path) -> Any:
+    """Returns what changes when the owner's file is touched or written."""
+    try:
+        return path.read_text(), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+    except (OSError, ValueError):
+        return None
+
+
+def _describe_me() -> dict[str, Any]:
+    """Describes this process, so that it is told from all others."""
+    namespace = pathlib.Path("/proc/self/ns/pid")
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "started": _find_start(os.getpid()),
+        "boot": boot.read_text().strip() if boot.exists() else "",
+        "namespace": os.readlink(namespace) if namespace.exists() else "",
+        "token": uuid.uuid4().hex,
+    }
+
+
+def _find_start(pid: Any) -> str | None:
+    """Returns when a process was started, in ticks since the boot; None if there is none.
+
+    Where the system does not tell, a process that is there was started at "".
+    """
+    if not isinstance(pid, int):
+        return None
+    if pathlib.Path("/proc/self/stat").exists():
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        except OSError:
+            return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ""

@@ -1,0 +1,81 @@
+"""Reading a training state, or a part of it, from the folder of a checkpoint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orbax.checkpoint as ocp
+from etils import epath
+
+from big_align.errors import CheckpointMismatch
+from big_align.row_tables import adopt_earlier, describe_earlier
+from big_align.training.saving import handlers, shapes, step_folders
+from big_align.types import SavedPart
+
+
+def read_state(
+    folder: epath.Path,
+    described: Any,
+    record: Mapping[str, Any],
+    parts: Mapping[str, SavedPart],
+) -> Any:
+    """Reads a checkpoint onto the placement of what is described.
+
+    Args:
+      folder: of the checkpoint.
+      described: the abstract training state, or a dictionary of some of its fields.
+      record: what the run is made with; entries that the checkpoint also has must be equal.
+      parts: what reads itself beside the state, by name.
+
+    Returns:
+      The state, or the fields.
+
+    Raises:
+      CheckpointMismatch: parameters or the record differ; the message lists which.
+    """
+    _check_record(folder, record)
+    # Not by Orbax's manager, which reads notes of its own that may be damaged.
+    handler = ocp.PyTreeCheckpointHandler()
+    fields = dict(described if isinstance(described, dict) else vars(described))
+    metadata = handler.metadata(folder / "state").tree
+    saved = shapes.list_shapes({k: metadata.get(k) for k in fields})
+    tables = fields.get("tables", {})
+    earlier = bool(tables) and all(f"tables/{name}/count" in saved for name in tables)
+    if earlier:
+        fields["tables"] = {name: describe_earlier(table) for name, table in tables.items()}
+        described = _replace(described, fields["tables"])
+    wanted = shapes.list_shapes(fields)
+    if saved != wanted:
+        raise CheckpointMismatch(
+            f"{folder} belongs to another model or optimizer than the config; use another "
+            f"--workdir or the config that it was trained with:\n"
+            + shapes.describe_difference(saved, wanted)
+        )
+    arguments = ocp.args.PyTreeRestore(
+        item=described,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(described, strict=False),
+        partial_restore=isinstance(described, dict),
+    )
+    state = handler.restore(folder / "state", args=arguments)
+    for name, part in parts.items():
+        part.read(handlers.find_part(folder / name))
+    if not earlier:
+        return state
+    restored = state["tables"] if isinstance(state, dict) else state.tables
+    return _replace(state, {k: adopt_earlier(v, tables[k]) for k, v in restored.items()})
+
+
+def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
+    saved = step_folders.read_record(folder) or {}
+    for name in record:  # in its order: the first difference is the one to tell
+        if name in saved and record[name] != saved[name]:
+            raise CheckpointMismatch(
+                f"{folder} was made with {name} = {saved[name]}, the config "
+                f"has {record[name]}; use another --workdir or the former value"
+            )
+
+
+def _replace(state: Any, tables: dict[str, Any]) -> Any:
+    """Returns a state, or a dictionary of some of its fields, with other tables."""
+    if isinstance(state, dict):
+        return {**state, "tables": tables}
+    return state.replace(tables=tables)

@@ -1,0 +1,74 @@
+"""Which checkpoints of a run stay, and which of them is the best."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Numbers = Mapping[str, float]
+"""What evaluators have measured, by `evaluator/name`."""
+LOWER_IS_BETTER = ("loss", "error")
+"""What the name of a number has in it that is better the lower it is; of others higher is."""
+
+
+class Evaluated(NamedTuple):
+    """A checkpoint.
+
+    Attributes:
+      step: of the state.
+      numbers: what was measured of it; None if nothing was.
+    """
+
+    step: int
+    numbers: Numbers | None
+
+
+class Retention:
+    """Keeps the latest checkpoints, every nth, and the one with the best evaluation (for Orbax).
+
+    A checkpoint holds the numbers of its evaluation, so which is the best is known from what is
+    there: nothing has to be kept in step with it, and a kill can come at any time. Of two that are
+    equally good the earlier is better.
+
+    Args:
+      keep_last: how many of the latest stay.
+      keep_every: checkpoints at multiples of this step stay for good; None keeps no others.
+      keep_best: the number, as `evaluator/name`, by which one is better than another; None keeps
+        none for that.
+
+    Attributes:
+      numbers: what was measured of the checkpoints that there are, by step.
+
+    Raises:
+      ValueError: a value is out of range, or names no number.
+    """
+
+    def __init__(self, keep_last: int, keep_every: int | None, keep_best: str | None):
+        if keep_last < 1 or (keep_every is not None and keep_every < 1):
+            raise ValueError(f"keep_last = {keep_last} and keep_every = {keep_every} must be >= 1")
+        if keep_best is not None and not all(keep_best.partition("/")):
+            raise ValueError(f"keep_best = {keep_best!r} is no number: write EVALUATOR/NAME")
+        self.keep_last, self.keep_every, self.keep_best = keep_last, keep_every, keep_best
+        self.numbers: dict[int, Numbers | None] = {}
+
+    def rank(self, numbers: Numbers | None) -> float:
+        """Returns the higher a number the better an evaluation; minus infinity for none, or NaN."""
+        value = float((numbers or {}).get(self.keep_best or "", math.nan))
+        name = (self.keep_best or "").rpartition("/")[2]
+        value = -value if any(word in name for word in LOWER_IS_BETTER) else value
+        return -math.inf if math.isnan(value) else value
+
+    def find_best(self, checkpoints: Sequence[Evaluated]) -> Evaluated | None:
+        """Returns the best of some checkpoints, which are in order; None of none."""
+        measured = [each for each in checkpoints if self.rank(each.numbers) > -math.inf]
+        return max(measured, key=lambda each: self.rank(each.numbers), default=None)
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Tells which of the checkpoints, in order and as Orbax describes them, stay."""
+        steps = [info.step for info in checkpoints]
+        best = self.find_best([Evaluated(step, self.numbers.get(step)) for step in steps])
+        return [
+            step in steps[-self.keep_last :]
+            or (best is not None and step == best.step)
+            or (self.keep_every is not None and step % self.keep_every == 0)
+            for step in steps
+        ]

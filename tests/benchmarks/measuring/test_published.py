@@ -1,0 +1,49 @@
+"""Published numbers belong to named data sets, and stand beside columns that are measured."""
+
+import pytest
+
+from big_align.benchmarks import catalog
+from big_align.benchmarks.benchmark import JUDGED
+from big_align.benchmarks.measuring import published
+from big_align.benchmarks.measuring.judged_tasks import list_judged_numbers
+from big_align.benchmarks.measuring.plans import TASKS_OF
+from big_align.benchmarks.measuring.tasks import TaskSettings, list_numbers
+
+
+def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
+    numbers, papers = published._read_numbers(), published.read_papers()
+    assert len(numbers) > 50
+    for entry in numbers:
+        assert entry["paper"] in papers and entry["table"].startswith("Table ")
+        for name, value in entry["values"].items():
+            benchmark = catalog.read_benchmark(name)
+            assert entry["task"] in TASKS_OF[benchmark.task], name
+            columns = (
+                list_judged_numbers(benchmark) if benchmark.task in JUDGED
+                else list_numbers(entry["task"], benchmark.metric, 10, TaskSettings())
+            )  # fmt: skip
+            assert entry["column"] in ("score", *columns), entry
+            assert 0 < value <= 100
+
+
+@pytest.mark.parametrize(
+    "dataset, task, column, model, table, value",
+    [
+        ("imagenet", "zero_shot", "score", "ALIGN (EfficientNet-L2)", "Table 4", 76.4),
+        ("flickr30k", "retrieval", "image_retrieval_recall@1", "MLCD (ViT-L/14)", "Table 3", 75.9),
+        ("voc2007", "linear_probe", "score", "MLCD (ViT-L/14)", "Table 1", 92.5),
+        ("dtd", "zero_shot", "acc1", "IDEA", "Table 2", 22.08),
+        ("imagenet_sketch", "zero_shot", "score", "iCLIP (Swin-B)", "Table 5", 59.8),
+        ("imagenet", "zero_shot", "score", "UniCL (Swin-T)", "Table 6", 71.3),
+        ("cxc", "similarity", "text_text_retrieval_recall@5", "DE-I2T", "Table 2", 47.1),
+        ("cxc", "similarity", "sits", "ALIGN (EfficientNet-L2)", "Table 3", 67.6),
+        ("simlex999", "similarity", "score", "GloVe", "Table 12", 40.8),
+    ],
+)
+def test_numbers_are_those_of_the_tables(dataset, task, column, model, table, value):
+    found = published.find_published(dataset, task)[column]
+    assert value in [x.value for x in found if (x.model, x.table) == (model, table)]
+
+
+def test_what_nobody_has_published_is_empty():
+    assert published.find_published("flickr8k", "retrieval") == {}

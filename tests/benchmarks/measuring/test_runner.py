@@ -1,0 +1,308 @@
+"""One command measures what evaluators measure; it continues, and embeds every image once."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from big_align.benchmarks import catalog
+from big_align.benchmarks.measuring import pieces
+from big_align.benchmarks.measuring.evaluator import NamedBenchmark
+from big_align.benchmarks.measuring.measurer import Measurer
+from big_align.benchmarks.measuring.results import ResultFiles
+from big_align.benchmarks.opening import open_split
+from big_align.clusters import embed_source
+from big_align.components.signatures import make_named
+from big_align.components.tables import TOKENIZERS
+from big_align.data.precomputed import shard_files
+from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.few_shot import FewShot
+from big_align.evaluators.knn import KNN
+from big_align.evaluators.linear_probe import LinearProbe
+from big_align.evaluators.retrieval import Retrieval
+from big_align.evaluators.zero_shot import ZeroShot
+from big_align.inference import loaded_model
+from tests.benchmarks.measuring import small
+
+QUICK = dict(benchmarks="cifar10,flickr8k", tasks="zero_shot,knn,retrieval")
+FITTED = dict(benchmarks="cifar10", tasks="linear_probe,few_shot", shots="1", draws=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small.save_model(tmp_path_factory.mktemp("models") / "dual")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    small.write_cifar(root)
+    small.write_flickr(root)
+    small.write_flickr(root, "flickr8k_multilingual")
+    return root
+
+
+@pytest.fixture(scope="module")
+def output(model, data, tmp_path_factory):
+    """The results of the tasks that fit nothing, and a page of them."""
+    path = tmp_path_factory.mktemp("out") / "results.csv"
+    assert small.run(model, data, path, **QUICK, page=path.with_suffix(".html")) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(model, data, output):
+    """The same file with the tasks that fit classifiers."""
+    path = output.with_name("fitted.csv")
+    for ending in (".csv", ".json"):
+        shutil.copy(output.with_suffix(ending), path.with_suffix(ending))
+    cache = output.with_suffix(".embeddings")
+    assert small.run(model, data, path, **FITTED, cache=cache) == 0
+    return path
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the images that towers see."""
+    seen = []
+
+    def wrap(name):
+        inner = getattr(Embedder, name)
+
+        def embed(self, batches, count):
+            batches = [dict(batch) for batch in batches]
+            seen.append(sum(int(batch["mask"].sum()) for batch in batches))
+            return inner(self, batches, count)
+
+        monkeypatch.setattr(Embedder, name, embed)
+
+    for name in ("embed_images", "image_features", "embeddings_and_features"):
+        wrap(name)
+    return seen
+
+
+def make_embedder(model):
+    loaded = loaded_model.load(model, progress=False)
+    encoder = embed_source.make_encoder(loaded, "both", None, 16)
+    return encoder.embedder, make_named(TOKENIZERS, small.TOKENIZER, "tokenizer")
+
+
+@pytest.mark.slow
+def test_stored_embeddings_give_the_numbers_of_the_evaluators(model, data, fitted):
+    embedder, tokenizer = make_embedder(model)
+    cifar, transform = catalog.read_benchmark("cifar10"), small.SEEN.transform
+    test, train = (open_split(cifar, split, str(data)) for split in ("test", "train"))
+    given, rows = (test, transform), small.read_rows(fitted)
+    names = dict(names="cifar10")
+
+    def check(task, expected, **columns):
+        found = rows["cifar10" if task != "retrieval" else "flickr8k", task]["metrics"]
+        for column, name in columns.items():
+            assert found[column.replace("_AT_", "@")] == pytest.approx(expected[name], abs=1e-6)
+
+    zero_shot = ZeroShot(*given, tokenizer, **names)(embedder)
+    check("zero_shot", zero_shot, acc1="top1", acc5="top5", mean_per_class_recall="mean_per_class")
+    assert 0 < zero_shot["top1"] < 1
+    probe = LinearProbe(*given, train)(embedder)
+    check("linear_probe", probe, lp_acc1="accuracy", lp_validation="validation_accuracy")
+    check("linear_probe", probe, lp_strength="strength")
+    few = FewShot(*given, tokenizer, train, **names, shots=(1,), draws=1, temperature=0.01)
+    check("few_shot", few(embedder), **{name: name for name in few.numbers})
+    check("knn", KNN(*given, train, ks=(1, 5))(embedder), knn_r1="r1", knn_r5="r5")
+    flickr = open_split(catalog.read_benchmark("flickr8k"), "test", str(data))
+    found = Retrieval(flickr, transform, tokenizer)(embedder)
+    for k in (1, 5, 10):
+        columns = {f"image_retrieval_recall_AT_{k}": f"text_to_image_r{k}"}
+        check("retrieval", found, **columns)
+        check("retrieval", found, **{f"text_retrieval_recall_AT_{k}": f"image_to_text_r{k}"})
+    mean = rows["flickr8k", "retrieval"]["metrics"]["mean_recall"]
+    assert mean == pytest.approx(np.mean(list(found.values())), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_evaluator_of_a_run_reports_what_the_command_does(model, data, fitted):
+    embedder, tokenizer = make_embedder(model)
+    embedder._objective.scale = lambda params: 1 / 0.1  # as the saved model says
+    for (name, task), row in small.read_rows(fitted).items():
+        evaluate = NamedBenchmark(
+            name, str(data), small.SEEN.transform, tokenizer, task, shots=(1,), draws=1
+        )
+        found = evaluate(embedder)
+        assert set(found) == set(evaluate.numbers)
+        assert found == pytest.approx(row["metrics"], abs=1e-6)
+
+
+def test_a_run_that_was_killed_ends_in_the_same_file(model, data, output, tmp_path, monkeypatch):
+    inner, done = Measurer.measure, []
+
+    def measure(self, task):
+        if len(done) in (1, 3):
+            done.append("killed")
+            raise KeyboardInterrupt
+        done.append(task)
+        return inner(self, task)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+    again = tmp_path / "again.csv"
+    cache = output.with_suffix(".embeddings")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            small.run(model, data, again, **QUICK, cache=cache)
+    assert small.run(model, data, again, **QUICK, cache=cache) == 0
+    assert again.read_bytes() == output.read_bytes()
+    assert done == ["zero_shot", "killed", "knn", "killed", "retrieval"]
+
+    def without_times(path):
+        return [row | {"seconds": 0} for row in json.loads(path.with_suffix(".json").read_text())]
+
+    assert without_times(again) == without_times(output)
+
+
+def test_what_is_embedded_is_kept_when_embedding_is_killed(
+    model, data, tmp_path, monkeypatch, counted
+):
+    monkeypatch.setattr(pieces, "PIECE", 16)
+    inner, written = shard_files.write_shard, []
+
+    def write(*arguments):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(arguments)
+        inner(*arguments)
+
+    monkeypatch.setattr(shard_files, "write_shard", write)
+    out = tmp_path / "results.csv"
+    with pytest.raises(KeyboardInterrupt):
+        small.run(model, data, out, benchmarks="cifar10")
+    monkeypatch.setattr(shard_files, "write_shard", inner)
+    counted.clear()
+    assert small.run(model, data, out, benchmarks="cifar10") == 0
+    assert sum(counted) == 40 - 2 * 16
+
+
+def test_benchmarks_and_tasks_of_the_same_images_embed_them_once(
+    model, data, tmp_path, counted, capsys
+):
+    given = dict(benchmarks="flickr8k,flickr8k_multilingual,cifar10", tasks="zero_shot,knn")
+    given["tasks"] += ",retrieval"
+    assert small.run(model, data, tmp_path / "one.csv", **given, cache=tmp_path / "cache") == 0
+    # Flickr8k's 12 images are those of the four languages; then CIFAR's of both splits.
+    assert sum(counted) == 12 + 40 + 80
+    counted.clear()
+    assert small.run(model, data, tmp_path / "two.csv", **given, cache=tmp_path / "cache") == 0
+    assert counted == []
+    one, two = ((tmp_path / name).read_bytes() for name in ("one.csv", "two.csv"))
+    assert one == two
+    small.run(model, data, tmp_path / "two.csv", **given, cache=tmp_path / "cache")
+    assert "0 results now, 7 in all" in capsys.readouterr().out
+
+
+def test_the_order_of_shards_changes_no_number(model, data, output, tmp_path):
+    small.write_cifar(tmp_path)
+    folder = tmp_path / "cifar10"
+    (folder / "test-00000.tar").rename(folder / "test-00009.tar")
+    assert small.run(model, tmp_path, tmp_path / "r.csv", benchmarks="cifar10") == 0
+    (row,) = small.read_rows(tmp_path / "r.csv").values()
+    before = small.read_rows(output)["cifar10", "zero_shot"]
+    assert row["fingerprint"] != before["fingerprint"]
+    assert row["metrics"] == pytest.approx(before["metrics"], abs=1e-6)
+    assert row["per_class"] == before["per_class"]
+
+
+def test_tables_have_the_columns_of_clip_benchmark_and_everything_else(output):
+    with open(output) as file:
+        rows = list(csv.DictReader(file))
+    columns = ["dataset", "model", "pretrained", "task"]
+    assert list(rows[0])[:4] == columns
+    assert {"acc1", "acc5", "mean_per_class_recall", "lp_acc1", "model_fullname"} <= rows[0].keys()
+    assert rows[0]["acc1"] and not rows[1]["acc1"] and not rows[0]["lp_acc1"]
+    assert {"image_retrieval_recall@5", "text_retrieval_recall@5"} <= rows[0].keys()
+    assert [(row["dataset"], row["task"]) for row in rows] == [
+        ("cifar10", "zeroshot_classification"), ("cifar10", "knn"),
+        ("flickr8k", "zeroshot_retrieval"),
+    ]  # fmt: skip
+    for row in small.read_rows(output).values():
+        assert float(row["score"]) in row["metrics"].values()
+    zero_shot = small.read_rows(output)["cifar10", "zero_shot"]
+    assert zero_shot["counts"] == {"test": 40} and len(zero_shot["per_class"]) == 10
+    recalls = [one["recall"] for one in zero_shot["per_class"]]
+    assert np.mean(recalls) == pytest.approx(zero_shot["metrics"]["mean_per_class_recall"])
+    assert sum(map(sum, zero_shot["confusions"][0]["counts"])) == 40
+    assert zero_shot["settings"]["transform"] == small.SEEN.transform
+
+
+def test_the_page_has_bars_and_needs_no_other_file(output):
+    page = output.with_suffix(".html").read_text()
+    assert "src=" not in page and "http" not in page
+    assert "MLCD, Table 2" in page and "IDEA, Table 2" in page and "this model" in page
+    assert page.count("Confused classes") == 1
+    score = small.read_rows(output)["cifar10", "zero_shot"]["score"]
+    assert f"<span>{100 * score:.1f}</span>" in page
+
+
+def test_what_is_missing_is_a_line_and_the_others_go_on(model, data, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    names = "food101,cifar10,winoground,imagenet_a"
+    assert small.run(model, data, out, benchmarks=names, tasks="knn") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (missing,) = [line for line in lines if line.startswith("food101")]
+    assert "not in" in missing and "tfds build food101" in missing
+    (trained,) = [line for line in lines if line.startswith("imagenet_a")]
+    assert "no images to train on, which knn needs" in trained
+    (unfit,) = [line for line in lines if line.startswith("winoground")]
+    assert "composition" in unfit
+    assert list(small.read_rows(out)) == [("cifar10", "knn")]
+    assert small.run(model, data, tmp_path / "none.csv", benchmarks="food101") == 1
+    assert "nothing was measured" in capsys.readouterr().out
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_a_task_that_fails_is_a_line_and_the_others_go_on(model, tmp_path, capsys):
+    small.write_cifar(tmp_path, train=30)
+    given = dict(benchmarks="cifar10", tasks="few_shot,knn", shots=4)
+    assert small.run(model, tmp_path, tmp_path / "r.csv", **given) == 1
+    assert "cifar10, few_shot: few_shot.train_source: class 0 has 3" in capsys.readouterr().out
+    assert list(small.read_rows(tmp_path / "r.csv")) == [("cifar10", "knn")]
+
+
+def test_a_model_without_texts_is_measured_where_it_can_be(data, tmp_path, capsys):
+    tower = small.save_model(tmp_path / "tower", text=False)
+    given = dict(benchmarks="cifar10,flickr8k", tasks="zero_shot,knn,retrieval")
+    assert small.run(tower, data, tmp_path / "r.csv", **given) == 0
+    said = capsys.readouterr().out
+    assert "cifar10: the model has no text tower, which zero_shot needs" in said
+    assert "flickr8k: the model has no text tower, which retrieval needs" in said
+    assert list(small.read_rows(tmp_path / "r.csv")) == [("cifar10", "knn")]
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (dict(benchmarks="cifar11"), "no benchmark or suite 'cifar11' (did you mean 'cifar10'?)"),
+        (dict(benchmarks="cifar10", tasks="zero-shot"), "--tasks has 'zero-shot' (did you mean"),
+        (dict(benchmarks="cifar10", output="results.json"), "must end in .csv"),
+        (dict(benchmarks="cifar10", shots="1,x"), "--shots=1,x must be whole numbers"),
+        (dict(benchmarks="cifar10", draws=0), "draws = 0 at least 1"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_one_line(model, data, tmp_path, capsys, flags, said):
+    given = dict(output=tmp_path / "r.csv") | flags
+    assert small.run(model, data, **given) == 1
+    error = capsys.readouterr().err
+    assert said in error and error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_files_that_cannot_be_continued_are_left_alone(tmp_path):
+    alone = tmp_path / "alone.csv"
+    alone.write_text("dataset\n")
+    with pytest.raises(UserError, match="alone.csv is there, and alone.json"):
+        ResultFiles(str(alone))
+    assert alone.read_text() == "dataset\n"
+    faults = {"[": "is not JSON", "{}": "no list", '[{"task": 1}]': "row 0 has no dataset"}
+    for text, said in faults.items():
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(UserError, match=said):
+            ResultFiles(str(tmp_path / "other.csv"))

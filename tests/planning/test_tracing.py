@@ -1,0 +1,23 @@
+"""A plan is of the batches that a run has, features in place of images among them."""
+
+import numpy as np
+
+from big_align.planning.tracing import describe_example
+from big_align.runs import build, check
+from big_align.runs.command_line import load_config
+
+
+def test_a_plan_has_features_where_a_run_caches_them():
+    config = load_config("tests/tiny_config.py")
+    config.model.locked = config.cached_features.towers = ("image", "text")
+    config.data.captions_per_image = 3
+    tokenizer = check.BlankTokenizer(config.tokenizer)
+    objective = build.build_objective(config, build.build_mesh(config), tokenizer)
+    example = describe_example(config, tokenizer, objective)
+    assert "image" not in example and example["text"].shape == (1, 3, 12)
+    shapes = {name: x.shape for name, x in example.items() if x.dtype == np.float32}
+    assert shapes == {"image_embedding": (1, 16), "text_embedding": (1, 3, 16)}
+    config.cached_features.towers = ()
+    config.data.precomputed.image_embedding = "features"
+    names = describe_example(config, tokenizer, objective).keys()
+    assert "image_embedding" in names and not names & {"image", "text_embedding"}

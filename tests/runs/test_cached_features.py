@@ -1,0 +1,214 @@
+"""Features of locked towers are computed once; training on them is training on what they are of."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from big_align.data.loading.extra_fields import ExtraFields
+from big_align.data.precomputed.joins import choose_captions, open_joins
+from big_align.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
+from big_align.runs import build, check, train
+from big_align.runs.cached_features import cache_features
+from big_align.runs.command_line import load_config
+from big_align.runs.workdir import load
+from tests.data.samples import encode_image, make_pixels, write_tar
+from tests.run_main import TINY, read_losses
+
+STEPS = 6
+BOTH = "('image','text')"
+FROZEN = "('model/image','model/text')"
+SMALL = (
+    "--config.data.transform=resize(8)",
+    "--config.evaluators={}",
+    "--config.evaluate_batch_size=16",
+    "--config.model.image_projection=True",
+    "--config.model.embedding_dim=8",
+    f"--config.total_steps={STEPS}",
+)
+
+
+def write_captions(folder: pathlib.Path, broken: int | None = None) -> str:
+    """Two shards of 20 examples with one to three captions; the image of one may be no image."""
+    for shard in range(2):
+        members = []
+        for number in range(20 * shard, 20 * shard + 20):
+            words = ["a digit one", "photo of two", "three by hand"][: 1 + number % 3]
+            image = b"none" if number == broken else encode_image(make_pixels(6 * number))
+            facts = json.dumps({"captions": words}).encode()
+            members += [(f"{number:03d}.png", image), (f"{number:03d}.json", facts)]
+        write_tar(folder / f"pairs-{shard}.tar", members)
+    return f"{folder}/pairs-*.tar"
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return write_captions(tmp_path_factory.mktemp("pairs"))
+
+
+def make_config(pairs, *flags):
+    return load_config(
+        TINY,
+        *("--config.data.source.name=tar", f"--config.data.source.path={pairs}"),
+        "--config.data.source.caption=json.captions",
+        *SMALL,
+        *flags,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(pairs, tmp_path_factory):
+    """A workdir whose towers others start from."""
+    workdir = tmp_path_factory.mktemp("trained")
+    train.run(make_config(pairs), str(workdir))
+    return workdir
+
+
+def lock(pairs, trained, *flags, towers=BOTH):
+    return make_config(
+        pairs,
+        f"--config.init.all={trained}",
+        f"--config.model.locked={BOTH}",
+        f"--config.optimizer.frozen={FROZEN}",
+        f"--config.cached_features.towers={towers}",
+        *flags,
+    )
+
+
+def list_files(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*.npy"))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("captions", [1, 2])
+def test_training_on_features_is_training_with_the_towers_in_the_step(
+    pairs, trained, tmp_path, captions
+):
+    several = f"--config.data.captions_per_image={captions}"
+    train.run(lock(pairs, trained, several, towers="()"), str(tmp_path / "towers"))
+    train.run(lock(pairs, trained, several), str(tmp_path / "features"))
+    one, two = (read_losses(tmp_path / name) for name in ("towers", "features"))
+    np.testing.assert_allclose(np.array(one), np.array(two), rtol=1e-5)
+    models = [load(tmp_path / name).flat for name in ("towers", "features")]
+    before = load(trained).flat
+    for name, array in models[0].items():
+        np.testing.assert_allclose(array, models[1][name], rtol=0, atol=2e-5, err_msg=name)
+        if "project" not in name:
+            np.testing.assert_array_equal(models[1][name], before[name])
+    assert np.abs(models[1]["params/project_text/kernel"]
+                  - before["params/project_text/kernel"]).max() > 1e-3  # fmt: skip
+
+
+@pytest.mark.slow
+def test_features_are_found_again_and_what_is_missing_is_made(pairs, trained, tmp_path):
+    """The folder of a run that was killed half-way has some of the shards."""
+    folder = f"--config.cached_features.folder={tmp_path}"
+    config = lock(pairs, trained, folder)
+    cache_features(config, "unused")
+    first = list_files(tmp_path)
+    arrays = {path: np.load(path) for path in first}
+    assert len(first) == 4
+    cache_features(config, "unused")
+    assert list_files(tmp_path) == first
+
+    lost = [path for path in first if path.name.startswith("000001")]
+    assert len(lost) == 2
+    for path in lost:
+        path.unlink()
+    cache_features(config, "unused")
+    again = list_files(tmp_path)
+    assert {path for path in first if again[path] != first[path]} == set(lost)
+    for path in lost:
+        np.testing.assert_array_equal(np.load(path), arrays[path])
+
+    # Other pixels are other features; those of the texts stay.
+    other = lock(pairs, trained, folder, "--config.data.transform=resize(10)|central_crop(8)")
+    fed = cache_features(other, "unused")
+    assert len(list_files(tmp_path)) == 6
+    assert fed.data.precomputed.text_embedding in {str(path.parent) for path in first}
+
+
+@pytest.mark.slow
+def test_a_broken_image_is_replaced_on_features_as_it_is_on_images(trained, tmp_path):
+    pairs = write_captions(tmp_path, broken=7)
+    broken = "--config.data.max_broken_fraction=0.1"
+    texts = []
+    for name, towers in (("images", "()"), ("features", "('image',)")):
+        config = cache_features(lock(pairs, trained, broken, towers=towers), str(tmp_path / name))
+        with build.build_train_loader(config, build.build_tokenizer(config)) as loader:
+            texts.append(np.concatenate([loader.batch(step)["text"] for step in range(4)]))
+            assert loader.broken == 1
+    np.testing.assert_array_equal(*texts)
+    with pytest.raises(BrokenDataError):
+        cache_features(lock(pairs, trained), str(tmp_path / "strict"))
+
+
+@pytest.mark.slow
+def test_held_out_examples_have_no_features(pairs, trained, tmp_path):
+    config = lock(pairs, trained, "--config.data.hold_out=0.2")
+    fed = cache_features(config, str(tmp_path))
+    tokenizer = build.build_tokenizer(config)
+    with build.build_train_loader(fed, tokenizer) as loader:
+        assert loader.num_examples < 40
+        assert loader.batch(0)["image_embedding"].shape == (16, 16)
+    with fed.unlocked():
+        fed.data.hold_out = 0.3
+    with pytest.raises(ConfigError, match="hold_out = 0.3 is not used beside .*image_embedding"):
+        build.build_train_loader(fed, tokenizer)
+
+
+@pytest.mark.slow
+def test_towers_without_weights_have_no_features(pairs, tmp_path):
+    config = lock(pairs, "")
+    with pytest.raises(WeightsMismatch, match="config.init gives no weights to"):
+        cache_features(config, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model.locked", ("text",), r"has 'image', a tower that is trained.*write --config.model"),
+        ("data.transform", "resize(10)|random_crop(8)", "data.transform = .*at random"),
+        ("data.views_per_image", 2, "config.data.views_per_image must be 1 where"),
+        ("data.captions_per_image", 0, "has 'text', but config.data has no captions"),
+        ("data.pipeline", "tests.pipelines:plain", "config.data.pipeline makes its own batches"),
+        ("mixing.mixup_alpha", 0.1, "whose pixels config.mixing would mix"),
+        ("cached_features.towers", ("head",), "towers has 'head'; there are image and text"),
+        ("cached_features.dtype", "int8", "dtype = 'int8' is neither"),
+    ],
+)
+def test_inputs_that_change_from_visit_to_visit_are_refused(field, value, message):
+    config = lock("pairs.tar", "weights")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(UserError, match=message):
+        check.check_cached_features(config)
+
+
+def test_captions_that_are_drawn_have_their_own_features():
+    row = np.arange(6, dtype=np.float32).reshape(3, 2)
+    captions = ["a", "b", "a"]
+    drawn = choose_captions(row, captions, ["b", "a"], 3)
+    np.testing.assert_array_equal(drawn, [row[1], row[0], [0, 0]])
+    with pytest.raises(ValueError, match="features of 2 captions, 'c' not among them"):
+        choose_captions(row[:2], ["a", "b", "c"], ["c"], 1)
+
+
+@pytest.mark.slow
+def test_rows_of_a_batch_have_the_features_of_their_texts(pairs, trained, tmp_path):
+    """Equal texts have equal features, whichever example they are of, and others have others."""
+    config = lock(pairs, trained, "--config.data.captions_per_image=2")
+    fed = cache_features(config, str(tmp_path))
+    with build.build_train_loader(fed, build.build_tokenizer(config)) as loader:
+        batch = loader.batch(0)
+    real = batch["text_mask"].any(-1)
+    assert not batch["text_embedding"][~real].any() and (~real).any()
+    features = {}
+    for text, row in zip(batch["text"][real], batch["text_embedding"][real], strict=True):
+        np.testing.assert_array_equal(features.setdefault(text.tobytes(), row), row)
+    assert len(np.unique(np.stack(list(features.values())), axis=0)) == len(features) == 3
+    joins = open_joins(dict(fed.data.precomputed), build.dataset.open_source(
+        build.dataset.read_parts(fed)["data"]))  # fmt: skip
+    assert ExtraFields(joins, texts=4).row["text_embedding"][0] == (4, 16)
+    assert jax.tree.leaves(batch)

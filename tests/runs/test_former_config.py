@@ -1,0 +1,84 @@
+"""Continuing with another config: what differs is told, and the former one is kept."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from big_align.data.sources.digits import DIGIT_WORDS
+from big_align.errors import CheckpointMismatch, UserError
+from big_align.runs import restore, train
+from big_align.runs.command_line import load_config
+from tests.run_main import TINY, read_losses
+
+FLAGS = ("--config.total_steps=4", "--config.checkpoint.every=2", "--config.evaluators={}")
+
+
+def test_what_differs_is_a_line_a_field():
+    former, now = load_config(TINY), load_config(TINY, "--config.schedule.learning_rate=0.0005")
+    now.batch_size = 32
+    with now.unlocked():
+        now.optimizer = dict(name="adamw", b1=0.9)
+        now.evaluators.new = dict(name="knn", k=5)
+        del now.evaluators["pairs"]
+    lines = restore.describe_changes(former, now)
+    assert "config.schedule.learning_rate: 0.01 -> 0.0005" in lines
+    assert "config.batch_size: 16 -> 32" in lines
+    assert "config.evaluators.new.k: None -> 5" in lines
+    assert "config.evaluators.pairs.name: 'retrieval' -> None" in lines
+    assert not any("seed" in line for line in lines)
+    assert restore.describe_changes(former, load_config(TINY)) == []
+
+
+def test_a_config_that_differs_is_kept_for_the_step_where_the_next_takes_over(tmp_path):
+    first, path = load_config(TINY), tmp_path / "config.json"
+    assert restore.keep_config(str(tmp_path), first, 0) == []
+    before = path.read_bytes()
+    assert restore.keep_config(str(tmp_path), first, 3) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+    second = load_config(TINY, "--config.schedule.learning_rate=0.5")
+    told = restore.keep_config(str(tmp_path), second, 3)
+    assert told == ["config.schedule.learning_rate: 0.01 -> 0.5"]
+    assert (tmp_path / "config.3.json").read_bytes() == before
+    # Killed before it was saved and changed again: the state of step 3 is still the first one's.
+    third = load_config(TINY, "--config.schedule.learning_rate=0.25")
+    restore.keep_config(str(tmp_path), third, 3)
+    assert (tmp_path / "config.3.json").read_bytes() == before
+    assert json.loads(path.read_text())["schedule"]["learning_rate"] == 0.25
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "\0", '{"seed": 1}', '{"seed": 1, "seed": 2}'])
+def test_a_config_that_cannot_be_read_is_one_line(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=re.escape(str(tmp_path / "config.json"))) as error:
+        restore.keep_config(str(tmp_path), load_config(TINY), 0)
+    assert "\n" not in str(error.value) and "mend it or move it away" in str(error.value)
+    assert (tmp_path / "config.json").read_text() == text
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, capsys):
+    train.run(load_config(TINY, *FLAGS), str(tmp_path / "a"))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    flags = *FLAGS, "--config.total_steps=6", "--config.schedule.learning_rate=0.02"
+    capsys.readouterr()
+    train.run(load_config(TINY, *flags), str(tmp_path / "a"))
+    out = capsys.readouterr().out.splitlines()
+    assert "config.schedule.learning_rate: 0.01 -> 0.02" in out
+    assert sorted(each.name for each in (tmp_path / "a").glob("config*")) == [
+        "config.4.json",
+        "config.json",
+    ]
+    assert [step for step, _ in read_losses(tmp_path / "a")] == [1, 2, 3, 4, 5, 6]
+
+    config = load_config(TINY, *FLAGS)
+    config.tokenizer.words = (*DIGIT_WORDS, "more")
+    with pytest.raises(CheckpointMismatch) as error:
+        train.run(config, str(tmp_path / "b"))
+    message = str(error.value)
+    assert f"{tmp_path / 'b'} was trained with the tokenizer words (length=12, words=(" in message
+    assert "the config has words (length=12" in message and not re.search("[0-9a-f]{16}", message)
+    assert "\n" not in message
+    with pytest.raises(CheckpointMismatch, match="trained with the tokenizer words"):
+        restore.load_weights(config, str(tmp_path / "b"), train.build.build_tokenizer(config))

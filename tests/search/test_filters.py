@@ -1,0 +1,60 @@
+"""A condition keeps the rows that plain Python keeps."""
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from big_align.errors import UserError
+from big_align.search.filters import apply_filters
+
+YEARS = [1999, 2004, None, 2020, 2004]
+DAYS = [datetime.date(2020, 1, n) for n in range(1, 6)]
+TABLE = pa.table(
+    {
+        "year": YEARS, "place": ["Bern", None, "New York", "bern", ""], "day": DAYS,
+        "night": [True, False, None, True, False], "f number": [1.4, 2.8, 8.0, None, 2.8],
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "texts, expected",
+    [
+        (["year=2004"], [1, 4]),
+        (["year!=2004"], [0, 3]),
+        (["year < 2004"], [0]),
+        (["year<=2004", "year>1999"], [1, 4]),
+        (["year>=2003.5"], [1, 3, 4]),
+        (["place=Bern"], [0]),
+        (["place=New York"], [2]),
+        (["place="], [4]),
+        (["place!=Bern"], [2, 3, 4]),
+        (["day>=2020-01-04"], [3, 4]),
+        (["night=true"], [0, 3]),
+        (["f number=2.8", "year=2004", "night=False"], [1, 4]),
+    ],
+)
+def test_conditions_keep_the_rows_that_meet_all(texts, expected):
+    assert np.flatnonzero(apply_filters(TABLE, texts)).tolist() == expected
+
+
+def test_without_conditions_there_is_no_mask():
+    assert apply_filters(TABLE, []) is None
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("year", "the filter 'year' does not read as COLUMN=VALUE"),
+        ("=3", "does not read as COLUMN=VALUE"),
+        ("yaer=3", r"no column 'yaer' of metadata; it has 'year', .* \(did you mean 'year'\?\)"),
+        ("year=old", "year=old: the column holds int64, and 'old' does not read as that"),
+        ("night=3", "the column holds bool, and '3'"),
+        ("day=yesterday", "the column holds date32"),
+    ],
+)
+def test_what_is_no_condition_is_told(text, message):
+    with pytest.raises(UserError, match=message):
+        apply_filters(TABLE, [text])

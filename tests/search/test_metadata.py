@@ -1,0 +1,70 @@
+"""Rows of a table find their images, however these are written."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from big_align.errors import UserError
+from big_align.search.metadata import MetadataTable, add_labels
+
+NAMES = ["photos/a.jpg", "photos/b.jpg", "photos/c.jpg"]
+
+
+def test_paths_are_relative_to_the_table_or_to_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "table.csv").write_text(
+        f"file_name,year,caption\n./b.jpg,2001,x\nphotos/c.jpg,2002,y\n{tmp_path}/photos/a.jpg,,z\n"
+        "b.jpg,1900,again\n"
+    )
+    for path in ("photos/table.csv", f"{tmp_path}/photos/table.csv"):
+        found, count = MetadataTable(path).align(NAMES, NAMES)
+        assert found.to_pydict() == {"year": [None, 2001, 2002]} and count == 3
+    found, count = MetadataTable("photos/table.csv").align(["none.jpg", *NAMES], ["", *NAMES])
+    assert found["year"].to_pylist() == [None, None, 2001, 2002] and count == 3
+
+
+def write(folder, ending):
+    table = pa.table({"key": ["b", "a"], "year": [1, 2], "place": ["x;y", "z"]})
+    path = folder / f"table.{ending}"
+    if ending == "parquet":
+        nested = table.append_column("more", pa.array([[1], [2]]))
+        pq.write_table(nested.append_column("jpg", pa.array([b"1", b"2"])), path)
+    elif ending == "jsonl":
+        path.write_text("".join(f"{row}\n".replace("'", '"') for row in table.to_pylist()))
+    else:
+        part = {"csv": ",", "tsv": "\t"}[ending]
+        rows = [table.column_names, *(row.values() for row in table.to_pylist())]
+        path.write_text("\n".join(part.join(map(str, row)) for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_kind_of_table_gives_the_same(tmp_path, ending):
+    found, count = MetadataTable(write(tmp_path, ending)).align(["x: a", "x: b"], ["a", "b"])
+    assert found.to_pydict() == {"year": [2, 1], "place": ["z", "x;y"]} and count == 2
+
+
+def test_labels_are_a_column_unless_the_table_has_one():
+    table = pa.table({"row": [0, 1]})
+    assert add_labels(table, [None, None]) is table
+    labeled = add_labels(table, ["dog", None])
+    assert labeled["label"].to_pylist() == ["dog", None]
+    assert add_labels(labeled, ["a", "b"]) is labeled
+
+
+def test_what_is_no_table_is_told(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="no column with a usual name of images.*--metadata_key="):
+        MetadataTable(str(path))
+    assert MetadataTable(str(path), "a").align(["1"], [""])[0].to_pydict() == {"b": [2]}
+    with pytest.raises(UserError, match="has no column 'c'; it has 'a', 'b'"):
+        MetadataTable(str(path), "c")
+    with pytest.raises(UserError, match="must end in .csv, .tsv, .jsonl, .parquet"):
+        MetadataTable(str(tmp_path / "table.xls"))
+    with pytest.raises(UserError, match="none.csv cannot be read"):
+        MetadataTable(str(tmp_path / "none.csv"))
+    path.write_text("a,b\n1,2,3\n")
+    with pytest.raises(UserError, match="table.csv cannot be read: .*2 columns"):
+        MetadataTable(str(path))

@@ -1,0 +1,59 @@
+"""What is installed: the package with its types, and the versions that are written down."""
+
+import importlib.metadata
+import importlib.resources
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def read_pins(name):
+    """Returns the lines of a file that name a version, without what follows on further lines."""
+    lines = (ROOT / name).read_text().splitlines()
+    return [line.removesuffix(" \\") for line in lines if re.match(r"[a-z].*==", line)]
+
+
+def test_both_files_pin_the_same_versions():
+    pins = read_pins("requirements.lock")
+    assert pins == read_pins("requirements.hashes") and len(pins) > 100
+    assert (ROOT / "requirements.lock").read_text().splitlines() == pins
+
+
+def test_every_version_has_hashes():
+    text = (ROOT / "requirements.hashes").read_text()
+    for requirement in re.split(r"\n(?=[a-z])", text)[1:]:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", requirement), requirement
+
+
+def test_what_the_package_requires_is_pinned():
+    names = {pin.partition("==")[0] for pin in read_pins("requirements.lock")}
+    for requirement in importlib.metadata.requires("big_align") or []:
+        if "extra ==" not in requirement:
+            name = re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+            assert name in names, requirement
+
+
+def test_the_package_says_that_it_has_types():
+    assert importlib.resources.files("big_align").joinpath("py.typed").is_file()
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_what_is_no_python(tmp_path):
+    pytest.importorskip("setuptools")
+    clean = tmp_path / "clean"  # what an earlier build has left would be packed too
+    shutil.copytree(ROOT / "big_align", clean / "big_align")
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, clean)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, f"--wheel-dir={tmp_path}", str(clean)], check=True)
+    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    files = [p for p in (ROOT / "big_align").rglob("*") if p.suffix in (".html", ".css", ".json")]
+    expected = {str(p.relative_to(ROOT)) for p in files} | {"big_align/py.typed"}
+    assert len(expected) > 5 and expected <= names, expected - names

@@ -1,0 +1,119 @@
+"""Checkpoints restore bit for bit, on any mesh, and refuse another model by name."""
+
+import shutil
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from big_align.errors import CheckpointMismatch
+from big_align.training.optimizers import make_optimizer
+from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.state import describe_state
+from tests import tiny
+
+RECORD = {"seed": 0, "tokenizer": "abc"}
+
+
+def describe(devices, fsdp=1, **kwargs):
+    mesh = tiny.make_mesh(devices, fsdp)
+    optimizer = make_optimizer(name="lamb", learning_rate=optax.constant_schedule(1e-2))
+    objective = tiny.make_objective(mesh, **kwargs)
+    return describe_state(objective, optimizer, tiny.make_batch(1), mesh, seed=3)
+
+
+def equal(left, right):
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y), left, right)
+
+
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    _, create = describe(8, fsdp=4)
+    state, folder = create(), tmp_path_factory.mktemp("saved")
+    checkpointer = Checkpointer(str(folder))
+    checkpointer.save(state, RECORD)
+    checkpointer.close()
+    return folder, state
+
+
+@pytest.fixture
+def saved(saved_once, tmp_path):
+    folder, state = saved_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path, state
+
+
+@pytest.mark.slow
+def test_restores_bit_for_bit_on_another_number_of_devices(saved):
+    workdir, state = saved
+    for devices, fsdp in ((8, 4), (4, 2), (1, 1)):
+        described, _ = describe(devices, fsdp)
+        checkpointer = Checkpointer(str(workdir), read_only=True)
+        restored = checkpointer.restore(described, RECORD)
+        equal(restored, state)
+        jax.tree.map(
+            lambda x, d: np.testing.assert_(x.sharding.is_equivalent_to(d.sharding, x.ndim)),
+            restored,
+            described,
+        )
+
+
+def test_restores_some_fields(saved):
+    workdir, state = saved
+    described, _ = describe(1)
+    fields = {"params": described.params, "model_state": described.model_state}
+    restored = Checkpointer(str(workdir), read_only=True).restore(fields, {})
+    equal(restored, {"params": state.params, "model_state": state.model_state})
+
+
+def test_another_model_is_refused_and_the_difference_listed(saved):
+    workdir, _ = saved
+    described, _ = describe(1, learn_temperature=False)
+    with pytest.raises(CheckpointMismatch, match="only in the checkpoint: params/temperature"):
+        Checkpointer(str(workdir), read_only=True).restore(described, RECORD)
+
+
+@pytest.mark.slow
+def test_another_tokenizer_is_refused(saved):
+    workdir, _ = saved
+    described, _ = describe(1)
+    with pytest.raises(CheckpointMismatch, match="tokenizer = abc, the config has xyz"):
+        Checkpointer(str(workdir), read_only=True).restore(described, {"tokenizer": "xyz"})
+
+
+@pytest.mark.slow
+def test_keeps_the_last_and_every_nth(tmp_path):
+    _, create = describe(1)
+    state = create()
+    checkpointer = Checkpointer(str(tmp_path), keep_last=2, keep_every=4)
+    for step in range(1, 8):
+        checkpointer.save(state.replace(step=np.int32(step)), RECORD)
+    checkpointer.close()
+    steps = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
+    assert steps == [4, 6, 7]
+
+
+def test_checkpoints_can_lie_elsewhere(tmp_path):
+    described, create = describe(1)
+    state = create()
+    workdir, folder = str(tmp_path / "run"), str(tmp_path / "shared" / "run")
+    checkpointer = Checkpointer(workdir, folder=folder)
+    checkpointer.save(state, RECORD)
+    checkpointer.close()
+    equal(Checkpointer(workdir, folder=folder, read_only=True).restore(described, RECORD), state)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unfinished_checkpoint_is_not_restored(saved):
+    workdir, state = saved
+    # Orbax writes under another name and renames at the end; a kill leaves the other name.
+    (workdir / "checkpoints" / "9.orbax-checkpoint-tmp").mkdir()
+    checkpointer = Checkpointer(str(workdir))
+    assert checkpointer.latest_step == 0
+    checkpointer.close()
+
+
+def test_no_checkpoint_to_evaluate(tmp_path):
+    with pytest.raises(FileNotFoundError, match="train with this workdir first"):
+        Checkpointer(str(tmp_path), read_only=True)

@@ -1,0 +1,203 @@
+"""A folder has one owner: whoever is there stays, whoever is gone is replaced."""
+
+import json
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from etils import epath
+
+from big_align.errors import UserError
+from big_align.training.saving import ownership
+from big_align.training.saving.ownership import FILE, own
+
+HOLD = """
+import sys, time
+from big_align.training.saving.ownership import own
+with own(sys.argv[1]):
+    print("mine", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Starts another process that owns a folder."""
+    started = []
+
+    def start(folder):
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout.readline() == "mine\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(ownership, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(ownership, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(ownership, "SETTLE_SECONDS", 0.05)
+
+
+def read(folder):
+    return json.loads((folder / FILE).read_text())
+
+
+def leave(folder, **changes):
+    """Leaves the file of an owner that is like this process but for some facts."""
+    folder.mkdir(exist_ok=True)
+    (folder / FILE).write_text(json.dumps(ownership._describe_me() | changes))
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, hold):
+    first = hold(tmp_path)
+    with pytest.raises(UserError, match=rf"{tmp_path} belongs to .* \(process {first.pid} on "):
+        with own(tmp_path):
+            pass
+    assert read(tmp_path)["pid"] == first.pid
+    first.kill()  # it cannot clean up
+    first.wait()
+    start = time.monotonic()
+    with own(tmp_path):
+        assert read(tmp_path)["pid"] == os.getpid()
+    assert time.monotonic() < start + ownership.SILENT_SECONDS / 2  # no waiting on one machine
+    assert not (tmp_path / FILE).exists()
+
+
+def test_the_number_of_a_process_that_is_gone_may_be_another_processes_now(tmp_path):
+    leave(tmp_path, started="12345")  # this process has the number, and was started later
+    with own(tmp_path):
+        pass
+    leave(tmp_path)
+    with pytest.raises(UserError, match="belongs to another run"):
+        with own(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("changes", [{"host": "far"}, {"boot": "earlier"}, {"namespace": "box"}])
+def test_another_machine_is_gone_once_it_is_silent(tmp_path, impatient, changes, capsys):
+    leave(tmp_path, pid=1, **changes)
+    with own(tmp_path):
+        assert read(tmp_path)["pid"] == os.getpid()
+    assert "waiting up to 0 s to see if a run on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("back", [0, 10**6], ids=["", "with its clock set back"])
+def test_another_machine_that_touches_its_file_is_there(tmp_path, impatient, back):
+    leave(tmp_path, host="far")
+    done = threading.Event()
+
+    def touch():
+        while not done.wait(0.1):
+            now = time.time() - back
+            os.utime(tmp_path / FILE, (now, now))
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        with pytest.raises(UserError, match=r"on far, since"):
+            with own(tmp_path):
+                pass
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("text", ["", '{"host": "he', "[1]", "\xff"])
+def test_half_a_file_is_no_owner(tmp_path, impatient, text):
+    (tmp_path / FILE).write_text(text, encoding="latin-1")
+    with own(tmp_path):
+        assert read(tmp_path)["pid"] == os.getpid()
+
+
+def test_an_owner_that_was_replaced_while_it_slept_leaves(tmp_path):
+    code = f"from big_align.training.saving import ownership as o\no.BEAT_SECONDS = 0.05\n{HOLD}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "mine\n"
+    leave(tmp_path, host="far")
+    assert process.wait(timeout=30) == 1
+    assert "belongs to another run" in process.stderr.read()
+    assert read(tmp_path)["host"] == "far"
+
+
+def test_the_file_is_touched_and_made_again(tmp_path, impatient):
+    with own(tmp_path):
+        stamp = ownership._stamp(epath.Path(tmp_path / FILE))
+        time.sleep(0.3)
+        assert ownership._stamp(epath.Path(tmp_path / FILE)) != stamp
+        (tmp_path / FILE).unlink()
+        time.sleep(0.3)
+        assert read(tmp_path)["pid"] == os.getpid()
+
+
+def test_a_folder_that_nothing_came_into_goes_again(tmp_path):
+    with own(tmp_path / "empty"), own(tmp_path / "used"):
+        (tmp_path / "used" / "file").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]
+
+
+def test_all_folders_are_owned_and_none_after_a_refusal(tmp_path):
+    workdir, checkpoints = tmp_path / "run", tmp_path / "bucket"
+    with own(workdir, checkpoints):
+        with pytest.raises(UserError, match="bucket belongs to another run"):
+            with own(tmp_path / "other", checkpoints):
+                pass
+        assert not (tmp_path / "other").exists()
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "forbidden"])
+def test_what_cannot_be_written_is_named(tmp_path, kind):
+    folder = tmp_path / kind / "run"
+    if kind == "file":
+        folder.parent.touch()
+    elif os.getuid() == 0:
+        folder = pathlib.Path("/proc/run")  # where root cannot write either
+    else:
+        folder.parent.mkdir(mode=0o500)
+    with pytest.raises(UserError, match=str(folder)):
+        with own(folder):
+            pass
+
+
+def _race(folder, barrier, results):
+    barrier.wait()
+    try:
+        with own(folder):
+            results.put(os.getpid())
+            time.sleep(2)
+    except UserError:
+        results.put(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_many_at_once_one_gets_it(tmp_path, stale):
+    if stale:
+        leave(tmp_path, started="12345")
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(6), context.Queue()
+    racers = [context.Process(target=_race, args=(tmp_path, barrier, results)) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    got = [results.get(timeout=60) for _ in racers]
+    for racer in racers:
+        racer.join()
+    assert sum(pid is not None for pid in got) == 1

@@ -1,0 +1,16 @@
+"""What XLA is told in tests, which compile much and run little: virtual devices, and less work."""
+
+import importlib.metadata
+
+
+def list_flags(devices: int) -> dict[str, str]:
+    """Returns flags of XLA by name, for so many virtual CPU devices."""
+    flags = {
+        "--xla_force_host_platform_device_count": str(devices),
+        # A run of a test compiles for longer than it computes; these make it a tenth.
+        "--xla_backend_optimization_level": "0",
+    }
+    # A flag that XLA does not know ends the process; jaxlib 0.12 has one kind of emitters alone.
+    if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 12):
+        flags["--xla_cpu_use_fusion_emitters"] = "false"
+    return flags
