@@ -113,7 +113,9 @@ def test_a_workdir_alone_is_evaluated_on_the_devices_that_are_here(tmp_path):
     added = "name=knn", "source.name=digits", "source.split=test", "transform=resize(8)"
     own = [f"--config.evaluators.own.{field}" for field in added]
     status, out = evaluate("--config.evaluators={}", *own, "--checkpoint=2")
-    assert status == 0 and re.fullmatch(r".* at step 2\n  own/r1 +0\.\d+\n", out)
+    page = re.escape(str(tmp_path / "report.html"))
+    assert status == 0
+    assert re.fullmatch(rf".* at step 2\n  own/r1 +0\.\d+\nreport: {page}\n", out)
     assert (tmp_path / "config.json").read_text() == config
     # A batch of training that does not divide over them does not matter.
     fits = "--config.evaluate_batch_size=9"
