@@ -11,12 +11,11 @@ from big_align.errors import UserError, WeightsMismatch, put_in_a_line
 from big_align.interop.arrays.weight_files import write_folder
 from big_align.interop.formats import (
     efficientnet_pytorch_format,
-    moby_format,
     native_format,
     open_clip_format,
+    swin_checkpoints,
     timm_format,
     transformers_format,
-    unicl_format,
 )
 from big_align.interop.formats.pretrained import Pretrained
 
@@ -28,7 +27,7 @@ FORMATS: dict[str, ModuleType] = {
 }
 """Each has recognize(path), read(path) and write(pretrained)."""
 
-ONLY_READ = (efficientnet_pytorch_format, unicl_format, moby_format)
+ONLY_READ = (efficientnet_pytorch_format, swin_checkpoints)
 """These have no write."""
 
 LONGEST_MESSAGE = 5000

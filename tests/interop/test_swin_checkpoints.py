@@ -66,7 +66,7 @@ def dual():
 def weights(dual):
     """The arrays of a release: the towers and projections, the scale, a head, and buffers."""
     return make_weights(dual, UNICL) | {
-        "logit_scale": np.float32(math.log(20.0)),
+        "logit_scale": np.asarray(math.log(20.0), np.float32),
         "image_encoder.head.weight": np.zeros((3, 16), np.float32),
         "image_encoder.layers.0.blocks.1.attn_mask": np.zeros((4, 16, 16), np.float32),
         "image_encoder.layers.0.blocks.0.attn.relative_position_index": np.zeros((16, 16), int),
@@ -185,7 +185,7 @@ def test_it_goes_on_to_where_any_model_goes(dual, weights, tmp_path):
 def test_what_a_release_lacks_is_named(weights, tmp_path):
     path = tmp_path / "unicl.safetensors"
     write_safetensors(path, {k: v for k, v in weights.items() if "positional" not in k})
-    with pytest.raises(WeightsMismatch, match="UniCL.*text_encoder.positional_embedding is miss"):
+    with pytest.raises(WeightsMismatch, match="UniCL.*lacks positional_embedding"):
         interop.load(path)
     write_safetensors(path, weights | {"text_encoder.layer.0.bias": np.zeros(3, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"no place for: text_encoder\.layer\.0\.bias"):
