@@ -66,6 +66,7 @@ def test_nothing_nearby_is_better_than_the_fit():
         assert all(loss(fitted.vectors + move) > best for move in moves)
 
 
+@pytest.mark.slow
 def test_images_beside_their_texts_are_named_with_any_number_of_shots():
     """Eight colors a class, near the color of the class's text; labels 1, 3 and 5 of six."""
     rng = np.random.default_rng(0)

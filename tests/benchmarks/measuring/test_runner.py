@@ -135,6 +135,7 @@ def test_the_evaluator_of_a_run_reports_what_the_command_does(model, data, fitte
         assert found == pytest.approx(row["metrics"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_in_the_same_file(model, data, output, tmp_path, monkeypatch):
     inner, done = Measurer.measure, []
 
