@@ -1,80 +1,157 @@
 """A WordPiece vocabulary learned from the captions of a source."""
 
 import collections
+import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 from absl import logging
 
 from big_align.data import files, tensorflow_on_cpu
 from big_align.data.text import tokenizers
+from big_align.data.text.word_counts import (
+    LONGEST_WORD,
+    Characters,
+    TextCounts,
+    choose_characters,
+    count_texts,
+    find_lone_characters,
+    weigh_languages,
+)
+from big_align.errors import UserError
 
-BATCH = 4096  # captions split into words by one call
-LOG_EVERY = 1_000_000
+COVERAGE = 0.9999
+"""The share of all characters that a vocabulary spells, where nothing else is said."""
+MEASURED = 4096  # words made pieces by one call
 
 
 def count_words(captions: Iterable[str], lowercase: bool = True) -> collections.Counter:
     """Counts words as BERT's basic tokenizer splits them, so as WordPieceTokenizer does."""
-    tf = tensorflow_on_cpu.load()
-    from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
-
-    splitter = BasicTokenizer(lower_case=lowercase)
-    counts: collections.Counter = collections.Counter()
-    batch: list[str] = []
-
-    def count() -> None:
-        words = splitter.tokenize(tf.constant(batch)).flat_values.numpy()
-        counts.update(words.tolist())
-        batch.clear()
-
-    for number, caption in enumerate(captions, start=1):
-        batch.append(caption)
-        if len(batch) == BATCH:
-            count()
-        if number % LOG_EVERY == 0:
-            logging.info("%d captions, %d different words", number, len(counts))
-    if batch:
-        count()
-    return collections.Counter({word.decode(): n for word, n in counts.items()})
+    return weigh_languages(count_texts(captions, lowercase))
 
 
-def learn_vocabulary(counts: collections.Counter, size: int) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A vocabulary that was learned.
+
+    Attributes:
+      pieces: the special tokens, single characters, then longer pieces.
+      characters: which single characters there are, and which are not.
+      long_words: how many words, each counted as often as it occurs, have more than `LONGEST_WORD`
+        bytes: these stay unknown.
+    """
+
+    pieces: list[str]
+    characters: Characters
+    long_words: int
+
+
+def learn_vocabulary(
+    counts: Mapping[str, int], size: int, coverage: float = COVERAGE
+) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
+
+    Every character that is kept is a piece, at the beginning of a word and inside of it; so words
+    of these characters are never unknown. Punctuation and Chinese characters are words of their
+    own, so they take one piece each.
 
     Args:
       counts: how often each word occurs.
       size: the largest number of pieces, special tokens among them.
+      coverage: the share of all characters that can be spelled (`choose_characters`).
 
     Returns:
-      The special tokens, then the pieces; a text with few words gives fewer than `size`.
+      The vocabulary; a text with few words gives fewer pieces than `size`.
 
     Raises:
-      ValueError: no words, or a size that does not hold the special tokens and the characters.
+      UserError: no words, a value out of range, or a size that does not hold the special tokens and
+        the characters.
     """
     special = list(tokenizers.SPECIAL_TOKENS)
     if size <= len(special):
-        raise ValueError(f"size is {size}; it must be above the {len(special)} special tokens")
+        raise UserError(f"size is {size}; it must be above the {len(special)} special tokens")
     if not counts:
-        raise ValueError("there are no words to learn from")
+        raise UserError("there are no words to learn from")
+    words = {word: n for word, n in counts.items() if len(word.encode()) <= LONGEST_WORD}
+    long_words = sum(counts.values()) - sum(words.values())
+    characters = choose_characters(words, coverage)
+    lone = find_lone_characters(characters.kept)
+    single = sorted(characters.kept)
+    single += [f"##{character}" for character in single if character not in lone]
+    if (needed := len(special) + len(single)) > size:
+        raise UserError(
+            f"size is {size}, and the captions have {len(characters.kept)} different characters, "
+            f"which are {characters.share:.6g} of all: with what marks them inside of words and "
+            f"{len(special)} special tokens they need a size of {needed}; give it, or a lower "
+            "character_coverage"
+        )
+    kept = set(characters.kept)
+    words = {word: count for word, count in words.items() if kept.issuperset(word)}
+    longer = _learn_pieces(words, size + len(lone), len(kept)) if words else []
+    pieces = (special + single + longer)[:size]
+    return Learned(pieces, characters, long_words)
+
+
+def _learn_pieces(words: Mapping[str, int], size: int, characters: int) -> list[str]:
+    """Learns the pieces of more than one character, the most frequent first."""
     tensorflow_on_cpu.load()
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    logging.info("learning from %d words, %d different", counts.total(), len(counts))
+    ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+    logging.info("learning from %d words, %d different", sum(words.values()), len(words))
+    special = list(tokenizers.SPECIAL_TOKENS)
     pieces = learner.learn(
-        counts.most_common(),
+        ordered,
         vocab_size=size,
         reserved_tokens=special,
         lower_thresh=2,  # the learner's own 10 leaves small sets with a fraction of the pieces
+        max_unique_chars=characters,  # its own 1000 drops most of Chinese
         slack_ratio=0.02,
     )
-    # the learner may end above the size; single characters stay, so that every word can be spelled
-    pieces = [piece for piece in pieces if piece not in special]
-    pieces.sort(key=lambda piece: len(piece.removeprefix("##")) > 1)
-    characters = sum(len(piece.removeprefix("##")) == 1 for piece in pieces)
-    if len(special) + characters > size:
-        raise ValueError(f"size is {size}, and the captions have {characters} single characters")
-    return (special + pieces)[:size]
+    return [p for p in pieces if p not in special and len(p.removeprefix("##")) > 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spelling:
+    """How a vocabulary spells the texts of a language.
+
+    Attributes:
+      texts: how many there are.
+      length: pieces of a text on average, without the special ones.
+      unknown: the share of [UNK] among the pieces.
+    """
+
+    texts: int
+    length: float
+    unknown: float
+
+
+def measure_spelling(
+    vocabulary: str, counts: Mapping[str, TextCounts], lowercase: bool = True
+) -> dict[str, Spelling]:
+    """Measures how a vocabulary spells the texts that were counted, language by language.
+
+    Args:
+      vocabulary: the file.
+      counts: of each language, as `count_texts` returns them.
+      lowercase: as they were counted.
+    """
+    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
+    found = {}
+    for language, counted in counts.items():
+        pieces = unknown = 0
+        words = list(counted.words)
+        for first in range(0, len(words), MEASURED):
+            some = words[first : first + MEASURED]
+            times = np.array([counted.words[word] for word in some], np.int64)
+            text, text_mask = tokenizer(some)
+            pieces += int(times @ (text_mask.sum(axis=1) - 2))  # without [CLS] and [SEP]
+            unknown += int(times @ ((text == tokenizer.unknown_id) & text_mask).sum(axis=1))
+        length = pieces / max(counted.texts, 1)
+        found[language] = Spelling(counted.texts, length, unknown / max(pieces, 1))
+    return found
 
 
 def write_vocabulary(pieces: list[str], path: str) -> None:
