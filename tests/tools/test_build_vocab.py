@@ -28,7 +28,8 @@ def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_pa
     output = str(tmp_path / "vocabulary.txt")
     arguments = [f"--source={captions}", "--size=120", f"--output={output}"]
     assert build_vocab.main(arguments) == 0
-    assert "pieces from" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "pieces from" in printed and "100.0000% of all; 0 rarer ones dropped\n" in printed
     pieces = open(output, encoding="utf-8").read().splitlines()
     assert tuple(pieces[:5]) == SPECIAL_TOKENS
     assert len(set(pieces)) == len(pieces) <= 120
@@ -45,7 +46,7 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
     )
     kept = list(read())
     assert len(kept) == 5000
-    pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000)
+    pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000, 1.0).pieces
     assert 950 <= len(pieces) <= 1000
     vocabulary.write_vocabulary(pieces, str(tmp_path / "v.txt"))
     text, text_mask = WordPieceTokenizer(str(tmp_path / "v.txt"), 64)(kept)
@@ -59,7 +60,9 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
         ({"source": "none-*.tar"}, "no file matches 'none-*.tar'"),
         ({"source": "captions"}, "--source=captions does not tell what is there: give --source_"),
         ({"size": "5"}, "size is 5; it must be above the 5 special tokens"),
-        ({"size": "20"}, "size is 20, and the captions have"),
+        ({"size": "20"}, "17 different characters within 99.99% of all: these need a size of 35"),
+        ({"character_coverage": "1.5"}, "character_coverage is 1.5; it must be above 0 and at"),
+        ({"temperature": "0"}, "temperature is 0; it must be above 0, inf for equal shares"),
         ({"output": f"{__file__}/v.txt"}, "test_build_vocab.py"),
         ({"source": "tfds:mnist"}, "does not read as tfds:NAME:SPLIT"),
     ],

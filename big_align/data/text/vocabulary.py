@@ -82,10 +82,9 @@ def learn_vocabulary(
     single += [f"##{character}" for character in single if character not in lone]
     if (needed := len(special) + len(single)) > size:
         raise UserError(
-            f"size is {size}, and the captions have {len(characters.kept)} different characters, "
-            f"which are {characters.share:.6g} of all: with what marks them inside of words and "
-            f"{len(special)} special tokens they need a size of {needed}; give it, or a lower "
-            "character_coverage"
+            f"size is {size}, and the captions have {len(characters.kept)} different characters "
+            f"within {100 * coverage:g}% of all: these need a size of {needed} with special "
+            "tokens; raise it, or lower character_coverage"
         )
     kept = set(characters.kept)
     words = {word: count for word, count in words.items() if kept.issuperset(word)}
