@@ -25,6 +25,8 @@ ARGUMENTS = [
     "align_b5_ablation.py:dim=80",
     "align_b5_ablation.py:negatives=0.25,temperature=64",
     "align_flickr8k.py:twemoji",
+    *(f"align_flickr8k_multilingual.py:{languages}" for languages in ("de", "without=de")),
+    "align_multilingual.py:l2",
     *(f"iclip.py:scale=imagenet22k_{captions}" for captions in ("yfcc14m", "laion400m")),
     *("idea_cc3m.py:method=itc", "idea_cc3m.py:method=tag2text,loss=splc_focal"),
     *("idea_coco.py:method=mlr,head=cls", "idea_coco.py:method=mlr,loss=bce"),
@@ -67,7 +69,7 @@ ARGUMENTS = [
 ]
 EMBEDDING_DIM = {
     **{"align_b7": 640, "align_l2": 1376, "align_b5_ablation": 640},  # ALIGN §6.1
-    "align_finetune": 1376,
+    **{"align_finetune": 1376, "align_multilingual": 640},
     **{"unicl_imagenet": 512, "unicl_captions": 512, "iclip": 512},  # UniCL appendix B.1
     **{"idea_cc3m": 256, "idea_coco": 256},  # IDEA §3.3
     "mlcd": 512,  # MLCD Table 9

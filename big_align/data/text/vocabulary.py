@@ -4,10 +4,11 @@ import collections
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
+from tqdm import tqdm
 
 from big_align.data import files, tensorflow_on_cpu
 from big_align.data.text import tokenizers
@@ -24,6 +25,10 @@ from big_align.errors import UserError
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells, where nothing else is said."""
+LEAST = 2  # times that a piece occurs; the learner's own 10 leaves small sets with few pieces
+LONGEST_PIECE = 50  # characters, and of words that are learned from; the learner's own
+ITERATIONS = 4  # the learner's own
+SLACK = 0.02  # how many pieces more than wanted are made before those that occur least are cut
 MEASURED = 4096  # words made pieces by one call
 
 
@@ -88,28 +93,60 @@ def learn_vocabulary(
         )
     kept = set(characters.kept)
     words = {word: count for word, count in words.items() if kept.issuperset(word)}
-    longer = _learn_pieces(words, size + len(lone), len(kept)) if words else []
+    # the learner has a piece inside of words for every character, for those that stand alone too
+    found = _learn_pieces(words, size + len(lone)) if words else []
+    longer = [p for p in found if p not in special and len(p.removeprefix("##")) > 1]
     pieces = (special + single + longer)[:size]
     return Learned(pieces, characters, long_words)
 
 
-def _learn_pieces(words: Mapping[str, int], size: int, characters: int) -> list[str]:
-    """Learns the pieces of more than one character, the most frequent first."""
+def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
+    """Learns at least as many pieces as `size`, the most frequent first, if there are as many.
+
+    The learner takes all pieces that occur as often as a threshold. What is searched here is a
+    threshold that gives no fewer than wanted and at most `SLACK` more, or the largest that gives
+    enough.
+    """
     tensorflow_on_cpu.load()
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+    ordered = [(word, count) for word, count in words.items() if len(word) <= LONGEST_PIECE]
+    ordered.sort(key=lambda item: (-item[1], item[0]))
     logging.info("learning from %d words, %d different", sum(words.values()), len(words))
     special = list(tokenizers.SPECIAL_TOKENS)
-    pieces = learner.learn(
-        ordered,
-        vocab_size=size,
-        reserved_tokens=special,
-        lower_thresh=2,  # the learner's own 10 leaves small sets with a fraction of the pieces
-        max_unique_chars=characters,  # its own 1000 drops most of Chinese
-        slack_ratio=0.02,
+    params = learner.Params(
+        None, None, ITERATIONS, None, LONGEST_PIECE, None, size, None, True, "##", special
     )
-    return [p for p in pieces if p not in special and len(p.removeprefix("##")) > 1]
+    low, high = LEAST, _bound_threshold(ordered, size)
+    best: list[str] = []
+    with tqdm(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
+        while low <= high:
+            middle = (low + high) // 2 if best else low  # the least says whether there are enough
+            pieces = learner.learn_with_thresh(ordered, middle, params)
+            bar.update()
+            best = pieces if not best or len(pieces) >= size else best
+            if len(best) <= (1 + SLACK) * size:
+                break
+            low, high = (middle + 1, high) if len(pieces) >= size else (low, middle - 1)
+    return best
+
+
+def _bound_threshold(words: Sequence[tuple[str, int]], size: int) -> int:
+    """Bounds how often the rarest piece of a vocabulary occurs: it saves most of the search.
+
+    The learner counts a part of a word as often as it occurs, or less, so no more parts come to a
+    threshold than occur as often.
+    """
+    counts: collections.Counter = collections.Counter()
+    for word, count in words:
+        for start in range(len(word)):
+            mark = "##" if start else ""
+            for end in range(start + 1, len(word) + 1):
+                counts[mark + word[start:end]] += count
+    occurring = np.fromiter(counts.values(), np.int64, len(counts))
+    if len(occurring) <= size:
+        return LEAST
+    return max(LEAST, int(np.partition(occurring, -size)[-size]))
 
 
 @dataclasses.dataclass(frozen=True)
