@@ -81,7 +81,7 @@ def take_language(pairs: Pairs, language: str) -> Pairs:
 def measure_languages(
     pairs: Pairs, languages: Sequence[str], ks: tuple[int, ...]
 ) -> dict[str, float]:
-    """Returns the recalls of each language, their mean, and the mean of these over languages.
+    """Returns the mean recall over languages, that of each, and the recalls that they are of.
 
     The mean of a language is that of its recalls in both directions: with R@1, R@5 and R@10 the
     mean recall of ALIGN's §8. An image is measured with the languages that it has captions in.
@@ -92,22 +92,21 @@ def measure_languages(
       ks: cut-offs.
 
     Returns:
-      Numbers by `de_image_to_text_r1` and so on, `de_mean_recall`, and `mean_recall`.
+      Numbers by `mean_recall`, `de_mean_recall` and so on, and `de_image_to_text_r1` and so on.
 
     Raises:
       UserError: no image that can be read has a caption in a language.
     """
-    numbers: dict[str, float] = {}
-    means = []
+    means: dict[str, float] = {}
+    every: dict[str, float] = {}
     for language in languages:
         part = take_language(pairs, language)
         if not part.captions:
             raise UserError(f"no image that can be read has a caption in {language!r}")
         recalls = measure_recalls(part, ks)
-        means.append(float(np.mean(list(recalls.values()))))
-        recalls[MEAN] = means[-1]
-        numbers |= {f"{language}_{name}": value for name, value in recalls.items()}
-    return numbers | {MEAN: float(np.mean(means))}
+        means[f"{language}_{MEAN}"] = float(np.mean(list(recalls.values())))
+        every |= {f"{language}_{name}": value for name, value in recalls.items()}
+    return {MEAN: float(np.mean(list(means.values())))} | means | every
 
 
 def join_captions(
@@ -194,8 +193,8 @@ class Retrieval:
         recalls = tuple(f"{name}_r{k}" for name in DIRECTIONS for k in self.ks)
         if not self.languages:
             return recalls
-        each = (*recalls, MEAN)
-        return *(f"{language}_{name}" for language in self.languages for name in each), MEAN
+        means = (f"{language}_{MEAN}" for language in self.languages)
+        return MEAN, *means, *(f"{each}_{name}" for each in self.languages for name in recalls)
 
     def embed(self, embedder: Embedder) -> Pairs:
         """Embeds all images and captions."""

@@ -1,5 +1,8 @@
+import io
+import json
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -37,6 +40,36 @@ def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_pa
     text, _ = WordPieceTokenizer(output, 32)(CAPTIONS)
     assert not (text == 1).any()
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("tmp")] == []
+
+
+def test_languages_of_a_config_are_counted_by_its_temperature(tmp_path, capsys):
+    """The one German text counts as much as the 63 English ones."""
+    members = []
+    for number in range(32):
+        texts = {"en": ["a dog", "a cat"], "de": ["zwei hunde"] if number == 5 else None}
+        members.append((f"{number:05d}.png", b""))
+        members.append((f"{number:05d}.json", json.dumps(texts).encode()))
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    output = tmp_path / "v.txt"
+    arguments = [
+        "--config=configs/own_pairs.py", f"--config.data.source.path={tmp_path}/x.tar",
+        "--config.data.source.caption=json.{en,de}", "--config.data.hold_out=0",
+        f"--output={output}", "--size=100", "--character_coverage=1",
+    ]  # fmt: skip
+    words = {}
+    for temperature in ("none", "1", "inf", "3"):
+        given = {"none": [], "3": ["--temperature=3"]}
+        drawn = given.get(temperature, [f"--config.data.language_temperature={temperature}"])
+        assert build_vocab.main([*arguments, *drawn]) == 0
+        table = capsys.readouterr().out.splitlines()[-3:]
+        assert [line.split()[:2] for line in table[1:]] == [["en", "64"], ["de", "1"]]
+        assert all(line.endswith(" 0.000%") for line in table[1:])
+        words[temperature] = {"zwei", "hunde"} & set(output.read_text().splitlines())
+    assert words == {"none": set(), "1": set(), "inf": {"zwei", "hunde"}, "3": {"zwei", "hunde"}}
 
 
 @pytest.mark.slow
