@@ -40,6 +40,13 @@ def test_languages_are_told(package):
     assert {tag: identify_language(text) for tag, text in known.items()} == {t: t for t in known}
 
 
+def test_chinese_is_not_taken_for_japanese(package):
+    for text in ("北京故宫", "兩隻黑狗在雪地裡玩耍", "红色连衣裙 2023", "ABC 一群人坐在餐厅里"):
+        assert identify_language(text) == "zh"
+    for text in ("赤いコートの女性", "犬が草の上を走っています。"):
+        assert identify_language(text) == "ja"
+
+
 def test_a_text_without_language_is_unknown(package):
     for text in ("", "  ", "42", "!?", "12:30 - 13:00"):
         assert identify_language(text) == UNKNOWN
