@@ -1,6 +1,7 @@
 """Captions and labels in the files, or members of a shard, that stand beside an image."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from big_align.data import examples
@@ -35,14 +36,8 @@ class TextMembers:
         caption_lines: bool = False,
         language: str | None = None,
     ):
-        self._captions = [
-            _Field(each, *examples.split_member(name))
-            for each, name in list_languages(caption or "")
-        ]
-        if language and any(field.language for field in self._captions):
-            raise UserError(
-                f"caption = {caption!r} tells the languages, so language = {language!r} is not used"
-            )
+        read = check_languages(caption, language) or ([("", caption)] if caption else [])
+        self._captions = [_Field(tag, *examples.split_member(name)) for tag, name in read]
         self._label = examples.split_member(label) if label else None
         self._language = examples.split_member(language) if language else None
         self._caption_lines = caption_lines
@@ -58,41 +53,28 @@ class TextMembers:
         """
         data = dict(zip(self.names, texts, strict=True))
         captions, labels = [], ()
-        if len(self._captions) == 1:
-            (field,) = self._captions
-            value = examples.read_field(data[field.member], field.member, field.fields)
-            captions = examples.clean_captions(value, self._caption_lines)
-            language = field.language or self._read_language(data)
-            captions = [examples.Caption(c, language) for c in captions] if language else captions
-        elif self._captions:
-            captions = self._read_languages(data)
+        if self._captions:
+            captions = tell_captions(self._read_captions(data), self._caption_lines)
         if self._label:
             labels = examples.clean_labels(examples.read_field(data[self._label[0]], *self._label))
         return captions, labels
 
-    def _read_languages(self, data: dict[str, bytes]) -> list[str]:
-        """Returns the captions of all languages, in their order."""
+    def _read_captions(self, data: dict[str, bytes]) -> list[tuple[Any, Any]]:
+        """Returns what stands in the fields of captions, each with its language."""
+        if len(self._captions) == 1:
+            (field,) = self._captions
+            value = examples.read_field(data[field.member], field.member, field.fields)
+            return [(field.language or self._read_language(data), value)]
         members = {field.member for field in self._captions}
         values = {member: examples.read_member(data[member], member) for member in members}
-        captions: list[str] = []
-        for language, member, fields in self._captions:
-            value = _find(values[member], member, fields)
-            if value in (None, "", []):
-                continue
-            found = examples.clean_captions(value, self._caption_lines)
-            captions += [examples.Caption(text, language) for text in found]
-        if not captions:
-            listed = ", ".join(field.language for field in self._captions)
-            raise examples.BrokenExample(f"it has no caption in any of {listed}")
-        return captions
+        return [(tag, _find(values[member], member, x)) for tag, member, x in self._captions]
 
-    def _read_language(self, data: dict[str, bytes]) -> str:
+    def _read_language(self, data: dict[str, bytes]) -> Any:
         """Returns the language that the example names, or "" where it names none."""
         if not self._language:
             return ""
         member, fields = self._language
-        value = _find(examples.read_member(data[member], member), member, fields)
-        return value.strip() if isinstance(value, str) else ""
+        return _find(examples.read_member(data[member], member), member, fields)
 
 
 class _Field(NamedTuple):
@@ -103,18 +85,18 @@ class _Field(NamedTuple):
     fields: tuple[str, ...]
 
 
-def list_languages(caption: str) -> list[tuple[str, str]]:
+def check_languages(caption: str | None, language: str | None) -> list[tuple[str, str]]:
     """Lists the languages that the name of a field has in braces, each with the name of its field.
 
     Args:
-      caption: as in `json.captions.{en,de}`; without braces it is one field of no language, and ""
-        is no field.
+      caption: as in `json.captions.{en,de}`; nothing is listed where there are no braces.
+      language: the field that names the language of captions, which braces leave no place for.
 
     Raises:
-      UserError: the braces do not pair, or hold no languages or one twice.
+      UserError: the braces do not pair, or hold no languages or one twice; or both are given.
     """
-    if not re.search("[{}]", caption):
-        return [("", caption)] if caption else []
+    if not re.search("[{}]", caption or ""):
+        return []
     found = LANGUAGES.fullmatch(caption)
     languages = [name.strip() for name in found[2].split(",")] if found else []
     if not languages or not all(languages) or len(set(languages)) < len(languages):
@@ -122,7 +104,33 @@ def list_languages(caption: str) -> list[tuple[str, str]]:
             f"caption = {caption!r} does not read as a field with languages in braces, as "
             "json.{en,de} has them"
         )
+    if language:
+        raise UserError(
+            f"caption = {caption!r} tells the languages, so language = {language!r} is not used"
+        )
     return [(language, f"{found[1]}{language}{found[3]}") for language in languages]
+
+
+def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list[str]:
+    """Makes captions of what stands in the fields of languages; some may be empty, but not all.
+
+    Args:
+      found: the language and what stands there; a language that is no text is not told.
+      lines: whether each line of a text is a caption of its own.
+
+    Raises:
+      BrokenExample: there is none, or what is there is no text.
+    """
+    there = [pair for pair in found if pair[1] not in (None, "", [])]
+    if not there and len(found) > 1:
+        listed = ", ".join(str(language) for language, _ in found)
+        raise examples.BrokenExample(f"it has no caption in any of {listed}")
+    captions: list[str] = []
+    for language, value in there or found:
+        texts = examples.clean_captions(value, lines)
+        tag = language.strip() if isinstance(language, str) else ""
+        captions += [examples.Caption(text, tag) for text in texts] if tag else texts
+    return captions
 
 
 def _find(value: Any, member: str, fields: tuple[str, ...]) -> Any:

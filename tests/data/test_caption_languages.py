@@ -6,6 +6,8 @@ import json
 import pickle
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from loaders import WORDS, assert_equal
 from samples import encode_image, make_pixels, write_tar
@@ -18,6 +20,7 @@ from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import CaptionSampler, LanguageSampler
 from big_align.data.randomness import PositionRandom
 from big_align.data.sources.file_pairs import FilePairsSource
+from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.language_counts import count_languages, count_mixed_languages
 from big_align.data.text.temperature import share_by_temperature
@@ -81,6 +84,24 @@ def test_an_example_may_name_the_language_of_its_captions(tmp_path):
         (tmp_path / f"{number}.json").write_text(json.dumps(text))
     files = FilePairsSource(str(tmp_path), "json.text", language="json.language")
     assert count_languages(files) == {"de": 1}
+
+
+def test_columns_of_parquet_tell_languages_as_members_do(tmp_path):
+    image = encode_image(make_pixels(1))
+    captions = [{"en": ["a dog", "dog"], "de": "ein Hund"}, {"en": None, "de": "n 2"}]
+    table = {"jpg": [image] * 2, "captions": captions, "language": ["de", None], "txt": ["x", "y"]}
+    path = str(tmp_path / "x.parquet")
+    captions[0]["en"], captions[1]["en"] = '["a dog", "dog"]', None  # as tools write lists
+    pq.write_table(pa.table(table), path)
+    source = ParquetSource(path, caption="captions.{en,de}")
+    every = [("en", "a dog"), ("en", "dog"), ("de", "ein Hund")]
+    assert tell(source.read(0, 0).captions) == tell(source.read_text(0, 0)[0]) == every
+    assert tell(source.read_text(0, 1)[0]) == [("de", "n 2")]
+    named = ParquetSource(path, caption="txt", language="language")
+    assert tell(named.read_text(0, 0)[0] + named.read_text(0, 1)[0]) == [("de", "x"), ("", "y")]
+    with pytest.raises(UserError, match="has no column 'captions.fr'"):
+        ParquetSource(path, caption="captions.{en,fr}")
+    assert ParquetSource(path, caption="").read_text(0, 0)[0] == []
 
 
 @pytest.mark.parametrize(
