@@ -67,7 +67,7 @@ def _write_build_vocab(config: Node) -> str:
         flags = write_source_flags(nodes[0]["source"])
     size = ((config.get("model") or {}).get("text") or {}).get("vocab_size") or 30_000
     output = shlex.quote(config["tokenizer"]["vocabulary"])
-    if temperature := nodes[0].get("language_temperature"):
+    if (temperature := nodes[0].get("language_temperature")) is not None:
         flags += f" --temperature={temperature:g}"
     return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
 

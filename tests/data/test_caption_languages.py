@@ -216,3 +216,5 @@ def test_languages_are_counted_and_what_cannot_be_drawn_is_named(tmp_path):
         count_mixed_languages(TarSource(path, "json.{de}"))
     with pytest.raises(UserError, match="there are no languages to draw from"):
         LanguageSampler(WORDS, {})
+    with pytest.raises(UserError, match="temperature is 0; it must be above 0"):
+        LanguageSampler(WORDS, COUNTS, 0.0)

@@ -176,7 +176,8 @@ class LanguageSampler(CaptionSampler):
         super().__init__(tokenizer, captions_per_image, captions_used, keep_label)
         if not counts:
             raise UserError("there are no languages to draw from")
-        self._shares = share_by_temperature(counts, language_temperature or 1.0)
+        temperature = 1.0 if language_temperature is None else language_temperature
+        self._shares = share_by_temperature(counts, temperature)
         self._rarest = min(self._shares.values())
 
     def _draw(self, captions: Sequence[str], rng: PositionRandom) -> list[str]:

@@ -28,6 +28,7 @@ COVERAGE = 0.9999
 LEAST = 2  # times that a piece occurs; the learner's own 10 leaves small sets with few pieces
 LONGEST_PIECE = 50  # characters, and of words that are learned from; the learner's own
 ITERATIONS = 4  # the learner's own
+MOST_WORDS = 5_000_000  # that are learned from, the most frequent ones; the learner's own
 SLACK = 0.02  # how many pieces more than wanted are made before those that occur least are cut
 MEASURED = 4096  # words made pieces by one call
 
@@ -112,7 +113,8 @@ def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
 
     ordered = [(word, count) for word, count in words.items() if len(word) <= LONGEST_PIECE]
     ordered.sort(key=lambda item: (-item[1], item[0]))
-    logging.info("learning from %d words, %d different", sum(words.values()), len(words))
+    del ordered[MOST_WORDS:]
+    logging.info("learning from %d different words of %d", len(ordered), len(words))
     special = list(tokenizers.SPECIAL_TOKENS)
     params = learner.Params(
         None, None, ITERATIONS, None, LONGEST_PIECE, None, size, None, True, "##", special
