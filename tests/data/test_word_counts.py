@@ -167,6 +167,27 @@ def test_spelling_is_measured_as_the_tokenizer_spells_whole_texts(tmp_path):
         assert found[language].unknown == pytest.approx(unknown / pieces)
 
 
+@pytest.mark.parametrize("size", [100, 150, 300])
+def test_the_threshold_is_the_largest_that_gives_enough_pieces(monkeypatch, size):
+    """What is searched equals what is found by trying every threshold."""
+    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
+
+    rng = random.Random(7)
+    stems = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 6))) for _ in range(60)]
+    texts = [" ".join(rng.choice(stems) + rng.choice(stems) for _ in range(8)) for _ in range(150)]
+    words = vocabulary.count_words(texts)
+    ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+    params = learner.Params(None, None, 4, None, 50, None, size, None, True, "##", [])
+    thresholds = range(max(words.values()), 1, -1)
+    tried = (learner.learn_with_thresh(ordered, n, params) for n in thresholds)
+    expected = next(pieces for pieces in tried if len(pieces) + 5 >= size)
+    monkeypatch.setattr(vocabulary, "SLACK", -1)  # no sooner than the very threshold
+    pieces = learn_vocabulary(words, size, 1.0).pieces[5:]
+    assert len(pieces) == size - 5 and sorted(pieces[:16]) == sorted(expected[:8] + pieces[8:16])
+    longer = [piece for piece in expected if len(piece.removeprefix("##")) > 1]
+    assert pieces[16:] == longer[: size - 21]
+
+
 def test_the_order_of_texts_changes_no_piece(tmp_path):
     texts = make_words(random.Random(5), 100)
     pieces = learn(texts, tmp_path, 600)[1].pieces

@@ -119,7 +119,8 @@ def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
     params = learner.Params(
         None, None, ITERATIONS, None, LONGEST_PIECE, None, size, None, True, "##", special
     )
-    low, high = LEAST, _bound_threshold(ordered, size)
+    characters = len(set().union(*(word for word, _ in ordered)))
+    low, high = LEAST, _bound_threshold(ordered, size - len(special) - 2 * characters)
     best: list[str] = []
     with tqdm(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
         while low <= high:
@@ -133,22 +134,23 @@ def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
     return best
 
 
-def _bound_threshold(words: Sequence[tuple[str, int]], size: int) -> int:
-    """Bounds how often the rarest piece of a vocabulary occurs: it saves most of the search.
+def _bound_threshold(words: Sequence[tuple[str, int]], count: int) -> int:
+    """Bounds the threshold of so many pieces of several characters: it saves most of the search.
 
     The learner counts a part of a word as often as it occurs, or less, so no more parts come to a
     threshold than occur as often.
     """
+    number = max(count, 1)
     counts: collections.Counter = collections.Counter()
-    for word, count in words:
+    for word, times in words:
         for start in range(len(word)):
             mark = "##" if start else ""
-            for end in range(start + 1, len(word) + 1):
-                counts[mark + word[start:end]] += count
+            for end in range(start + 2, len(word) + 1):
+                counts[mark + word[start:end]] += times
     occurring = np.fromiter(counts.values(), np.int64, len(counts))
-    if len(occurring) <= size:
+    if len(occurring) < number:
         return LEAST
-    return max(LEAST, int(np.partition(occurring, -size)[-size]))
+    return max(LEAST, int(np.partition(occurring, -number)[-number]))
 
 
 @dataclasses.dataclass(frozen=True)
