@@ -167,19 +167,19 @@ def test_spelling_is_measured_as_the_tokenizer_spells_whole_texts(tmp_path):
         assert found[language].unknown == pytest.approx(unknown / pieces)
 
 
-@pytest.mark.parametrize("size", [100, 150, 300])
+@pytest.mark.parametrize("size", [60, 80, 120])
 def test_the_threshold_is_the_largest_that_gives_enough_pieces(monkeypatch, size):
     """What is searched equals what is found by trying every threshold."""
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
     rng = random.Random(7)
-    stems = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 6))) for _ in range(60)]
-    texts = [" ".join(rng.choice(stems) + rng.choice(stems) for _ in range(8)) for _ in range(150)]
+    stems = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 6))) for _ in range(20)]
+    texts = [" ".join(rng.choice(stems) + rng.choice(stems) for _ in range(4)) for _ in range(40)]
     words = vocabulary.count_words(texts)
     ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
     params = learner.Params(None, None, 4, None, 50, None, size, None, True, "##", [])
     # parts of words occur more often than words
-    tried = (learner.learn_with_thresh(ordered, n, params) for n in range(100, 1, -1))
+    tried = (learner.learn_with_thresh(ordered, n, params) for n in range(60, 1, -1))
     expected = next(pieces for pieces in tried if len(pieces) + 5 >= size)
     monkeypatch.setattr(vocabulary, "SLACK", -1)  # no sooner than the very threshold
     pieces = learn_vocabulary(words, size, 1.0).pieces[5:]
