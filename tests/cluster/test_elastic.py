@@ -46,7 +46,7 @@ def test_losses_do_not_depend_on_processes_that_go_and_come_back(tmp_path, monke
     wait_for_text(run, "starts again on 4 processes")
     assert run.wait() == 0, run.err
 
-    uninterrupted = Run(tmp_path / "uninterrupted", *FLAGS, devices=4, processes=4)
+    uninterrupted = Run(tmp_path / "uninterrupted", *FLAGS, devices=4)
     assert uninterrupted.wait() == 0, uninterrupted.err
     assert run.steps == list(range(1, STEPS + 1))
     np.testing.assert_allclose(

@@ -8,47 +8,61 @@ import pytest
 
 from big_align.runs import train
 from big_align.runs.command_line import load_config
-from tests.run_main import ROOT, Run, environment
+from tests.forked_mains import run_mains
+from tests.run_main import ROOT, TINY, Run, environment
 
 UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar'}"
 
 
+MISTAKES = [  # a flag, and what is said of it
+    ("--config.batch_sise=8", "--config.batch_sise=8.*did you mean 'batch_size'"),
+    ("--config.model.image.widht=8", "--config.model.image.widht=8.*did you mean 'width'"),
+    ("--config.batch_size=many", "--config.batch_size=many"),
+    ("--config.schedule.learning_rate=fast", "--config.schedule.learning_rate=fast"),
+    ("--config.batch_size=0", "config.batch_size = 0 must be at least 1"),
+    ("--config.schedule.decay=steep", "config.schedule: decay = 'steep'.*linear"),
+    ("--config.model.image.name=resnest", "config.model.image.name.*did you mean 'resnet'"),
+    ("--config.model.image.stem=7", "config.model: stem='7' is unknown"),
+    ("--config.model.image.group_size=3", "config.model: .*group_size=3"),
+    ("--config.model.text.heads=3", "config.model: .*heads=3"),
+    ("--config.data.transform=resise(8)", "config.data.transform: unknown operation 'resise'"),
+    ("--mode=test", "--mode=test.*train.eval"),
+    ("--checkpoint=best", "--checkpoint is for --mode=eval"),
+    ("--profile=7", "--profile=7 is not FIRST:LAST"),
+    ("--profile=7:6", "--profile=7:6 is not FIRST:LAST"),
+    ("--config.compilation_cache=main.py/x", "compilation_cache = 'main.py/x': .*no folder"),
+    ("--config.compiler_options={'a': [1]}", r"compiler_options.a = \[1\] is not True"),
+    ("--confg=x", "'confg'.*config"),
+    ("config.batch_size=8", r"unexpected arguments \['config.batch_size=8'\]"),
+    ("--distributed", "--distributed.*launch/"),
+    ("--config.data.classes=imagenett", "config.data.classes: .*did you mean 'imagenet'"),
+    ("--config.data.views_per_image=2", "config.data.views_per_image = 2, .*'align' takes one"),
+    ("--config.data.mixture={'pairs': {'weight': 1.0}}", "source is not used beside"),
+    ("--config.objective={'name': 'cross_entropy'}", "'cross_entropy' needs classes"),
+    (UNREADABLE, "config.data.source: no file matches '/no/such/shard-"),
+]
+
+
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory):
+    """How main.py ends with each of them, by the flag, and the workdir that it was given."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    workdirs = {flag: folder / f"run{n}" for n, (flag, _) in enumerate(MISTAKES)}
+    commands = [
+        (f"--config={TINY}", f"--workdir={workdir}", UNREADABLE, flag)
+        for flag, workdir in workdirs.items()
+    ]
+    outcomes = run_mains(commands, folder, environment(1))
+    return dict(zip(workdirs, zip(outcomes, workdirs.values(), strict=True), strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--config.batch_sise=8", "--config.batch_sise=8.*did you mean 'batch_size'"),
-        ("--config.model.image.widht=8", "--config.model.image.widht=8.*did you mean 'width'"),
-        ("--config.batch_size=many", "--config.batch_size=many"),
-        ("--config.schedule.learning_rate=fast", "--config.schedule.learning_rate=fast"),
-        ("--config.batch_size=0", "config.batch_size = 0 must be at least 1"),
-        ("--config.schedule.decay=steep", "config.schedule: decay = 'steep'.*linear"),
-        ("--config.model.image.name=resnest", "config.model.image.name.*did you mean 'resnet'"),
-        ("--config.model.image.stem=7", "config.model: stem='7' is unknown"),
-        ("--config.model.image.group_size=3", "config.model: .*group_size=3"),
-        ("--config.model.text.heads=3", "config.model: .*heads=3"),
-        ("--config.data.transform=resise(8)", "config.data.transform: unknown operation 'resise'"),
-        ("--mode=test", "--mode=test.*train.eval"),
-        ("--checkpoint=best", "--checkpoint is for --mode=eval"),
-        ("--profile=7", "--profile=7 is not FIRST:LAST"),
-        ("--profile=7:6", "--profile=7:6 is not FIRST:LAST"),
-        ("--config.compilation_cache=main.py/x", "compilation_cache = 'main.py/x': .*no folder"),
-        ("--config.compiler_options={'a': [1]}", r"compiler_options.a = \[1\] is not True"),
-        ("--confg=x", "'confg'.*config"),
-        ("config.batch_size=8", r"unexpected arguments \['config.batch_size=8'\]"),
-        ("--distributed", "--distributed.*launch/"),
-        ("--config.data.classes=imagenett", "config.data.classes: .*did you mean 'imagenet'"),
-        ("--config.data.views_per_image=2", "config.data.views_per_image = 2, .*'align' takes one"),
-        ("--config.data.mixture={'pairs': {'weight': 1.0}}", "source is not used beside"),
-        ("--config.objective={'name': 'cross_entropy'}", "'cross_entropy' needs classes"),
-        (UNREADABLE, "config.data.source: no file matches '/no/such/shard-"),
-    ],
-)
-def test_a_mistake_is_one_line_that_names_it(flag, message, tmp_path):
-    run = Run(tmp_path / "run", UNREADABLE, flag, devices=1)
-    assert run.wait() == 1
-    assert re.fullmatch(f"error: .*{message}.*\n", run.err)
-    assert not (tmp_path / "run").exists() and run.out == ""
+@pytest.mark.parametrize(("flag", "message"), MISTAKES)
+def test_a_mistake_is_one_line_that_names_it(mistakes, flag, message):
+    (status, out, err), workdir = mistakes[flag]
+    assert status == 1
+    assert re.fullmatch(f"error: .*{message}.*\n", err)
+    assert not workdir.exists() and out == ""
 
 
 @pytest.mark.parametrize(
