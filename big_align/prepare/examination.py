@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib
 import io
 import re
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from big_align.components.signatures import _import as import_named
 from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
@@ -53,9 +53,13 @@ class Examination:
 def _load(name: str, flag: str) -> Callable[..., Any] | None:
     if not name:
         return None
-    if ":" not in name:
+    module, colon, function = name.partition(":")
+    if not colon:
         raise UserError(f"{flag}={name} does not read as module:function")
-    found = import_named(name, flag)
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{flag}={name} cannot be imported: {error}") from error
     if not callable(found):
         raise UserError(f"{flag}={name} is no function")
     return found
@@ -172,10 +176,15 @@ def examine_stretch(
                     "row": row,
                     "name": put_in_a_line(source.name(shard, index)),
                     "count": 1,
-                    "reason": put_in_a_line(str(error)),
+                    "reason": tell_reason(error),
                 }
             )
     return facts, broken
+
+
+def tell_reason(error: Exception) -> str:
+    """Returns why an example cannot be used, the same in every process."""
+    return put_in_a_line(re.sub(r" object at 0x[0-9a-f]+", "", str(error)))
 
 
 def find_kind(reason: str) -> str:

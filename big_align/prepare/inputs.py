@@ -13,6 +13,7 @@ from big_align.components import source_flags, tables
 from big_align.components.signatures import lookup, make_named
 from big_align.data import files
 from big_align.data.examples import Source
+from big_align.data.row_groups import open_table
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError, put_in_a_line
 from big_align.prepare.rules import draw_order
@@ -63,6 +64,13 @@ class Inputs:
           ValueError, OSError: it cannot be used; the message names it.
         """
         return _open_source(self.kind, self.paths[file], self.arguments)
+
+    def count_empty(self, file: int, examples: int) -> int:
+        """Returns how many rows of a file have no image, where its source passes over them."""
+        if self.kind != "parquet":
+            return 0
+        with files.files_of(self.paths[file]).open(self.paths[file]) as table:
+            return max(0, open_table(table).metadata.num_rows - examples)
 
     def key(self, file: int, row: int) -> str:
         """Returns the key of an example, which says where it comes from."""

@@ -1,6 +1,7 @@
 """A job from its flags to its report: what is done is not done again."""
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,10 +25,13 @@ INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[pre
 
 def import_pipelines() -> Any:
     """Imports the pipelines; raises UserError where Beam is not installed."""
+    logging.disable(logging.WARNING)  # of what it could do with packages of clouds
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
         raise UserError(f"{INSTALL} ({put_in_a_line(str(error))})") from error
+    finally:
+        logging.disable(logging.NOTSET)
     from big_align.prepare import pipelines
 
     return pipelines

@@ -28,6 +28,8 @@ def read_options(flags: list[str]) -> PipelineOptions:
         name = flag.partition("=")[0]
         if name not in known:
             raise UserError(f"unknown flag {name}{suggest(name, known)}: neither ours nor Beam's")
+    if not any("log_level" in flag for flag in flags):
+        flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # each worker tells of its ports
     return PipelineOptions(flags)
 
 

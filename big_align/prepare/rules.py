@@ -210,9 +210,11 @@ def decide_group(
     about_image = judge_image(first.width, first.height, first.flag, rules)
     about_image += ["listed"] * listed + ["crowded"] * crowded
     kept: dict[Any, Pair] = {}
+    labels: set[int] = set()
     if not about_image:
         for pair in pairs:
             if not pair.failed:
+                labels.update(pair.labels)
                 key = _find_key(pair, rules)
                 if key not in kept or pair[:3] < kept[key][:3]:
                     kept[key] = pair
@@ -229,7 +231,9 @@ def decide_group(
     if rules.duplicates == "keep":
         yield from (_join(list(row)) for _, row in itertools.groupby(chosen, lambda p: p[:2]))
     elif chosen:
-        yield _join(chosen)
+        joined = _join(chosen)
+        merged = rules.duplicates == "merge"
+        yield joined._replace(labels=sorted(labels)) if merged else joined
 
 
 def _find_key(pair: Pair, rules: Rules) -> Any:

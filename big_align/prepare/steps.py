@@ -40,7 +40,10 @@ def open_file(file: int, plan: Plan) -> Iterator[Stretch]:
                 stretches = inputs_of.list_stretches(file, count, plan.chunk)
             if lost := int(source.broken.sum()):
                 reason = "; ".join(getattr(source, "faults", ())) or "a part of them is missing"
-                broken = [{"input": name, "row": -1, "count": lost, "reason": reason}]
+                broken.append({"input": name, "row": -1, "count": lost, "reason": reason})
+            elif empty := plan.inputs.count_empty(file, count):
+                reason = "rows without an image"
+                broken.append({"input": name, "row": -1, "count": empty, "reason": reason})
         except (ValueError, OSError) as error:
             broken = [{"input": name, "row": -1, "count": 1, "reason": tell_in_a_line(error)}]
         about = {"stretches": stretches, "broken": broken}

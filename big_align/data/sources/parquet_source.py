@@ -44,6 +44,9 @@ class ParquetSource:
       key: the column of texts that tell examples apart, by which data are held out. None takes
         `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
 
+    Attributes:
+      faults: why rows are left out, a line for each file that lost some.
+
     Raises:
       UserError: nothing matches the path, a column is missing or cannot be told, or no row has an
         image.
@@ -83,6 +86,7 @@ class ParquetSource:
             f"parquet {self._parts}",
             index_dir,
         )
+        self.faults = shard_index.list_faults(paths, indexes)
         self._place_shards(paths, indexes)
         if not self.shard_sizes.sum():
             raise UserError(f"no row of {path!r} has an image in the column {self._image!r}")

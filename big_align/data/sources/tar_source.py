@@ -34,6 +34,9 @@ class TarSource:
       image: the member that holds the image, such as `jpg`; None takes whatever ends like one, of
         which an example must have no more than one.
 
+    Attributes:
+      faults: why examples are left out, a line for each shard that lost some.
+
     Raises:
       ValueError: nothing matches the path, or no shard has an image with these members.
     """
@@ -61,6 +64,7 @@ class TarSource:
         )
         self.shard_sizes = np.array([len(index.table) for index in self._indexes], np.int64)
         self.broken = shard_index.count_broken(self._indexes)
+        self.faults = shard_index.list_faults(self._paths, self._indexes)
         if not self.shard_sizes.sum():
             raise ValueError(self._explain_nothing(path))
 
