@@ -37,12 +37,12 @@ def import_pipelines() -> Any:
     return pipelines
 
 
-def run(plan: Plan, flags: list[str], wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
+def run(plan: Plan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
     """Runs a job, or the rest of it.
 
     Args:
       plan: what is asked for.
-      flags: of Beam, such as `--runner`.
+      options: Beam's, such as its runner: `pipelines.read_options`.
       wave_bytes: of images that are grouped at a time where the runner holds them in memory.
 
     Returns:
@@ -52,7 +52,6 @@ def run(plan: Plan, flags: list[str], wave_bytes: int = WAVE_BYTES) -> dict[str,
       UserError: the output belongs to another job, or nothing could be read.
     """
     pipelines = import_pipelines()
-    options = pipelines.read_options(flags)
     plan.examination.load()
     if plan.listed:
         steps.read_listed(plan)
@@ -75,7 +74,9 @@ def run(plan: Plan, flags: list[str], wave_bytes: int = WAVE_BYTES) -> dict[str,
     statistics = make_statistics(plan)
     if not plan.sample:
         _write_shards(plan, pipelines, options, statistics, wave_bytes)
-    _write_quarantine(plan)
+    write_quarantine(plan)
+    if classes := list_classes(plan):
+        storage.write_text(storage.join(plan.output, "classes.txt"), "\n".join([*classes, ""]))
     write_report(plan, statistics)
     storage.write_json(storage.join(plan.output, "statistics.json"), statistics)
     if not plan.sample:
@@ -203,7 +204,7 @@ def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[
             thread.join()
 
 
-def _write_quarantine(plan: Plan) -> None:
+def write_quarantine(plan: Plan) -> None:
     """Writes all that cannot be used, with reasons, into one file, in the order of the input."""
     files = storage.join(plan.facts, "files")
     with storage.open_whole(storage.join(plan.output, "quarantine.jsonl")) as whole:
@@ -214,6 +215,14 @@ def _write_quarantine(plan: Plan) -> None:
         for stretch in plan.list_stretches():
             for broken in storage.read_lines(plan.stretch_path("broken", stretch)):
                 whole.write(steps.write_line(broken))
+
+
+def list_classes(plan: Plan) -> list[str]:
+    """Returns the names of the labels, where the first file that can be read knows them."""
+    for file in range(len(plan.inputs.paths)):
+        with contextlib.suppress(ValueError, OSError):
+            return list(plan.inputs.open(file).class_names or [])
+    return []
 
 
 def remove_work(plan: Plan) -> None:

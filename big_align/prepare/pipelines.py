@@ -1,5 +1,6 @@
 """The pipelines of a job: examine the pairs, decide about them, write shards."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
@@ -12,8 +13,12 @@ from big_align.prepare.plan import Plan
 from big_align.prepare.text_rules import identify_text
 
 
-def read_options(flags: list[str]) -> PipelineOptions:
+def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
     """Reads the flags of Beam.
+
+    Args:
+      flags: what is no flag of ours.
+      ours: flags of ours that may be meant.
 
     Raises:
       UserError: a flag is neither ours nor Beam's.
@@ -27,7 +32,8 @@ def read_options(flags: list[str]) -> PipelineOptions:
     for flag in flags:
         name = flag.partition("=")[0]
         if name not in known:
-            raise UserError(f"unknown flag {name}{suggest(name, known)}: neither ours nor Beam's")
+            meant = suggest(name, [*ours, *known])
+            raise UserError(f"unknown flag {name}{meant}: neither ours nor Beam's")
     if not any("log_level" in flag for flag in flags):
         flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # each worker tells of its ports
     return PipelineOptions(flags)

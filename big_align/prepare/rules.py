@@ -32,7 +32,7 @@ class Rules:
     """
 
     min_side: int | None = 200
-    max_aspect: float | None = 3.0
+    max_aspect: int | float | None = 3.0
     max_texts: int | None = 1000
     max_images: int | None = 10
     min_unigrams: int | None = 3
@@ -106,7 +106,7 @@ def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:
     return {name: told[name] for name in ORDER if told[name]}
 
 
-def _say(number: float | None, text: str) -> str:
+def _say(number: int | float | None, text: str) -> str:
     return "" if number is None else text.format(number)
 
 

@@ -14,12 +14,12 @@ SHOWN = 12  # pairs that the report shows of each rule
 
 
 class SumCounters(beam.CombineFn):
-    """Adds up dictionaries of numbers."""
+    """Adds up dictionaries of numbers, by names or by numbers."""
 
     def create_accumulator(self) -> Counter:
         return Counter()
 
-    def add_input(self, total: Counter, element: dict[str, int]) -> Counter:
+    def add_input(self, total: Counter, element: dict) -> Counter:
         total.update(element)
         return total
 
@@ -29,7 +29,7 @@ class SumCounters(beam.CombineFn):
             merged.update(total)
         return merged
 
-    def extract_output(self, total: Counter) -> dict[str, int]:
+    def extract_output(self, total: Counter) -> dict:
         return dict(total)
 
 

@@ -34,8 +34,8 @@ NUMBERS = {
 }
 
 
-def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; returns what is left of it too, the flags of Beam."""
+def make_parser() -> argparse.ArgumentParser:
+    """Returns what reads our flags of the command line; the others are Beam's."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.prepare",
         description=__doc__,
@@ -74,11 +74,11 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         "which is deleted at the end)")  # fmt: skip
     add("--wave_megabytes", type=int, default=4096,
         help="of images that DirectRunner groups in memory at a time (%(default)s)")  # fmt: skip
-    return parser.parse_known_args(arguments)
+    return parser
 
 
 def _read_number(kind: type) -> Any:
-    def read(text: str) -> float | None:
+    def read(text: str) -> int | float | None:
         if text == "none":
             return None
         return kind(text.replace("_", ""))
@@ -89,7 +89,7 @@ def _read_number(kind: type) -> Any:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options, flags = parse_arguments(arguments)
+    options, flags = make_parser().parse_known_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
     logging.set_verbosity(logging.ERROR)  # each of thousands of files says what it holds
     try:
@@ -111,7 +111,8 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     for name in ("shard_size", "sample", "wave_megabytes"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name}={getattr(options, name)} must be at least 1")
-    job.import_pipelines()
+    ours = [option for action in make_parser()._actions for option in action.option_strings]
+    beam = job.import_pipelines().read_options(flags, ours)
     output = options.output.rstrip("/") or "/"
     plan = Plan(
         find_inputs(options.input, options.input_name, tuple(options.input_argument)),
@@ -124,7 +125,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
         options.shard_size,
         options.sample if options.dry_run else 0,
     )
-    found = job.run(plan, flags, options.wave_megabytes * 2**20)
+    found = job.run(plan, beam, options.wave_megabytes * 2**20)
     if not options.work:
         job.remove_work(plan)
     return job.tell(plan, found)

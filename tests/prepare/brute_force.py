@@ -23,7 +23,7 @@ def count(rows, rules, min_count=0, bigrams=False):
     pixels = [(p.size, hashlib.sha256(p.tobytes()).digest()) for p in pictures]
     texts = [normalize_text(text) for _, text in rows]
     words = [split_unigrams(text) for text in texts]
-    pairs = [[*w, *([" ".join(p) for p in itertools.pairwise(w)] if bigrams else [])] for w in words]
+    pairs = [[*w, *(" ".join(p) for p in itertools.pairwise(w) if bigrams)] for w in words]
     often = Counter(token for tokens in pairs for token in tokens)
     images_of, texts_of = defaultdict(set), defaultdict(set)
     for image, text in zip(pixels, map(fold_text, texts), strict=True):

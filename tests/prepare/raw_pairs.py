@@ -1,4 +1,4 @@
-"""Raw pairs with everything planted that rules look for, as Parquet files, and their brute force."""
+"""Raw pairs, as Parquet files, with everything planted that rules look for."""
 
 import io
 import pathlib
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 BOILERPLATE = "click to enlarge this image"
+SMALL = "--max_texts=5", "--shard_size=15"
 
 
 def encode(pixels, kind="PNG", **options):
@@ -35,7 +36,7 @@ def make_rows(count=40):
         rows.append((draw_image(seed), " ".join(picked)))
     rows += [(draw_image(1000 + n), BOILERPLATE) for n in range(12)]
     rows += [(draw_image(2000), f"old dog house {words[n]} and tree") for n in range(8)]
-    rows += [(draw_image(3), rows[3][1]), (draw_image(3), "a new bird  house &amp; tree")]
+    rows += [(draw_image(3), rows[3][1]), (draw_image(3), "and new bird  house &amp; tree")]
     rows += [(draw_image(3000, 150, 400), "small old tree house")]
     rows += [(draw_image(3001, 900, 210), "large red cat and dog")]
     rows += [(draw_image(3002), "dog"), (draw_image(3003), "dog cat " * 15)]
