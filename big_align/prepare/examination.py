@@ -104,11 +104,9 @@ def encode_member(image: Any) -> bytes:
         with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
             if picture.format in ENDINGS:
                 return image
-            pixels = to_rgb(picture)
-    else:
-        pixels = Image.fromarray(np.ascontiguousarray(image, np.uint8))
+            image = np.asarray(to_rgb(picture))
     file = io.BytesIO()
-    pixels.save(file, "PNG")
+    Image.fromarray(np.ascontiguousarray(image, np.uint8)).save(file, "PNG")
     return file.getvalue()
 
 

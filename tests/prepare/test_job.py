@@ -11,7 +11,6 @@ import pytest
 from plain_job import write_plainly
 from raw_pairs import (
     BOILERPLATE,
-    SMALL,
     draw_image,
     make_rows,
     read_output,
@@ -109,15 +108,6 @@ def test_a_finished_job_is_not_done_again_and_another_is_refused(done, capsys):
     assert prepare.main([*done.flags, f"--output={done.output}", "--min_side=100"]) == 1
     error = capsys.readouterr().err
     assert "begun with other settings (min_side was 200 and is 100)" in error
-
-
-@pytest.mark.slow
-def test_shards_do_not_depend_on_the_workers_or_the_work(done, run, tmp_path):
-    threads = "--direct_running_mode=multi_threading", "--direct_num_workers=2"
-    flags = f"--input={done.raw}", *SMALL, *threads
-    assert run("two", *flags, "--wave_megabytes=1")[0] == 0
-    assert read_output(tmp_path / "two") == read_output(done.output)
-    assert not (tmp_path / "two" / "work").exists()
 
 
 @pytest.mark.slow

@@ -117,7 +117,8 @@ def test_shards_hold_what_the_source_holds(write, tmp_path):
         path = sorted(map(str, (tmp_path / "raw").glob("*.tar")))
         assert read_all(shards) == read_all(TarSource(path, "json.captions"))
     else:
-        assert read_all(shards) == read_all(open_source(path, plan.inputs.kind, arguments, captions=True)[0])
+        source, _ = open_source(path, plan.inputs.kind, arguments, captions=True)
+        assert read_all(shards) == read_all(source)
     if labels:
         assert list_classes(plan) == ["cat", "dog"]
 
