@@ -12,7 +12,7 @@ from big_align.errors import UserError, put_in_a_line
 from big_align.prepare import steps, storage
 from big_align.prepare.inputs import sample_files
 from big_align.prepare.page import write_report
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.shards import NAME
 from big_align.prepare.statistics import make_statistics
 
@@ -37,7 +37,7 @@ def import_pipelines() -> Any:
     return pipelines
 
 
-def run(plan: Plan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
+def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
     """Runs a job, or the rest of it.
 
     Args:
@@ -85,12 +85,12 @@ def run(plan: Plan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any
     return statistics
 
 
-def _marker(folder: str, plan: Plan) -> str:
+def _marker(folder: str, plan: JobPlan) -> str:
     """Returns the file that says that all is examined, and that tokens are counted if asked for."""
     return storage.join(folder, "counted.json" if plan.rules.tokens is not None else "done.json")
 
 
-def _check_output(plan: Plan, settings: dict[str, Any]) -> dict[str, Any] | None:
+def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the statistics of a job that is done; refuses the output of another one."""
     path = storage.join(plan.output, "begun.json")
     begun = storage.read_json(path)
@@ -120,7 +120,7 @@ def _tell_difference(old: Any, new: Any, name: str = "") -> str:
     return put_in_a_line(f"{name} was {old} and is {new}")
 
 
-def _open_first(plan: Plan, files: list[int]) -> None:
+def _open_first(plan: JobPlan, files: list[int]) -> None:
     """Opens the first file that can be: where none can, the flags are wrong and not the files."""
     first = None
     for file in files:
@@ -133,7 +133,7 @@ def _open_first(plan: Plan, files: list[int]) -> None:
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
 
 
-def _run(pipeline: Callable[..., None], plan: Plan, *arguments: Any) -> None:
+def _run(pipeline: Callable[..., None], plan: JobPlan, *arguments: Any) -> None:
     """Runs a pipeline; what a worker says to the user comes through Beam as a line of a text."""
     try:
         pipeline(plan, *arguments)
@@ -149,7 +149,7 @@ def _run(pipeline: Callable[..., None], plan: Plan, *arguments: Any) -> None:
 
 
 def _write_shards(
-    plan: Plan, pipelines: Any, options: Any, statistics: dict[str, Any], wave_bytes: int
+    plan: JobPlan, pipelines: Any, options: Any, statistics: dict[str, Any], wave_bytes: int
 ) -> None:
     """Writes the shards that are not there yet."""
     count = statistics["shards"]
@@ -173,7 +173,7 @@ def _write_shards(
                         "run the same command again")  # fmt: skip
 
 
-def _count_examined(plan: Plan) -> tuple[int, int]:
+def _count_examined(plan: JobPlan) -> tuple[int, int]:
     total = len(plan.list_stretches())
     return len(storage.list_names(storage.join(plan.facts, "facts"))), total
 
@@ -204,7 +204,7 @@ def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[
             thread.join()
 
 
-def write_quarantine(plan: Plan) -> None:
+def write_quarantine(plan: JobPlan) -> None:
     """Writes all that cannot be used, with reasons, into one file, in the order of the input."""
     files = storage.join(plan.facts, "files")
     with storage.open_whole(storage.join(plan.output, "quarantine.jsonl")) as whole:
@@ -217,7 +217,7 @@ def write_quarantine(plan: Plan) -> None:
                 whole.write(steps.write_line(broken))
 
 
-def list_classes(plan: Plan) -> list[str]:
+def list_classes(plan: JobPlan) -> list[str]:
     """Returns the names of the labels, where the first file that can be read knows them."""
     for file in range(len(plan.inputs.paths)):
         with contextlib.suppress(ValueError, OSError):
@@ -225,12 +225,12 @@ def list_classes(plan: Plan) -> list[str]:
     return []
 
 
-def remove_work(plan: Plan) -> None:
+def remove_work(plan: JobPlan) -> None:
     """Removes what is in between, once the job is done."""
     storage.remove(plan.work)
 
 
-def tell(plan: Plan, statistics: dict[str, Any]) -> str:
+def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
     """Returns what a job has made, in a few lines."""
     kept, pairs = statistics["kept_pairs"], statistics["pairs"]
     lines = [f"{kept:,} of {pairs:,} pairs kept, of {statistics['kept_images']:,} images"]

@@ -14,7 +14,7 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.exhibits.exhibit import encode_image
 from big_align.plots.html_page import write_frame
 from big_align.prepare import storage
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 
 STYLE = """
 .flow { display: grid; gap: .3rem; margin: 1rem 0 0; } .flow div { display: grid;
@@ -35,7 +35,7 @@ TEXT_SHOWN = 160  # characters
 BARS = 40
 
 
-def write_report(plan: Plan, statistics: dict[str, Any]) -> None:
+def write_report(plan: JobPlan, statistics: dict[str, Any]) -> None:
     """Writes the report of a job into its output."""
     samples = storage.read_json(storage.join(plan.decisions, "samples.json"))
     title = "Dry run: what the rules would take" if plan.sample else "Prepared pairs"
@@ -54,7 +54,7 @@ def write_report(plan: Plan, statistics: dict[str, Any]) -> None:
     storage.write_text(storage.join(plan.output, "report.html"), page)
 
 
-def _tell_paths(plan: Plan) -> str:
+def _tell_paths(plan: JobPlan) -> str:
     paths = plan.inputs.paths
     return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}: {len(paths):,} files"
 
@@ -135,7 +135,7 @@ def _write_kinds(statistics: dict[str, Any]) -> Iterator[str]:
         yield "</table>"
 
 
-def _write_histograms(plan: Plan, statistics: dict[str, Any]) -> Iterator[str]:
+def _write_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[str]:
     """Draws histograms; bars beyond a rule's number are those that it drops."""
     found, rules = statistics["histograms"], plan.rules
     unigrams = [n for n in (rules.min_unigrams, rules.max_unigrams) if n is not None]
@@ -229,7 +229,7 @@ def _choose_edges(values: Mapping[int, int], log: bool) -> list[int]:
 
 
 def _write_samples(
-    plan: Plan, statistics: dict[str, Any], samples: dict[str, list]
+    plan: JobPlan, statistics: dict[str, Any], samples: dict[str, list]
 ) -> Iterator[str]:
     rows = sorted({(sample[0], sample[1]) for several in samples.values() for sample in several})
     pictures = {row: _read_thumbnail(plan, *row) for row in rows}
@@ -250,7 +250,7 @@ def _write_samples(
         yield "</div>"
 
 
-def _read_thumbnail(plan: Plan, file: int, row: int) -> str:
+def _read_thumbnail(plan: JobPlan, file: int, row: int) -> str:
     """Returns a small picture as an address that holds it; an empty one where it has gone."""
     with contextlib.suppress(examples.BrokenExample, OSError, ValueError):
         source = plan.inputs.open(file)

@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from big_align.errors import UserError, suggest
 from big_align.prepare import steps, storage, transforms
 from big_align.prepare.inputs import Stretch
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.text_rules import identify_text
 
 
@@ -53,7 +53,7 @@ def _list_actions(kind: Any) -> list[Any]:
     return parser._actions
 
 
-def examine(plan: Plan, files: list[int], options: PipelineOptions) -> None:
+def examine(plan: JobPlan, files: list[int], options: PipelineOptions) -> None:
     """Examines all pairs, and counts their tokens where rules ask for that."""
     with beam.Pipeline(options=options) as pipeline:
         stretches = (
@@ -74,7 +74,7 @@ def examine(plan: Plan, files: list[int], options: PipelineOptions) -> None:
             )
 
 
-def decide(plan: Plan, options: PipelineOptions) -> None:
+def decide(plan: JobPlan, options: PipelineOptions) -> None:
     """Decides about all pairs, and which shard each goes to."""
     folder = plan.decisions
     with beam.Pipeline(options=options) as pipeline:
@@ -124,7 +124,7 @@ def decide(plan: Plan, options: PipelineOptions) -> None:
 
 
 def _judge_texts(
-    plan: Plan, pairs: beam.PCollection
+    plan: JobPlan, pairs: beam.PCollection
 ) -> tuple[beam.PCollection, beam.PCollection]:
     """Applies the rules about texts that need all pairs; returns pairs, and counts of images."""
     keyed = pairs | "By text id" >> beam.Map(
@@ -165,7 +165,7 @@ def _judge_texts(
 
 
 def _judge_images(
-    plan: Plan, pairs: beam.PCollection
+    plan: JobPlan, pairs: beam.PCollection
 ) -> tuple[beam.PCollection, beam.PCollection]:
     """Finds images with too many texts, and those that are listed; returns counts of texts too."""
     texts = (
@@ -225,7 +225,7 @@ def _write_json(value: Any, path: str) -> None:
     storage.write_json(path, value)
 
 
-def write(plan: Plan, wanted: list[int], options: PipelineOptions) -> None:
+def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
     """Writes shards.
 
     Args:

@@ -16,7 +16,7 @@ FORMAT = 1  # of the files of a job: another one begins anew
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """A job. It is pickled for every worker.
 
     What is found out about examples is kept in `facts`, and what is decided about them in

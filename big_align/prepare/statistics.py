@@ -3,12 +3,12 @@
 from typing import Any
 
 from big_align.prepare import storage
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import describe_rules
 from big_align.prepare.shards import count_shards
 
 
-def make_statistics(plan: Plan) -> dict[str, Any]:
+def make_statistics(plan: JobPlan) -> dict[str, Any]:
     """Returns the numbers of a job whose pairs are decided about.
 
     Returns:

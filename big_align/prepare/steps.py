@@ -12,14 +12,14 @@ from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
 from big_align.prepare.examination import encode_member, examine_stretch, find_ending, find_kind
 from big_align.prepare.inputs import Stretch
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import judge_length
 from big_align.prepare.text_rules import split_unigrams
 
 ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; what is above is counted with the last
 
 
-def open_file(file: int, plan: Plan) -> Iterator[Stretch]:
+def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
     """Opens an input file; yields its stretches.
 
     One that cannot be opened is noted with its reason, as is what its index has lost.
@@ -51,7 +51,7 @@ def open_file(file: int, plan: Plan) -> Iterator[Stretch]:
     yield from (Stretch(*stretch) for stretch in about["stretches"])
 
 
-def examine(stretch: tuple[int, int, int], plan: Plan) -> Stretch:
+def examine(stretch: tuple[int, int, int], plan: JobPlan) -> Stretch:
     """Looks at the examples of a stretch, unless that was done, and notes what it found."""
     stretch = Stretch(*stretch)
     path = plan.stretch_path("facts", stretch)
@@ -62,19 +62,19 @@ def examine(stretch: tuple[int, int, int], plan: Plan) -> Stretch:
     return stretch
 
 
-def read_texts(stretch: Stretch, plan: Plan) -> list[str]:
+def read_texts(stretch: Stretch, plan: JobPlan) -> list[str]:
     """Returns the texts of the pairs of a stretch."""
     return [pair.text for _, pair in plan.read_pairs(stretch) if pair.place >= 0]
 
 
-def read_pairs(stretch: Stretch, plan: Plan) -> Iterator[tuple[bytes, tuple]]:
+def read_pairs(stretch: Stretch, plan: JobPlan) -> Iterator[tuple[bytes, tuple]]:
     """Yields the pairs of a stretch, with the rules about the length of its text applied."""
     for group, pair in plan.read_pairs(stretch):
         failed = judge_length(len(split_unigrams(pair.text)), plan.rules)
         yield group, tuple(pair._replace(failed=tuple(failed)))
 
 
-def measure(stretch: Stretch, plan: Plan) -> dict[str, int]:
+def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
     """Returns the histograms of a stretch: `side 224` is how many images have this shorter side."""
     counts: Counter = Counter()
     for found in storage.read_lines(plan.stretch_path("facts", stretch)):
@@ -90,7 +90,7 @@ def measure(stretch: Stretch, plan: Plan) -> dict[str, int]:
     return dict(counts)
 
 
-def read_listed(plan: Plan) -> dict[str, str]:
+def read_listed(plan: JobPlan) -> dict[str, str]:
     """Returns the keys to drop, with their reasons.
 
     Raises:
@@ -115,7 +115,7 @@ def read_listed(plan: Plan) -> dict[str, str]:
 
 
 def place_example(
-    ranked: tuple[int, int, tuple], plan: Plan
+    ranked: tuple[int, int, tuple], plan: JobPlan
 ) -> tuple[tuple[int, int], tuple[int, int, int, Any]]:
     """Returns the stretch of an example that is written, and its row, shard, place and texts."""
     rank, total, (_, file, row, size, about) = ranked
@@ -123,7 +123,7 @@ def place_example(
     return (file, row // plan.chunk * plan.chunk), (row, shard, place, [*size, *about])
 
 
-def write_placed(group: tuple[tuple[int, int], Any], plan: Plan) -> None:
+def write_placed(group: tuple[tuple[int, int], Any], plan: JobPlan) -> None:
     """Notes which rows of a stretch are written, and where."""
     (file, start), rows = group
     name = f"{Stretch(file, start, 0).name}.jsonl"
@@ -132,7 +132,7 @@ def write_placed(group: tuple[tuple[int, int], Any], plan: Plan) -> None:
 
 
 def read_members(
-    stretch: Stretch, plan: Plan, wanted: frozenset[int]
+    stretch: Stretch, plan: JobPlan, wanted: frozenset[int]
 ) -> Iterator[tuple[int, tuple]]:
     """Yields the examples of a stretch that go to some shards, read anew from their source.
 
@@ -173,7 +173,7 @@ def read_members(
         yield shard, (place, key, find_ending(image), image, about)
 
 
-def write_shard(group: tuple[int, Any], plan: Plan) -> int:
+def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
     """Writes a shard of all its examples."""
     shard, members = group
     shards.write_shard(plan.shard_path(shard), (shards.Member(*each) for each in members))

@@ -105,7 +105,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     from big_align.prepare import job
     from big_align.prepare.examination import Examination
     from big_align.prepare.inputs import find_inputs
-    from big_align.prepare.plan import Plan
+    from big_align.prepare.plan import JobPlan
 
     rules = make_rules(options)
     for name in ("shard_size", "sample", "wave_megabytes"):
@@ -114,7 +114,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     ours = [option for action in make_parser()._actions for option in action.option_strings]
     beam = job.import_pipelines().read_options(flags, ours)
     output = options.output.rstrip("/") or "/"
-    plan = Plan(
+    plan = JobPlan(
         find_inputs(options.input, options.input_name, tuple(options.input_argument)),
         output,
         (options.work or f"{output}/work").rstrip("/"),

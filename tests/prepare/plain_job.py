@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 
 from big_align.prepare import steps, text_rules
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Kept, Pair, decide_group
 from big_align.prepare.text_rules import identify_text, pair_up, split_unigrams
 
@@ -27,7 +27,7 @@ def find_rare(plan, pairs):
     return rare
 
 
-def write_plainly(plan: Plan):
+def write_plainly(plan: JobPlan):
     """Writes the shards of a job; returns how many pairs each rule would drop."""
     files = range(len(plan.inputs.paths))
     stretches = [stretch for file in files for stretch in steps.open_file(file, plan)]

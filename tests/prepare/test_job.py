@@ -21,7 +21,7 @@ from raw_pairs import (
 from big_align.data.sources.tar_source import TarSource
 from big_align.prepare.examination import identify_image
 from big_align.prepare.inputs import find_inputs
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.tools import prepare
 
@@ -89,7 +89,7 @@ def test_keys_say_where_a_pair_comes_from(done):
 
 def test_shards_are_those_of_plain_loops(done, tmp_path):
     rules = dataclasses.replace(Rules(), max_texts=5)
-    plan = Plan(
+    plan = JobPlan(
         find_inputs(done.raw), f"{tmp_path}/out", f"{tmp_path}/work", rules=rules, shard_size=15
     )
     fails = write_plainly(plan)

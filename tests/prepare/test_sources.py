@@ -14,7 +14,7 @@ from big_align.data.sources.tar_source import TarSource
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import find_inputs
 from big_align.prepare.job import list_classes, write_quarantine
-from big_align.prepare.plan import Plan
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import PRESETS
 
 IMAGES = [draw_image(n, 50 + n, 40) for n in range(6)]
@@ -98,7 +98,7 @@ def read_all(source):
 def write_shards(path, output, *arguments, kind=None):
     inputs = find_inputs(path, kind, arguments)
     rules = PRESETS["none"]
-    plan = Plan(
+    plan = JobPlan(
         inputs, f"{output}", f"{output}/work", Examination(rules.normalize), rules, shard_size=4
     )
     write_plainly(plan)
