@@ -5,8 +5,9 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import create_runner
 
-from big_align.errors import UserError, suggest
+from big_align.errors import UserError, put_in_a_line, suggest
 from big_align.prepare import steps, storage, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
@@ -23,6 +24,7 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
     Raises:
       UserError: a flag is neither ours nor Beam's.
     """
+    _import_runner(flags)
     known = {
         option.split("=")[0]
         for kind in _list_kinds(PipelineOptions)
@@ -37,6 +39,17 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
     if not any("log_level" in flag for flag in flags):
         flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # each worker tells of its ports
     return PipelineOptions(flags)
+
+
+def _import_runner(flags: list[str]) -> None:
+    """Imports the runner that flags name: some declare their own flags only then."""
+    for flag in flags:
+        name, _, runner = flag.partition("=")
+        if name == "--runner" and runner:
+            try:
+                create_runner(runner)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise UserError(f"{flag}: {put_in_a_line(str(error))}") from error
 
 
 def _list_kinds(kind: type) -> list[type]:
@@ -94,33 +107,55 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
             {"pairs": judged, "reasons": reasons}
             | "By image" >> beam.CoGroupByKey()
             | "Has pairs" >> beam.Filter(_has_pairs)
-            | "Decide" >> beam.ParDo(transforms.Decide(plan.rules, plan.draw)).with_outputs(
-                "counts", "samples", main="kept"
-            )
+            | "Decide" >> beam.ParDo(transforms.Decide(plan.rules, plan.draw))
+            .with_output_types(tuple[str, Any])
         )  # fmt: skip
-        (
-            (decided.counts, measured, partners, crowds)
-            | "Counts" >> beam.Flatten()
-            | "Sum" >> beam.CombineGlobally(transforms.SumCounters())
-            | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
-        )
-        (
-            decided.samples
-            | "Some" >> beam.CombinePerKey(transforms.FirstOf())
-            | "Texts of samples" >> beam.Map(_name_samples)
-            | "All samples" >> beam.CombineGlobally(_join_samples)
-            | "Note samples" >> beam.Map(_write_json, storage.join(folder, "samples.json"))
-        )
+        counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
+        noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
         if not plan.sample:
-            (
-                decided.kept
-                | "Rank" >> transforms.Rank()
-                | "Place" >> beam.Map(steps.place_example, plan).with_output_types(
-                    tuple[tuple[int, int], Any]
-                )
-                | "By stretch" >> beam.GroupByKey()
-                | "Note rows" >> beam.Map(steps.write_placed, plan)
-            )  # fmt: skip
+            noted.append(_note_rows(_select(decided, "kept"), plan))
+        # all end in one: a runner may compute nothing but what the last step needs
+        noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
+
+
+def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
+    return (
+        counts
+        | "Sum" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
+    )
+
+
+def _note_samples(samples: beam.PCollection, folder: str) -> beam.PCollection:
+    return (
+        samples
+        | "Name" >> beam.Map(lambda found: found).with_output_types(tuple[str, Any])
+        | "Some" >> beam.CombinePerKey(transforms.FirstOf())
+        | "Texts of samples" >> beam.Map(_name_samples)
+        | "All samples" >> beam.CombineGlobally(_join_samples)
+        | "Note samples" >> beam.Map(_write_json, storage.join(folder, "samples.json"))
+    )
+
+
+def _note_rows(kept: beam.PCollection, plan: JobPlan) -> beam.PCollection:
+    return (
+        kept
+        | "Rank" >> transforms.Rank()
+        | "Place" >> beam.Map(steps.place_example, plan).with_output_types(
+            tuple[tuple[int, int], Any]
+        )
+        | "By stretch" >> beam.GroupByKey()
+        | "Note rows" >> beam.Map(steps.write_placed, plan)
+    )  # fmt: skip
+
+
+def _select(decided: beam.PCollection, kind: str) -> beam.PCollection:
+    """Returns what was decided of a kind."""
+    return (
+        decided
+        | f"Find {kind}" >> beam.Filter(lambda found, kind=kind: found[0] == kind)
+        | f"Take {kind}" >> beam.Map(lambda found: found[1])
+    )
 
 
 def _judge_texts(

@@ -172,8 +172,9 @@ def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[byt
 class Decide(beam.DoFn):
     """Decides about the pairs of an image.
 
-    Makes (order, file, row, ...) of examples that are written; `counts`, how many pairs each rule
-    would drop, and how many it was first to drop; and `samples`, pairs for the report.
+    Makes ("kept", example) of examples that are written, as (order, file, row, ...); ("counts",
+    dictionary), how many pairs each rule would drop, and how many it was first to drop; and
+    ("samples", pair), pairs for the report. They are one output: not every runner has several.
 
     Args:
       rules: the numbers.
@@ -192,7 +193,7 @@ class Decide(beam.DoFn):
         pairs = _Pairs(found["pairs"])
         for decided in decide_group(pairs, "crowded" in reasons, bool(listed), self._rules):
             if isinstance(decided, Kept):
-                yield _flatten(self._draw(*decided.first[:2]), decided)
+                yield "kept", _flatten(self._draw(*decided.first[:2]), decided)
                 counts["examples"] += 1
                 counts["bytes"] += decided.first.size
                 continue
@@ -207,9 +208,9 @@ class Decide(beam.DoFn):
             for name in failed or ("kept",):
                 sample = (self._draw(*pair[:2]), *pair[:6])
                 samples[name] = min(samples.get(name, sample), sample)
-        yield beam.pvalue.TaggedOutput("counts", {k: n for k, n in counts.items() if n})
+        yield "counts", {k: n for k, n in counts.items() if n}
         for name, sample in samples.items():
-            yield beam.pvalue.TaggedOutput("samples", (name, sample))
+            yield "samples", (name, sample)
 
 
 class _Pairs:
