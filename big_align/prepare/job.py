@@ -125,10 +125,13 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
     first = None
     for file in files:
         try:
-            plan.inputs.open(file)
-            return
+            source = plan.inputs.open(file)
         except (ValueError, OSError) as error:
             first = first or error
+            continue
+        if plan.keep and source.shard_sizes.sum():
+            steps.read_kept(source, (int(source.shard_sizes.argmax()), 0), plan.keep)
+        return
     told = put_in_a_line(str(first)).replace("--source_argument", "--input_argument")
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
 

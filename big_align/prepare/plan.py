@@ -35,6 +35,7 @@ class JobPlan:
       shard_size: examples of a shard, at most.
       sample: pairs that a dry run looks at; 0 for all.
       chunk: examples that are a piece of work.
+      keep: other columns of Parquet files, such as `url`, that examples keep.
     """
 
     inputs: Inputs
@@ -47,6 +48,7 @@ class JobPlan:
     shard_size: int = SHARD_SIZE
     sample: int = 0
     chunk: int = CHUNK
+    keep: tuple[str, ...] = ()
 
     @property
     def facts(self) -> str:

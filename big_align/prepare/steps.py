@@ -7,7 +7,7 @@ from typing import Any
 
 from big_align.data import boundary
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError, tell_in_a_line
+from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
 from big_align.prepare.examination import encode_member, examine_stretch, find_ending, find_kind
@@ -166,11 +166,31 @@ def read_members(
             "width": width,
             "height": height,
         }
+        if plan.keep:
+            about |= {"columns": read_kept(source, at, plan.keep)}
         about |= {"languages": languages} if any(languages) else {}
         about |= {"labels": labels} if labels else {}
         about |= {"merged": [plan.inputs.key(*each) for each in merged]} if merged else {}
         key = plan.inputs.key(stretch.file, row)
         yield shard, (place, key, find_ending(image), image, about)
+
+
+def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[str, Any]:
+    """Returns other columns of an example, as JSON holds them.
+
+    Raises:
+      UserError: the source has no such columns.
+    """
+    if not hasattr(source, "read_columns"):
+        raise UserError("--keep is about columns of Parquet files, and the input is something else")
+    try:
+        values = source.read_columns(*at, names)
+    except (ValueError, LookupError) as error:
+        told = put_in_a_line(str(error))
+        raise UserError(f"--keep={','.join(names)}: {told}") from error
+    plain = (str, int, float, bool, type(None))
+    pairs = zip(names, values, strict=True)
+    return {name: value if isinstance(value, plain) else str(value) for name, value in pairs}
 
 
 def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:

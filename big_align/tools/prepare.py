@@ -64,6 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="takes pixels [h w 3], returns why an image is dropped or None")  # fmt: skip
     add("--languages", default="", metavar="MODULE:FUNCTION",
         help="takes a text, returns its language")  # fmt: skip
+    add("--keep", default="", metavar="COLUMNS",
+        help="other columns of Parquet files that examples keep, as url,page_url")  # fmt: skip
     add("--drop", default="", metavar="FILE",
         help="keys of images to drop, with reasons: JSON lines of key and reason")  # fmt: skip
     add("--dry_run", action="store_true", help="look at a sample and write the report alone")
@@ -124,6 +126,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
         options.seed,
         options.shard_size,
         options.sample if options.dry_run else 0,
+        keep=tuple(filter(None, options.keep.split(","))),
     )
     found = job.run(plan, beam, options.wave_megabytes * 2**20)
     if not options.work:

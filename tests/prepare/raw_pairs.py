@@ -55,7 +55,9 @@ def write_parquet(folder, rows, files=3, group=10, column="caption"):
     for number in range(files):
         part = rows[number * size : (number + 1) * size]
         images, texts = [row[0] for row in part], [row[1] for row in part]
-        table = pa.table({"jpg": pa.array(images, pa.binary()), column: pa.array(texts)})
+        urls = [f"https://a.test/{number}/{row}" for row in range(len(part))]
+        columns = {"jpg": pa.array(images, pa.binary()), column: pa.array(texts), "url": urls}
+        table = pa.table(columns)
         pq.write_table(table, folder / f"raw-{number:05d}.parquet", row_group_size=group)
     return f"{folder}/raw-*.parquet"
 

@@ -138,7 +138,7 @@ def name_language(text: str) -> str:
 def test_a_classifier_and_languages_are_functions_of_the_user(done, run, tmp_path):
     module = "tests.prepare.test_job"
     flags = f"--classifier={module}:is_dark", f"--languages={module}:name_language"
-    assert run("out", f"--input={done.raw}", *flags)[0] == 0
+    assert run("out", f"--input={done.raw}", "--keep=url", *flags)[0] == 0
     found = read_statistics(tmp_path / "out")
     rows = list(filter(can_be_read, make_rows()))
     dark = sum(identify_image(image)[1].mean() < 30 for image, _ in rows)
@@ -147,6 +147,10 @@ def test_a_classifier_and_languages_are_functions_of_the_user(done, run, tmp_pat
     members = read_tar(tmp_path / "out" / "pairs-00000.tar")
     about = json.loads(next(data for name, data in members.items() if name.endswith(".json")))
     assert about["languages"] == ["en"] * len(about["captions"])
+    files = {json.loads(data)["origin"]["input"][-9:-8]: json.loads(data)["columns"]["url"]
+             for name, data in members.items() if name.endswith(".json")}  # fmt: skip
+    assert len(files) == 3
+    assert all(url.startswith(f"https://a.test/{file}/") for file, url in files.items())
 
 
 @pytest.mark.slow
@@ -177,7 +181,8 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
     [
         (["--rules=algin"], "--rules=algin is not align or none (did you mean 'align'?)"),
         (["--min_sid=100"], "unknown flag --min_sid (did you mean '--min_side'?)"),
-        (["--input_argument=caption=alt"], "has no column 'alt'; it has 'jpg', 'caption'"),
+        (["--input_argument=caption=alt"], "has no column 'alt'; it has 'jpg', 'caption', 'url'"),
+        (["--keep=address"], "error: --keep=address: row group"),
         (["--drop=none.jsonl"], "--drop=none.jsonl: there is no such file"),
         (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),
         (["--languages=words"], "--languages=words does not read as module:function"),

@@ -54,6 +54,19 @@ def test_a_job_that_was_killed_twice_ends_as_one_that_never_was(done, tmp_path):
     assert not half.exists() and not (tmp_path / "killed" / "work").exists()
 
 
+@pytest.mark.slow
+def test_two_workers_of_dask_write_the_same_bytes(done, tmp_path):
+    distributed = pytest.importorskip("distributed", reason="apache-beam[dask] is not installed")
+    flags = [flag for flag in done.flags if not flag.startswith("--work")]
+    runner = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        address = f"--dask_client_address={cluster.scheduler_address}"
+        wait(start(flags, tmp_path / "dask", runner, address))
+    assert read_output(tmp_path / "dask") == read_output(done.output)
+
+
 HIDE = """
 import sys
 class Hidden:

@@ -131,6 +131,16 @@ class ParquetSource:
             labels = examples.clean_labels(values[self._label])
         return captions, labels
 
+    def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
+        """Returns the values of other columns of an example; raises BrokenExample.
+
+        Args:
+          shard: a row group.
+          index: of the example in it.
+          names: of columns, or of fields of structs, as `captions.en`.
+        """
+        return self._read(shard, index, names)
+
     def key(self, shard: int, index: int) -> str:
         """Returns what the file calls an example, or else the file and the row."""
         if not self._key:
