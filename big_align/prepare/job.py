@@ -75,10 +75,10 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     if not plan.sample:
         _write_shards(plan, pipelines, options, statistics, wave_bytes)
     write_quarantine(plan)
-    if classes := list_classes(plan):
+    if (classes := list_classes(plan)) and not plan.sample:
         storage.write_text(storage.join(plan.output, "classes.txt"), "\n".join([*classes, ""]))
     write_report(plan, statistics)
-    storage.write_json(storage.join(plan.output, "statistics.json"), statistics)
+    storage.write_json(plan.result("statistics.json"), statistics)
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "settings.json"), settings)
         storage.remove_unfinished(plan.output)
@@ -210,7 +210,7 @@ def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[
 def write_quarantine(plan: JobPlan) -> None:
     """Writes all that cannot be used, with reasons, into one file, in the order of the input."""
     files = storage.join(plan.facts, "files")
-    with storage.open_whole(storage.join(plan.output, "quarantine.jsonl")) as whole:
+    with storage.open_whole(plan.result("quarantine.jsonl")) as whole:
         for name in storage.list_names(files):
             about = storage.read_json(storage.join(files, name))
             for broken in about["broken"]:
@@ -241,9 +241,9 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
         lines.append(f"  {rule['first']:>12,}  {name}: {rule['drops']}")
     quarantined = statistics["quarantined"]
     if quarantined:
-        lines.append(f"  {quarantined:>12,}  cannot be used: {plan.output}/quarantine.jsonl")
+        lines.append(f"  {quarantined:>12,}  cannot be used: {plan.result('quarantine.jsonl')}")
     if statistics["shards"]:
         pattern = storage.join(plan.output, NAME.replace("{:05d}", "*"))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")
-    lines.append(storage.join(plan.output, "report.html"))
+    lines.append(plan.result("report.html"))
     return "\n".join(lines)

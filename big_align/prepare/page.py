@@ -51,7 +51,7 @@ def write_report(plan: JobPlan, statistics: dict[str, Any]) -> None:
     body += [*_write_histograms(plan, statistics), *_write_kinds(statistics)]
     body += _write_samples(plan, statistics, samples)
     page = write_frame(title, STYLE, "".join(body))
-    storage.write_text(storage.join(plan.output, "report.html"), page)
+    storage.write_text(plan.result("report.html"), page)
 
 
 def _tell_paths(plan: JobPlan) -> str:
@@ -69,7 +69,7 @@ def _write_tiles(statistics: dict[str, Any]) -> Iterator[str]:
         (f"{kept:,}", f"pairs kept ({_percent(kept, pairs)})", kept == 0),
         (f"{statistics['kept_images']:,}", "images kept", False),
         (f"{statistics['bytes'] / 2**20:,.1f} MB", "of image files", False),
-        (f"{quarantined:,}", "cannot be used: see quarantine.jsonl", quarantined > 0),
+        (f"{quarantined:,}", "cannot be used: quarantine.jsonl", quarantined > 0),
     ]
     if not statistics["sampled"]:
         tiles.append((f"{statistics['shards']:,}", "shards", False))
@@ -143,12 +143,15 @@ def _write_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[str
     below_side = (lambda n: n <= side) if side is not None else None
     over_aspect = (lambda n: n >= 10 * aspect) if aspect is not None else None
     yield "<h2>Before the rules</h2><div class=charts>"
-    yield _draw("Shorter side of an image, pixels", found["shorter_side"], below_side)
-    yield _draw("Longer side, in shorter ones", found["aspect_ratio_tenths"], over_aspect, 10)
+    yield _draw("Shorter side of an image, pixels", found["shorter_side"], below_side, side or 0)
+    yield _draw(
+        "Longer side, in shorter ones", found["aspect_ratio_tenths"], over_aspect,
+        int(10 * (aspect or 0)), 10,
+    )  # fmt: skip
     yield _draw(
         "Unigrams of a text", found["unigrams_of_a_text"],
         (lambda n: n < (rules.min_unigrams or 0) or n > (rules.max_unigrams or 10**9))
-        if unigrams else None,
+        if unigrams else None, max(unigrams, default=0),
     )  # fmt: skip
     yield _draw(
         "Images of a text", found["images_of_a_text"],
@@ -162,7 +165,12 @@ def _write_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[str
 
 
 def _draw(
-    title: str, histogram: Mapping[Any, int], dropped: Any, unit: int = 1, log: bool = False
+    title: str,
+    histogram: Mapping[Any, int],
+    dropped: Any,
+    least: int = 0,
+    unit: int = 1,
+    log: bool = False,
 ) -> str:
     """Draws a histogram as SVG.
 
@@ -170,11 +178,12 @@ def _draw(
       title: above it.
       histogram: how often each whole number occurs.
       dropped: tells whether a rule drops a number; None for no rule.
+      least: a number that is in sight, however few are above it.
       unit: how many of the numbers are one of the scale.
       log: whether bars are as tall as the logarithm of their counts, and twice as wide each.
     """
     values = {int(number): count for number, count in histogram.items()}
-    edges = _choose_edges(values, log)
+    edges = _choose_edges(values, least, log)
     bars: dict[tuple[int, bool], int] = {}
     for number, count in values.items():
         at = int(np.searchsorted(edges, number, side="right")) - 1
@@ -210,7 +219,7 @@ def _draw(
     )
 
 
-def _choose_edges(values: Mapping[int, int], log: bool) -> list[int]:
+def _choose_edges(values: Mapping[int, int], least: int, log: bool) -> list[int]:
     """Returns the whole numbers at which bars begin, and where the last one ends."""
     if not values:
         return [0, 1]
@@ -224,6 +233,7 @@ def _choose_edges(values: Mapping[int, int], log: bool) -> list[int]:
         top, counted = number, counted + values[number]
         if counted >= 0.99 * total:  # the largest hundredth shares the last bar
             break
+    top = max(top, least + least // 5)
     width = next(w for p in range(9) for w in (10**p, 2 * 10**p, 5 * 10**p) if BARS * w > top)
     return list(range(0, top + 2 * width, width))
 

@@ -84,6 +84,10 @@ class JobPlan:
         """Returns the file of a shard."""
         return storage.join(self.output, NAME.format(shard))
 
+    def result(self, name: str) -> str:
+        """Returns a file about the job in its output; that of a dry run is another."""
+        return storage.join(self.output, f"dry_run_{name}" if self.sample else name)
+
     def is_shard(self, name: str) -> bool:
         """Tells whether a file of the output is a shard."""
         head, _, tail = NAME.partition("{:05d}")

@@ -5,11 +5,11 @@ For example:
   python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs
   python -m big_align.tools.prepare --input=data/captions.csv --output=data/pairs --rules=none
 
---dry_run looks at a sample in minutes and writes report.html, from which numbers are chosen. The
-job itself writes shards, report.html, statistics.json and quarantine.jsonl, which names all that
-cannot be used. The same command goes on where a killed one was, and makes the same shards with any
-number of workers. Other flags are Beam's: --runner=DataflowRunner, or, for all cores of a machine,
---direct_running_mode=multi_processing --direct_num_workers=8.
+--dry_run looks at a sample in minutes and writes dry_run_report.html, from which numbers are
+chosen. The job itself writes shards, report.html, statistics.json and quarantine.jsonl, which names
+all that cannot be used. The same command goes on where a killed one was, and makes the same shards
+with any number of workers. Other flags are Beam's: --runner=DataflowRunner, or, for all cores of a
+machine, --direct_running_mode=multi_processing --direct_num_workers=8.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     plan = JobPlan(
         find_inputs(options.input, options.input_name, tuple(options.input_argument)),
         output,
-        (options.work or f"{output}/work").rstrip("/"),
+        (options.work or f"{output}/{'dry_run' if options.dry_run else 'work'}").rstrip("/"),
         Examination(rules.normalize, classifier=options.classifier, languages=options.languages),
         rules,
         options.drop,

@@ -156,12 +156,13 @@ def test_a_classifier_and_languages_are_functions_of_the_user(done, run, tmp_pat
 @pytest.mark.slow
 def test_a_dry_run_writes_the_report_alone(done, run, tmp_path):
     status, out, _ = run("out", f"--input={done.raw}", "--dry_run", "--sample=30")
-    assert status == 0 and "report.html" in out
-    found = read_statistics(tmp_path / "out")
+    assert status == 0 and "dry_run_report.html" in out
+    found = json.loads((tmp_path / "out" / "dry_run_statistics.json").read_text())
     assert found["sampled"] and 20 <= found["pairs"] <= 40
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"report.html", "statistics.json", "quarantine.jsonl"}
-    page = (tmp_path / "out" / "report.html").read_text()
+    written = {"report.html", "statistics.json", "quarantine.jsonl"}
+    assert names == {f"dry_run_{name}" for name in written}  # those of a job are left alone
+    page = (tmp_path / "out" / "dry_run_report.html").read_text()
     assert "Dry run" in page and "see the sample alone" in page
 
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import tarfile
 
 import brute_force
@@ -12,7 +14,7 @@ from raw_pairs import encode, write_parquet
 
 from big_align.data.sources.tar_source import TarSource
 from big_align.prepare.rules import Rules
-from big_align.tools import prepare
+from tests.run_main import ROOT
 
 PHOTOGRAPHS = 300
 RULES = "--min_side=100", "--max_texts=100", "--shard_size=50"
@@ -64,7 +66,8 @@ def real(data_dir, tmp_path_factory):
 @pytest.mark.slow
 def test_counts_on_real_pairs_are_those_of_a_brute_force(real, tmp_path):
     raw, rows = real
-    assert prepare.main([f"--input={raw}", f"--output={tmp_path}/out", *RULES]) == 0
+    command = [sys.executable, "-m", "big_align.tools.prepare", f"--input={raw}", *RULES]
+    subprocess.run([*command, f"--output={tmp_path}/out"], cwd=ROOT, check=True)
     output = tmp_path / "out"
     found = json.loads((output / "statistics.json").read_text())
     rules = Rules(min_side=100, max_texts=100)
