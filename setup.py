@@ -65,6 +65,8 @@ setup(
             "uvicorn>=0.30",
             "wandb>=0.19",
         ],
+        # Beam is a release behind with some packages, so it is not in requirements.lock.
+        "prepare": ["apache-beam>=2.77,<3"],
         "serve": ["starlette>=0.40", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",

@@ -4,6 +4,7 @@ ELSEWHERE = {
     "installs packages from the network": ("pip", "git"),
     "sets up the shell of a reader": ("python3", "python3.11", ".", "cd", "export"),
     "is these tests": ("pytest",),
+    "downloads images from the network": ("img2dataset",),
     "serves until it is stopped": ("tensorboard",),
     "needs the cluster, cloud or container that it is about": (
         *("sbatch", "squeue", "scancel", "mpirun", "gcloud", "kubectl", "docker"),
@@ -54,6 +55,9 @@ NOT_RUN = {
         "python main.py --config=configs/align_finetune.py",
         "python -m big_align.tools.benchmark --model=clip-vit-base-patch32",
         "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
+    ),
+    "needs Apache Beam, which requirements.lock has not; tests/prepare runs jobs where it is": (
+        "python -m big_align.tools.prepare",
     ),
     "compiles for longer than two minutes": (
         "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",

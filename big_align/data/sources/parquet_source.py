@@ -46,6 +46,9 @@ class ParquetSource:
         `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
       language: the column of the language of the captions; None where nothing tells it.
 
+    Attributes:
+      faults: why rows are left out, a line for each file that lost some.
+
     Raises:
       UserError: nothing matches the path, a column is missing or cannot be told, or no row has an
         image.
@@ -91,6 +94,7 @@ class ParquetSource:
             f"parquet {self._parts}",
             index_dir,
         )
+        self.faults = shard_index.list_faults(paths, indexes)
         self._place_shards(paths, indexes)
         if not self.shard_sizes.sum():
             raise UserError(f"no row of {path!r} has an image in the column {self._image!r}")
@@ -136,6 +140,16 @@ class ParquetSource:
         if self._label and values[self._label] is not None:
             labels = examples.clean_labels(values[self._label])
         return captions, labels
+
+    def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
+        """Returns the values of other columns of an example; raises BrokenExample.
+
+        Args:
+          shard: a row group.
+          index: of the example in it.
+          names: of columns, or of fields of structs, as `captions.en`.
+        """
+        return self._read(shard, index, names)
 
     def key(self, shard: int, index: int) -> str:
         """Returns what the file calls an example, or else the file and the row."""

@@ -137,3 +137,13 @@ def count_broken(indexes: list[ShardIndex]) -> np.ndarray:
     usual = int(np.median(whole)) if whole else 0
     lost = [max(1, usual - len(index.table)) if index.fault else 0 for index in indexes]
     return np.array([index.broken for index in indexes], np.int64) + np.array(lost, np.int64)
+
+
+def list_faults(paths: list[str], indexes: list[ShardIndex]) -> tuple[str, ...]:
+    """Returns why examples of shards are left out, a line for each shard that lost some."""
+    found = []
+    for path, index in zip(paths, indexes, strict=True):
+        reasons = [index.reason] * bool(index.broken) + [index.fault] * bool(index.fault)
+        if reasons:
+            found.append(put_in_a_line(f"{os.path.basename(path)}: {'; '.join(reasons)}"))
+    return tuple(found)

@@ -37,6 +37,9 @@ class TarSource:
       language: likewise what names the language of the captions, as `json.language`; None where
         nothing does.
 
+    Attributes:
+      faults: why examples are left out, a line for each shard that lost some.
+
     Raises:
       ValueError: nothing matches the path, or no shard has an image with these members.
     """
@@ -65,6 +68,7 @@ class TarSource:
         )
         self.shard_sizes = np.array([len(index.table) for index in self._indexes], np.int64)
         self.broken = shard_index.count_broken(self._indexes)
+        self.faults = shard_index.list_faults(self._paths, self._indexes)
         if not self.shard_sizes.sum():
             raise ValueError(self._explain_nothing(path))
 

@@ -1,0 +1,191 @@
+"""What is found out about each example: size, pixels and texts, or why it cannot be used."""
+
+import dataclasses
+import hashlib
+import importlib
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from big_align.data import boundary, examples
+from big_align.data.images import decoding
+from big_align.data.images.decoding import MAX_PIXELS, to_rgb
+from big_align.errors import UserError, put_in_a_line
+from big_align.prepare.inputs import Inputs, Stretch, locate
+from big_align.prepare.text_rules import normalize_text
+
+IMAGE_ID_BYTES = 16
+ENDINGS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp",
+           "TIFF": "tif"}  # fmt: skip
+TEXT_MAX = 2**20  # characters; what is longer is a file in the wrong place
+
+Classifier = Callable[[np.ndarray], str | None]
+"""Takes pixels uint8 [h w 3]; returns why an image is dropped, or None."""
+Languages = Callable[[str], str]
+"""Takes a text; returns its language."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Examination:
+    """How examples are looked at.
+
+    Attributes:
+      normalize: whether texts are normalized.
+      max_pixels: an encoded image with more cannot be used.
+      classifier: "module:function" of a `Classifier`; empty for none.
+      languages: "module:function" of `Languages`; empty for none.
+    """
+
+    normalize: bool = True
+    max_pixels: int = MAX_PIXELS
+    classifier: str = ""
+    languages: str = ""
+
+    def load(self) -> tuple[Classifier | None, Languages | None]:
+        """Imports the functions; raises UserError where there are none."""
+        return _load(self.classifier, "--classifier"), _load(self.languages, "--languages")
+
+
+def _load(name: str, flag: str) -> Callable[..., Any] | None:
+    if not name:
+        return None
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise UserError(f"{flag}={name} does not read as module:function")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{flag}={name} cannot be imported: {error}") from error
+    if not callable(found):
+        raise UserError(f"{flag}={name} is no function")
+    return found
+
+
+def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray, str]:
+    """Decodes an image; returns what tells it from others, and what it is stored as.
+
+    Args:
+      image: the encoded file, or pixels uint8 [h w 3].
+      max_pixels: an encoded image with more cannot be used.
+
+    Returns:
+      Sixteen bytes that images with the same pixels have in common, after EXIF orientation and on
+      white where they are transparent; the pixels, uint8 [h w 3]; and the ending of its file.
+
+    Raises:
+      BrokenExample: it cannot be decoded.
+    """
+    if isinstance(image, bytes):
+        decoding.raise_pillow_limit(max_pixels)
+        picture = decoding.open_picture(image, max_pixels)
+        pixels, ending = np.asarray(to_rgb(picture)), find_ending(image)
+    else:
+        pixels, ending = np.ascontiguousarray(image, np.uint8), "png"
+        if pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise examples.BrokenExample(f"the image has the shape {pixels.shape}, not [h w 3]")
+    digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=IMAGE_ID_BYTES)
+    digest.update(np.ascontiguousarray(pixels))
+    return digest.digest(), pixels, ending
+
+
+def find_ending(image: bytes) -> str:
+    """Returns the ending of an image file, `png` for a format that shards do not hold."""
+    with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
+        return ENDINGS.get(picture.format or "", "png")
+
+
+def encode_member(image: Any) -> bytes:
+    """Returns the file of an image: as it is, or as PNG where shards do not hold its format."""
+    if isinstance(image, bytes):
+        with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
+            if picture.format in ENDINGS:
+                return image
+            image = np.asarray(to_rgb(picture))
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(image, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def examine_example(
+    example: examples.Example,
+    settings: Examination,
+    classifier: Classifier | None = None,
+    languages: Languages | None = None,
+) -> dict[str, Any]:
+    """Returns what rules ask of an example, as JSON holds it.
+
+    Args:
+      example: as its source reads it.
+      settings: how it is looked at.
+      classifier: of its image.
+      languages: of its texts.
+
+    Raises:
+      BrokenExample: the image cannot be decoded, or a text is no text.
+    """
+    longest = max(map(len, example.captions), default=0)
+    if longest > TEXT_MAX:
+        raise examples.BrokenExample(f"a text has {longest} characters; at most {TEXT_MAX} count")
+    identity, pixels, ending = identify_image(example.image, settings.max_pixels)
+    texts = example.captions
+    if settings.normalize:
+        texts = [normalize_text(text) for text in texts]
+    size = len(example.image) if isinstance(example.image, bytes) else pixels.nbytes
+    return {
+        "key": example.key,
+        "id": identity.hex(),
+        "width": pixels.shape[1],
+        "height": pixels.shape[0],
+        "bytes": size,
+        "ending": ending,
+        "texts": texts,
+        "labels": list(example.labels),
+        "flag": put_in_a_line(str((classifier and classifier(pixels)) or "")),
+        "languages": [languages(text) for text in texts] if languages else [],
+    }
+
+
+def examine_stretch(
+    inputs: Inputs, stretch: Stretch, settings: Examination
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Looks at the examples of a stretch.
+
+    Returns:
+      What was found about each intact one, with its row; and each that cannot be used, with the
+      reason. Every example is in one of them.
+    """
+    source = inputs.open(stretch.file)
+    classifier, languages = settings.load()
+    facts, broken = [], []
+    for row, shard, index in locate(source, stretch):
+        try:
+            example = boundary.read_example(source, shard, index)
+            with boundary.ONE_EXAMPLE:
+                found = examine_example(example, settings, classifier, languages)
+            facts.append({"row": row, **found})
+        except examples.BrokenExample as error:
+            broken.append(
+                {
+                    "input": inputs.paths[stretch.file],
+                    "row": row,
+                    "name": put_in_a_line(source.name(shard, index)),
+                    "count": 1,
+                    "reason": tell_reason(error),
+                }
+            )
+    return facts, broken
+
+
+def tell_reason(error: Exception) -> str:
+    """Returns why an example cannot be used, the same in every process."""
+    return put_in_a_line(re.sub(r" object at 0x[0-9a-f]+", "", str(error)))
+
+
+def find_kind(reason: str) -> str:
+    """Returns what reasons of a kind have in common: no numbers, names or addresses."""
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+", "...", reason)
+    return re.sub(r"\d+", "N", kind)[:120]

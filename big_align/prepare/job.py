@@ -1,0 +1,249 @@
+"""A job from its flags to its report: what is done is not done again."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tqdm import tqdm
+
+from big_align.errors import UserError, put_in_a_line
+from big_align.prepare import steps, storage
+from big_align.prepare.inputs import sample_files
+from big_align.prepare.page import write_report
+from big_align.prepare.plan import JobPlan
+from big_align.prepare.shards import NAME
+from big_align.prepare.statistics import make_statistics
+
+WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
+POLL = 0.5  # seconds
+IN_MEMORY = ("DirectRunner", "BundleBasedDirectRunner", "FnApiRunner")
+"""Runners that hold in memory whatever is grouped."""
+INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[prepare]'"
+
+
+def import_pipelines() -> Any:
+    """Imports the pipelines; raises UserError where Beam is not installed."""
+    logging.disable(logging.WARNING)  # of what it could do with packages of clouds
+    try:
+        import apache_beam  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"{INSTALL} ({put_in_a_line(str(error))})") from error
+    finally:
+        logging.disable(logging.NOTSET)
+    from big_align.prepare import pipelines
+
+    return pipelines
+
+
+def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
+    """Runs a job, or the rest of it.
+
+    Args:
+      plan: what is asked for.
+      options: Beam's, such as its runner: `pipelines.read_options`.
+      wave_bytes: of images that are grouped at a time where the runner holds them in memory.
+
+    Returns:
+      The statistics.
+
+    Raises:
+      UserError: the output belongs to another job, or nothing could be read.
+    """
+    pipelines = import_pipelines()
+    plan.examination.load()
+    if plan.listed:
+        steps.read_listed(plan)
+    settings = plan.settings()
+    done = None if plan.sample else _check_output(plan, settings)
+    if done:
+        return done
+    files = list(range(len(plan.inputs.paths)))
+    if plan.sample:
+        files = sample_files(plan.inputs, plan.seed)
+    _open_first(plan, files)
+    if not storage.exists(_marker(plan.facts, plan)):
+        with _show_progress("examine", lambda: _count_examined(plan)):
+            _run(pipelines.examine, plan, files, options)
+        storage.write_json(_marker(plan.facts, plan), {"files": len(files)})
+    if not storage.exists(storage.join(plan.decisions, "done.json")):
+        with _show_progress("decide", lambda: (0, 0)):
+            _run(pipelines.decide, plan, options)
+        storage.write_json(storage.join(plan.decisions, "done.json"), settings)
+    statistics = make_statistics(plan)
+    if not plan.sample:
+        _write_shards(plan, pipelines, options, statistics, wave_bytes)
+    write_quarantine(plan)
+    if (classes := list_classes(plan)) and not plan.sample:
+        storage.write_text(storage.join(plan.output, "classes.txt"), "\n".join([*classes, ""]))
+    write_report(plan, statistics)
+    storage.write_json(plan.result("statistics.json"), statistics)
+    if not plan.sample:
+        storage.write_json(storage.join(plan.output, "settings.json"), settings)
+        storage.remove_unfinished(plan.output)
+    return statistics
+
+
+def _marker(folder: str, plan: JobPlan) -> str:
+    """Returns the file that says that all is examined, and that tokens are counted if asked for."""
+    return storage.join(folder, "counted.json" if plan.rules.tokens is not None else "done.json")
+
+
+def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the statistics of a job that is done; refuses the output of another one."""
+    path = storage.join(plan.output, "begun.json")
+    begun = storage.read_json(path)
+    if begun is None:
+        if storage.exists(plan.shard_path(0)):
+            raise UserError(f"{plan.output} has shards of something else; choose another --output")
+        storage.write_json(path, settings)
+        return None
+    if begun != settings:
+        raise UserError(
+            f"{plan.output} was begun with other settings ({_tell_difference(begun, settings)}); "
+            "choose another --output, or delete it (--work keeps what was examined)"
+        )
+    if storage.read_json(storage.join(plan.output, "settings.json")) != settings:
+        return None
+    return storage.read_json(storage.join(plan.output, "statistics.json"))
+
+
+def _tell_difference(old: Any, new: Any, name: str = "") -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for field in sorted({*old, *new}):
+            if old.get(field) != new.get(field):
+                return _tell_difference(old.get(field), new.get(field), field)
+    if isinstance(old, list) and isinstance(new, list):
+        at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+        return f"{name}: {len(old)} then and {len(new)} now; number {at} differs"
+    return put_in_a_line(f"{name} was {old} and is {new}")
+
+
+def _open_first(plan: JobPlan, files: list[int]) -> None:
+    """Opens the first file that can be: where none can, the flags are wrong and not the files."""
+    first = None
+    for file in files:
+        try:
+            source = plan.inputs.open(file)
+        except (ValueError, OSError) as error:
+            first = first or error
+            continue
+        if plan.keep and source.shard_sizes.sum():
+            steps.read_kept(source, (int(source.shard_sizes.argmax()), 0), plan.keep)
+        return
+    told = put_in_a_line(str(first)).replace("--source_argument", "--input_argument")
+    raise UserError(f"no file of --input can be read; of the first, {told}") from first
+
+
+def _run(pipeline: Callable[..., None], plan: JobPlan, *arguments: Any) -> None:
+    """Runs a pipeline; what a worker says to the user comes through Beam as a line of a text."""
+    try:
+        pipeline(plan, *arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        for line in reversed(str(error).splitlines()):
+            name, _, told = line.partition("UserError: ")
+            if told and (not name or name.endswith(".")):
+                told = told.split(" [while running")[0]
+                raise UserError(told) from error
+        raise
+
+
+def _write_shards(
+    plan: JobPlan, pipelines: Any, options: Any, statistics: dict[str, Any], wave_bytes: int
+) -> None:
+    """Writes the shards that are not there yet."""
+    count = statistics["shards"]
+    there = set(storage.list_names(plan.output))
+    missing = [number for number in range(count) if NAME.format(number) not in there]
+    size = len(missing) or 1
+    runner = (options.get_all_options().get("runner") or "DirectRunner").rpartition(".")[2]
+    if runner in IN_MEMORY:
+        size = max(1, wave_bytes * count // max(statistics["bytes"], 1))
+
+    def count_written() -> tuple[int, int]:
+        return sum(map(plan.is_shard, storage.list_names(plan.output))), count
+
+    with _show_progress("write shards", count_written):
+        for start in range(0, len(missing), size):
+            _run(pipelines.write, plan, missing[start : start + size], options)
+    there = set(storage.list_names(plan.output))
+    lost = [number for number in range(count) if NAME.format(number) not in there]
+    if lost:
+        raise UserError(f"{len(lost)} shards are not there, such as {plan.shard_path(lost[0])}; "
+                        "run the same command again")  # fmt: skip
+
+
+def _count_examined(plan: JobPlan) -> tuple[int, int]:
+    total = len(plan.list_stretches())
+    return len(storage.list_names(storage.join(plan.facts, "facts"))), total
+
+
+@contextlib.contextmanager
+def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[None]:
+    """Shows how much is done, by the files that are there: so it works with every runner."""
+    over = threading.Event()
+    with tqdm(desc=name, total=1, unit="part", dynamic_ncols=True) as bar:
+
+        def follow() -> None:
+            while not over.wait(POLL):
+                with contextlib.suppress(Exception):  # a file that is being written
+                    done, total = count()
+                    if total:
+                        bar.total, bar.n = total, done
+                        bar.refresh()
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+            with contextlib.suppress(Exception):
+                done, total = count()
+                bar.total = bar.n = total or 1
+        finally:
+            over.set()
+            thread.join()
+
+
+def write_quarantine(plan: JobPlan) -> None:
+    """Writes all that cannot be used, with reasons, into one file, in the order of the input."""
+    files = storage.join(plan.facts, "files")
+    with storage.open_whole(plan.result("quarantine.jsonl")) as whole:
+        for name in storage.list_names(files):
+            about = storage.read_json(storage.join(files, name))
+            for broken in about["broken"]:
+                whole.write(steps.write_line(broken))
+        for stretch in plan.list_stretches():
+            for broken in storage.read_lines(plan.stretch_path("broken", stretch)):
+                whole.write(steps.write_line(broken))
+
+
+def list_classes(plan: JobPlan) -> list[str]:
+    """Returns the names of the labels, where the first file that can be read knows them."""
+    for file in range(len(plan.inputs.paths)):
+        with contextlib.suppress(ValueError, OSError):
+            return list(plan.inputs.open(file).class_names or [])
+    return []
+
+
+def remove_work(plan: JobPlan) -> None:
+    """Removes what is in between, once the job is done."""
+    storage.remove(plan.work)
+
+
+def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
+    """Returns what a job has made, in a few lines."""
+    kept, pairs = statistics["kept_pairs"], statistics["pairs"]
+    lines = [f"{kept:,} of {pairs:,} pairs kept, of {statistics['kept_images']:,} images"]
+    for name, rule in statistics["rules"].items():
+        lines.append(f"  {rule['first']:>12,}  {name}: {rule['drops']}")
+    quarantined = statistics["quarantined"]
+    if quarantined:
+        lines.append(f"  {quarantined:>12,}  cannot be used: {plan.result('quarantine.jsonl')}")
+    if statistics["shards"]:
+        pattern = storage.join(plan.output, NAME.replace("{:05d}", "*"))
+        lines.append(f"{pattern}: {statistics['shards']:,} shards")
+    lines.append(plan.result("report.html"))
+    return "\n".join(lines)

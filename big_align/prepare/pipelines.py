@@ -1,0 +1,282 @@
+"""The pipelines of a job: examine the pairs, decide about them, write shards."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import create_runner
+
+from big_align.errors import UserError, put_in_a_line, suggest
+from big_align.prepare import steps, storage, transforms
+from big_align.prepare.inputs import Stretch
+from big_align.prepare.plan import JobPlan
+from big_align.prepare.text_rules import identify_text
+
+
+def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
+    """Reads the flags of Beam.
+
+    Args:
+      flags: what is no flag of ours.
+      ours: flags of ours that may be meant.
+
+    Raises:
+      UserError: a flag is neither ours nor Beam's.
+    """
+    _import_runner(flags)
+    known = {
+        option.split("=")[0]
+        for kind in _list_kinds(PipelineOptions)
+        for action in _list_actions(kind)
+        for option in action.option_strings
+    }
+    for flag in flags:
+        name = flag.partition("=")[0]
+        if name not in known:
+            meant = suggest(name, [*ours, *known])
+            raise UserError(f"unknown flag {name}{meant}: neither ours nor Beam's")
+    if not any("log_level" in flag for flag in flags):
+        flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # each worker tells of its ports
+    return PipelineOptions(flags)
+
+
+def _import_runner(flags: list[str]) -> None:
+    """Imports the runner that flags name: some declare their own flags only then."""
+    for flag in flags:
+        name, _, runner = flag.partition("=")
+        if name == "--runner" and runner:
+            try:
+                create_runner(runner)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise UserError(f"{flag}: {put_in_a_line(str(error))}") from error
+
+
+def _list_kinds(kind: type) -> list[type]:
+    found = kind.__subclasses__()
+    return [*found, *(deeper for each in found for deeper in _list_kinds(each))]
+
+
+def _list_actions(kind: Any) -> list[Any]:
+    import argparse
+
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
+    if "_add_argparse_args" in vars(kind):
+        kind._add_argparse_args(parser)
+    return parser._actions
+
+
+def examine(plan: JobPlan, files: list[int], options: PipelineOptions) -> None:
+    """Examines all pairs, and counts their tokens where rules ask for that."""
+    with beam.Pipeline(options=options) as pipeline:
+        stretches = (
+            pipeline
+            | "Files" >> beam.Create(files)
+            | "Spread files" >> beam.Reshuffle()
+            | "Open" >> beam.FlatMap(steps.open_file, plan)
+            | "Plain" >> beam.Map(tuple).with_output_types(tuple[int, int, int])
+            | "Spread" >> beam.Reshuffle()
+            | "Examine" >> beam.Map(steps.examine, plan)
+        )
+        if plan.rules.tokens is not None:
+            (
+                stretches
+                | "Texts" >> beam.Map(steps.read_texts, plan)
+                | "Tokens" >> transforms.CountTokens()
+                | "Note" >> beam.Map(_write_json, storage.join(plan.facts, "tokens.json"))
+            )
+
+
+def decide(plan: JobPlan, options: PipelineOptions) -> None:
+    """Decides about all pairs, and which shard each goes to."""
+    folder = plan.decisions
+    with beam.Pipeline(options=options) as pipeline:
+        stretches = (
+            pipeline
+            | "Stretches" >> beam.Create([tuple(stretch) for stretch in plan.list_stretches()])
+            | "Spread" >> beam.Reshuffle()
+            | "Stretch" >> beam.Map(lambda values: Stretch(*values))
+        )
+        pairs = stretches | "Pairs" >> beam.FlatMap(steps.read_pairs, plan).with_output_types(
+            tuple[bytes, Any]
+        )
+        measured = stretches | "Measure" >> beam.Map(steps.measure, plan)
+        judged, partners = _judge_texts(plan, pairs)
+        reasons, crowds = _judge_images(plan, pairs)
+        decided = (
+            {"pairs": judged, "reasons": reasons}
+            | "By image" >> beam.CoGroupByKey()
+            | "Has pairs" >> beam.Filter(_has_pairs)
+            | "Decide" >> beam.ParDo(transforms.Decide(plan.rules, plan.draw))
+            .with_output_types(tuple[str, Any])
+        )  # fmt: skip
+        counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
+        noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
+        if not plan.sample:
+            noted.append(_note_rows(_select(decided, "kept"), plan))
+        # all end in one: a runner may compute nothing but what the last step needs
+        noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
+
+
+def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
+    return (
+        counts
+        | "Sum" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
+    )
+
+
+def _note_samples(samples: beam.PCollection, folder: str) -> beam.PCollection:
+    return (
+        samples
+        | "Name" >> beam.Map(lambda found: found).with_output_types(tuple[str, Any])
+        | "Some" >> beam.CombinePerKey(transforms.FirstOf())
+        | "Texts of samples" >> beam.Map(_name_samples)
+        | "All samples" >> beam.CombineGlobally(_join_samples)
+        | "Note samples" >> beam.Map(_write_json, storage.join(folder, "samples.json"))
+    )
+
+
+def _note_rows(kept: beam.PCollection, plan: JobPlan) -> beam.PCollection:
+    return (
+        kept
+        | "Rank" >> transforms.Rank()
+        | "Place" >> beam.Map(steps.place_example, plan).with_output_types(
+            tuple[tuple[int, int], Any]
+        )
+        | "By stretch" >> beam.GroupByKey()
+        | "Note rows" >> beam.Map(steps.write_placed, plan)
+    )  # fmt: skip
+
+
+def _select(decided: beam.PCollection, kind: str) -> beam.PCollection:
+    """Returns what was decided of a kind."""
+    return (
+        decided
+        | f"Find {kind}" >> beam.Filter(lambda found, kind=kind: found[0] == kind)
+        | f"Take {kind}" >> beam.Map(lambda found: found[1])
+    )
+
+
+def _judge_texts(
+    plan: JobPlan, pairs: beam.PCollection
+) -> tuple[beam.PCollection, beam.PCollection]:
+    """Applies the rules about texts that need all pairs; returns pairs, and counts of images."""
+    keyed = pairs | "By text id" >> beam.Map(
+        lambda found: (identify_text(found[1][3]), found)
+    ).with_output_types(tuple[bytes, Any])
+    real = keyed | "Texts alone" >> beam.Filter(lambda found: found[1][1][2] >= 0)
+    images = (
+        real
+        | "Text and image" >> beam.Map(lambda found: (found[0], found[1][0]))
+        .with_output_types(tuple[bytes, bytes])
+        | "Images of a text" >> transforms.CountPartners()
+    )  # fmt: skip
+    failed = []
+    most = plan.rules.max_images
+    if most is not None:
+        failed.append(
+            images
+            | "Too many images" >> beam.Filter(lambda found, most=most: found[1] > most)
+            | "Shared" >> beam.Map(lambda found: (found[0], "shared"))
+            .with_output_types(tuple[bytes, str])
+        )  # fmt: skip
+    if rule := plan.token_rule():
+        failed.append(
+            real
+            | "Words" >> beam.Map(lambda found: (found[0], found[1][1][3]))
+            .with_output_types(tuple[bytes, str])
+            | "Rare" >> transforms.FindRareTexts(rule)
+        )  # fmt: skip
+    nothing = pairs.pipeline | "No text" >> beam.Create([]).with_output_types(tuple[bytes, str])
+    failed = [nothing, *failed] | "Failed texts" >> beam.Flatten()
+    judged = (
+        {"pairs": keyed, "failed": failed}
+        | "By text" >> beam.CoGroupByKey()
+        | "Judge texts" >> beam.FlatMap(transforms.judge_text).with_output_types(tuple[bytes, Any])
+    )
+    counted = images | "Frequency of texts" >> beam.Map(lambda found: {f"shared {found[1]}": 1})
+    return judged, counted
+
+
+def _judge_images(
+    plan: JobPlan, pairs: beam.PCollection
+) -> tuple[beam.PCollection, beam.PCollection]:
+    """Finds images with too many texts, and those that are listed; returns counts of texts too."""
+    texts = (
+        pairs
+        | "Real" >> beam.Filter(lambda found: found[1][2] >= 0)
+        | "Image and text" >> beam.Map(lambda found: (found[0], identify_text(found[1][3])))
+        .with_output_types(tuple[bytes, bytes])
+        | "Texts of an image" >> transforms.CountPartners()
+    )  # fmt: skip
+    reasons = [
+        pairs.pipeline | "No image" >> beam.Create([]).with_output_types(tuple[bytes, str])
+    ]
+    most = plan.rules.max_texts
+    if most is not None:
+        reasons.append(
+            texts
+            | "Too many texts" >> beam.Filter(lambda found, most=most: found[1] > most)
+            | "Crowded" >> beam.Map(lambda found: (found[0], "crowded"))
+            .with_output_types(tuple[bytes, str])
+        )  # fmt: skip
+    if plan.listed:
+        listed = pairs.pipeline | "Listed keys" >> beam.Create(
+            sorted(steps.read_listed(plan).items())
+        ).with_output_types(tuple[str, str])
+        named = pairs | "By key" >> beam.Map(
+            lambda found, plan=plan: (plan.inputs.key(*found[1][:2]), found[0])
+        ).with_output_types(tuple[str, bytes])
+        reasons.append(
+            {"listed": listed, "images": named}
+            | "Join keys" >> beam.CoGroupByKey()
+            | "Listed" >> beam.FlatMap(_list_images).with_output_types(tuple[bytes, str])
+        )
+    counted = texts | "Frequency of images" >> beam.Map(lambda found: {f"crowded {found[1]}": 1})
+    return reasons | "Reasons" >> beam.Flatten(), counted
+
+
+def _list_images(joined: tuple[str, dict[str, Any]]) -> list[tuple[bytes, str]]:
+    _, found = joined
+    images = sorted(set(found["images"]))
+    return [(image, f"listed {reason}") for image in images for reason in found["listed"]]
+
+
+def _has_pairs(joined: tuple[bytes, dict[str, Any]]) -> bool:
+    return any(True for _ in joined[1]["pairs"])
+
+
+def _name_samples(found: tuple[str, list[tuple]]) -> dict[str, list[list]]:
+    name, samples = found
+    return {name: [list(sample[1:]) for sample in samples]}
+
+
+def _join_samples(several: Any) -> dict[str, list[list]]:
+    return {name: samples for found in several for name, samples in found.items()}
+
+
+def _write_json(value: Any, path: str) -> None:
+    storage.write_json(path, value)
+
+
+def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
+    """Writes shards.
+
+    Args:
+      plan: the job.
+      wanted: the numbers of the shards.
+      options: Beam's.
+    """
+    chosen = frozenset(wanted)
+    with beam.Pipeline(options=options) as pipeline:
+        (
+            pipeline
+            | "Stretches" >> beam.Create([tuple(stretch) for stretch in plan.list_stretches()])
+            | "Spread" >> beam.Reshuffle()
+            | "Stretch" >> beam.Map(lambda values: Stretch(*values))
+            | "Read" >> beam.FlatMap(steps.read_members, plan, chosen)
+            .with_output_types(tuple[int, Any])
+            | "By shard" >> beam.GroupByKey()
+            | "Write" >> beam.Map(steps.write_shard, plan)
+        )  # fmt: skip

@@ -1,0 +1,137 @@
+"""What a job is asked to do, where its files are, and which of its work is done."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from big_align.prepare import storage, text_rules
+from big_align.prepare.examination import Examination
+from big_align.prepare.inputs import CHUNK, Inputs, Stretch
+from big_align.prepare.rules import Pair, Rules, draw_order
+from big_align.prepare.shards import NAME, SHARD_SIZE
+
+FORMAT = 1  # of the files of a job: another one begins anew
+
+
+@dataclasses.dataclass(frozen=True)
+class JobPlan:
+    """A job. It is pickled for every worker.
+
+    What is found out about examples is kept in `facts`, and what is decided about them in
+    `decisions`, under names that change with whatever they depend on. So a job that was killed
+    goes on, and one with other numbers uses what can be used.
+
+    Attributes:
+      inputs: the raw pairs.
+      output: the folder of shards, statistics and report.
+      work: the folder of what is in between.
+      examination: how examples are looked at.
+      rules: which pairs are dropped.
+      listed: a file of keys to drop, with reasons; empty for none. It has a JSON object a line:
+        `key`, and `reason`.
+      seed: of the order of examples, and of all that is drawn.
+      shard_size: examples of a shard, at most.
+      sample: pairs that a dry run looks at; 0 for all.
+      chunk: examples that are a piece of work.
+      keep: other columns of Parquet files, such as `url`, that examples keep.
+    """
+
+    inputs: Inputs
+    output: str
+    work: str
+    examination: Examination = Examination()
+    rules: Rules = Rules()
+    listed: str = ""
+    seed: int = 0
+    shard_size: int = SHARD_SIZE
+    sample: int = 0
+    chunk: int = CHUNK
+    keep: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> str:
+        """The folder of what is found out about examples; the rules do not change it."""
+        what = [dataclasses.asdict(self.inputs), dataclasses.asdict(self.examination), self.chunk]
+        return storage.join(self.work, f"facts-{_digest([FORMAT, *what, self._sampled])}")
+
+    @property
+    def decisions(self) -> str:
+        """The folder of what is decided about them."""
+        return storage.join(self.work, f"decisions-{_digest(self.settings())}")
+
+    @property
+    def _sampled(self) -> list[int]:
+        return [self.sample, self.seed] if self.sample else []
+
+    def settings(self) -> dict[str, Any]:
+        """Returns whatever the shards depend on, as JSON holds it."""
+        listed = storage.read_text(self.listed) if self.listed else ""
+        settings = dataclasses.asdict(self) | {"listed": _digest(listed), "format": FORMAT}
+        del settings["output"], settings["work"]
+        return json.loads(json.dumps(settings))
+
+    def draw(self, file: int, row: int) -> bytes:
+        """Returns the place of an example in the order of all, as eight bytes."""
+        return draw_order(self.seed, self.inputs.key(file, row))
+
+    def stretch_path(self, kind: str, stretch: Stretch) -> str:
+        """Returns the file about a stretch of `kind`: `facts` or `broken`."""
+        return storage.join(self.facts, kind, f"{stretch.name}.jsonl")
+
+    def shard_path(self, shard: int) -> str:
+        """Returns the file of a shard."""
+        return storage.join(self.output, NAME.format(shard))
+
+    def result(self, name: str) -> str:
+        """Returns a file about the job in its output; that of a dry run is another."""
+        return storage.join(self.output, f"dry_run_{name}" if self.sample else name)
+
+    def is_shard(self, name: str) -> bool:
+        """Tells whether a file of the output is a shard."""
+        head, _, tail = NAME.partition("{:05d}")
+        number = name.removeprefix(head).removesuffix(tail)
+        return name == f"{head}{number}{tail}" and number.isdecimal()
+
+    def list_stretches(self) -> list[Stretch]:
+        """Returns the stretches of all input files that have been opened, in order."""
+        found = []
+        for name in storage.list_names(storage.join(self.facts, "files")):
+            about = storage.read_json(storage.join(self.facts, "files", name))
+            found += [Stretch(*stretch) for stretch in about["stretches"]]
+        return sorted(found)
+
+    def read_pairs(self, stretch: Stretch) -> Iterator[tuple[bytes, Pair]]:
+        """Yields the pairs of a stretch, each after what tells its image from others."""
+        for found in storage.read_lines(self.stretch_path("facts", stretch)):
+            image = bytes.fromhex(found["id"])
+            yield from ((image, pair) for pair in make_pairs(stretch.file, found))
+
+    def token_rule(self) -> text_rules.TokenRule | None:
+        """Returns which tokens are rare, once they are counted."""
+        found = storage.read_json(storage.join(self.facts, "tokens.json")) or {}
+        counts: dict[str, dict[int, int]] = {"1": {}, "2": {}}
+        for name, kinds in found.items():
+            length, count = name.split()
+            counts[length][int(count)] = kinds
+        rules = self.rules
+        return text_rules.choose_token_rule(
+            counts["1"], counts["2"], rules.tokens, rules.scale_tokens
+        )
+
+
+def make_pairs(file: int, found: dict[str, Any]) -> list[Pair]:
+    """Returns the pairs of an example; one without texts is a pair with an empty one."""
+    languages = found["languages"] or [""] * len(found["texts"])
+    texts = list(zip(range(len(found["texts"])), found["texts"], languages, strict=True))
+    return [
+        Pair(file, found["row"], place, text, found["width"], found["height"], found["bytes"],
+             found["flag"], language, tuple(found["labels"]))
+        for place, text, language in texts or [(-1, "", "")]
+    ]  # fmt: skip
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=8).hexdigest()

@@ -1,0 +1,262 @@
+"""Which pairs are dropped, in which order, and what each rule is called."""
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from big_align.errors import UserError
+from big_align.prepare import text_rules
+
+DUPLICATES = ("merge", "first", "keep")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What is asked of pairs; None asks nothing. The defaults are those of ALIGN §3.
+
+    Attributes:
+      min_side: the shorter side of an image has more pixels than this.
+      max_aspect: the longer side is less than so many times the shorter one.
+      max_texts: an image has at most so many different texts.
+      max_images: a text belongs to at most so many different images.
+      min_unigrams: of a text.
+      max_unigrams: of a text.
+      tokens: how many unigrams and bigrams, the most frequent of the raw data, are not rare; a text
+        has no rare one.
+      scale_tokens: whether in small data a rare token is a unigram that occurs once.
+      duplicates: of pairs whose images have the same pixels, `merge` makes one example with all
+        their texts, `first` keeps the first, and `keep` keeps all.
+      normalize: whether texts are normalized (`text_rules.normalize_text`).
+    """
+
+    min_side: int | None = 200
+    max_aspect: int | float | None = 3.0
+    max_texts: int | None = 1000
+    max_images: int | None = 10
+    min_unigrams: int | None = 3
+    max_unigrams: int | None = 20
+    tokens: int | None = text_rules.PAPER_TOKENS
+    scale_tokens: bool = True
+    duplicates: str = "merge"
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value >= 0:
+                raise UserError(f"{field.name} is {value}; it must be at least 0, or none")
+        if self.duplicates not in DUPLICATES:
+            raise UserError(f"duplicates is {self.duplicates!r}; it is {', '.join(DUPLICATES)}")
+        if self.max_unigrams is not None and (self.min_unigrams or 0) > self.max_unigrams:
+            raise UserError(
+                f"min_unigrams is {self.min_unigrams} and max_unigrams {self.max_unigrams}: "
+                "no text has both"
+            )
+
+
+PRESETS = {
+    "align": Rules(),
+    "none": Rules(
+        min_side=None,
+        max_aspect=None,
+        max_texts=None,
+        max_images=None,
+        min_unigrams=None,
+        max_unigrams=None,
+        tokens=None,
+        scale_tokens=False,
+        duplicates="keep",
+        normalize=False,
+    ),
+}
+ORDER = (
+    "small", "elongated", "unsafe", "listed", "crowded",
+    "shared", "short", "long", "rare", "repeated", "copied",
+)  # fmt: skip
+"""The rules: of those that would drop a pair, the first is said to have dropped it."""
+TEXT_RULES = ("shared", "short", "long", "rare")
+
+
+def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:
+    """Returns what each rule that is in force drops, in words.
+
+    Args:
+      rules: the numbers.
+      token_rule: what a rare token is; empty where there are none.
+    """
+    told = {
+        "small": _say(rules.min_side, "the shorter side of the image has at most {} pixels"),
+        "elongated": _say(rules.max_aspect, "the longer side is {:g} or more times the shorter"),
+        "unsafe": "the image classifier says so",
+        "listed": "the image is in the list of keys that are dropped",
+        "crowded": _say(rules.max_texts, "the image has more than {:,} different texts"),
+        "shared": _say(rules.max_images, "the text belongs to more than {:,} different images"),
+        "short": _say(rules.min_unigrams, "the text has fewer than {} unigrams"),
+        "long": _say(rules.max_unigrams, "the text has more than {} unigrams"),
+        "rare": f"the text has {token_rule}" if token_rule else "",
+        "repeated": "an earlier pair has the same pixels and the same text",
+        "copied": "an earlier pair has the same pixels",
+    }
+    if rules.duplicates == "keep":
+        told |= {"repeated": "", "copied": ""}
+    if rules.duplicates == "merge":
+        told["copied"] = ""
+    return {name: told[name] for name in ORDER if told[name]}
+
+
+def _say(number: int | float | None, text: str) -> str:
+    return "" if number is None else text.format(number)
+
+
+def judge_image(width: int, height: int, flag: str, rules: Rules) -> list[str]:
+    """Returns the rules about one image that would drop it.
+
+    Args:
+      width: in pixels.
+      height: in pixels.
+      flag: what the image classifier says against it; empty for nothing.
+      rules: the numbers.
+    """
+    short, long = min(width, height), max(width, height)
+    failed = []
+    if rules.min_side is not None and short <= rules.min_side:
+        failed.append("small")
+    if rules.max_aspect is not None and long >= rules.max_aspect * short:
+        failed.append("elongated")
+    if flag:
+        failed.append("unsafe")
+    return failed
+
+
+def judge_length(unigrams: int, rules: Rules) -> list[str]:
+    """Returns the rules about the length of a text that would drop it."""
+    if rules.min_unigrams is not None and unigrams < rules.min_unigrams:
+        return ["short"]
+    if rules.max_unigrams is not None and unigrams > rules.max_unigrams:
+        return ["long"]
+    return []
+
+
+class Pair(NamedTuple):
+    """One image with one of its texts. Pairs are ordered by where they come from.
+
+    Attributes:
+      file: the number of the input file.
+      row: of the example in it.
+      place: of the text among those of the example; -1 for an example without texts.
+      text: normalized, if texts are.
+      width: of the image.
+      height: of the image.
+      size: of its file, in bytes.
+      flag: what the image classifier says against it.
+      language: of the text; empty where it was not identified.
+      labels: of the example.
+      failed: the rules about texts that would drop it.
+    """
+
+    file: int
+    row: int
+    place: int
+    text: str
+    width: int
+    height: int
+    size: int
+    flag: str = ""
+    language: str = ""
+    labels: tuple[int, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+class Kept(NamedTuple):
+    """An example that is written.
+
+    Attributes:
+      first: the earliest of its pairs, whose image is written.
+      texts: its captions.
+      languages: of these.
+      labels: of all its pairs.
+      merged: file and row of the other examples whose texts it has.
+    """
+
+    first: Pair
+    texts: list[str]
+    languages: list[str]
+    labels: list[int]
+    merged: list[tuple[int, int]]
+
+
+def decide_group(
+    pairs: Iterable[Pair], crowded: bool, listed: bool, rules: Rules
+) -> Iterator[tuple[Pair, tuple[str, ...]] | Kept]:
+    """Decides about all pairs of one image.
+
+    The pairs of an image that is dropped are passed through one at a time: a picture that says "not
+    available" has millions.
+
+    Args:
+      pairs: whose images have the same pixels, in any order; they can be gone through several
+        times.
+      crowded: whether the image has too many texts.
+      listed: whether it is in the list of those that are dropped.
+      rules: the numbers.
+
+    Yields:
+      Every pair, with the rules that would drop it in their order, none for one that is kept; and
+      the examples to write: one at most, unless duplicates are kept.
+    """
+    first = next(iter(pairs))
+    about_image = judge_image(first.width, first.height, first.flag, rules)
+    about_image += ["listed"] * listed + ["crowded"] * crowded
+    kept: dict[Any, Pair] = {}
+    labels: set[int] = set()
+    if not about_image:
+        for pair in pairs:
+            if not pair.failed:
+                labels.update(pair.labels)
+                key = _find_key(pair, rules)
+                if key not in kept or pair[:3] < kept[key][:3]:
+                    kept[key] = pair
+    chosen = sorted(kept.values(), key=lambda pair: pair[:3])
+    if rules.duplicates == "first":
+        chosen = [pair for pair in chosen if pair[:2] == chosen[0][:2]]
+    places = {pair[:3] for pair in chosen}
+    for pair in pairs:
+        failed = [*about_image, *pair.failed]
+        if not failed and pair[:3] not in places:
+            same = kept[_find_key(pair, rules)][:3] != pair[:3]
+            failed = ["repeated" if same else "copied"]
+        yield pair, tuple(name for name in ORDER if name in failed)
+    if rules.duplicates == "keep":
+        yield from (_join(list(row)) for _, row in itertools.groupby(chosen, lambda p: p[:2]))
+    elif chosen:
+        joined = _join(chosen)
+        merged = rules.duplicates == "merge"
+        yield joined._replace(labels=sorted(labels)) if merged else joined
+
+
+def _find_key(pair: Pair, rules: Rules) -> Any:
+    """Returns what pairs of an image have in common of which the first is kept."""
+    if rules.duplicates == "keep":
+        return pair[:3]
+    return text_rules.identify_text(pair.text)
+
+
+def _join(chosen: Sequence[Pair]) -> Kept:
+    texts = [pair for pair in chosen if pair.place >= 0]
+    labels = dict.fromkeys(label for pair in chosen for label in pair.labels)
+    rows = dict.fromkeys(pair[:2] for pair in chosen)
+    return Kept(
+        chosen[0],
+        [pair.text for pair in texts],
+        [pair.language for pair in texts],
+        list(labels),
+        [row for row in rows if row != chosen[0][:2]],
+    )
+
+
+def draw_order(seed: int, key: str) -> bytes:
+    """Returns eight random bytes that belong to an example: shards are in their order."""
+    digest = hashlib.blake2b(f"{seed} {key}".encode("utf-8", "surrogatepass"), digest_size=8)
+    return digest.digest()

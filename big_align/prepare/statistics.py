@@ -1,0 +1,97 @@
+"""The numbers of a job, for people and programs."""
+
+from typing import Any
+
+from big_align.prepare import storage
+from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import describe_rules
+from big_align.prepare.shards import count_shards
+
+
+def make_statistics(plan: JobPlan) -> dict[str, Any]:
+    """Returns the numbers of a job whose pairs are decided about.
+
+    Returns:
+      Counts by what they count; `rules`, each with what it says, how many pairs it would drop and
+      how many it was first to drop; and histograms, each by value.
+    """
+    counts = storage.read_json(storage.join(plan.decisions, "counts.json"))
+    token_rule = plan.token_rule()
+    told = describe_rules(plan.rules, token_rule.told if token_rule else "")
+    if not plan.examination.classifier:
+        del told["unsafe"]
+    if not plan.listed:
+        del told["listed"]
+    rules = {
+        name: {
+            "drops": text,
+            "fails": counts.get(f"fails {name}", 0),
+            "first": counts.get(f"first {name}", 0),
+        }
+        for name, text in told.items()
+    }
+    files = storage.join(plan.facts, "files")
+    lost = [
+        broken
+        for name in storage.list_names(files)
+        for broken in storage.read_json(storage.join(files, name))["broken"]
+    ]
+    examples = counts.get("examples", 0)
+    return {
+        "sampled": bool(plan.sample),
+        "input_files": len(plan.inputs.paths),
+        "images": counts.get("images", 0),
+        "different_images": counts.get("different_images", 0),
+        "pairs": counts.get("pairs", 0),
+        "different_texts": sum(_select(counts, "shared").values()),
+        "kept_pairs": counts.get("kept", 0),
+        "kept_images": examples,
+        "bytes": counts.get("bytes", 0),
+        "shards": 0 if plan.sample else count_shards(examples, plan.shard_size),
+        "quarantined": counts.get("broken", 0) + sum(each["count"] for each in lost),
+        "quarantined_by_kind": _select_texts(counts, "kind") | _count_lost(lost),
+        "rules": rules,
+        "listed_by_reason": _select_texts(counts, "listed"),
+        "languages": {
+            language.removesuffix(" pairs"): {
+                "pairs": pairs,
+                "kept": counts.get(f"language {language.removesuffix(' pairs')} kept", 0),
+            }
+            for language, pairs in _select_texts(counts, "language").items()
+            if language.endswith(" pairs")
+        },
+        "tokens": {
+            "counted": "exactly" if plan.rules.tokens is not None else "not at all",
+            "rule": token_rule.told if token_rule else "no token is rare",
+            "min_count": token_rule.min_count if token_rule else 0,
+        },
+        "classifier": plan.examination.classifier or "none: unsafe images are not looked for",
+        "histograms": {
+            "shorter_side": _select(counts, "side"),
+            "aspect_ratio_tenths": _select(counts, "aspect"),
+            "unigrams_of_a_text": _select(counts, "unigrams"),
+            "images_of_a_text": _select(counts, "shared"),
+            "texts_of_an_image": _select(counts, "crowded"),
+        },
+    }
+
+
+def _select(counts: dict[str, int], name: str) -> dict[int, int]:
+    """Returns the histogram of a name, by value, sorted."""
+    found = {int(k): n for k, n in _select_texts(counts, name).items()}
+    return dict(sorted(found.items()))
+
+
+def _select_texts(counts: dict[str, int], name: str) -> dict[str, int]:
+    found = {k.removeprefix(f"{name} "): n for k, n in counts.items() if k.startswith(f"{name} ")}
+    return dict(sorted(found.items()))
+
+
+def _count_lost(lost: list[dict[str, Any]]) -> dict[str, int]:
+    from big_align.prepare.examination import find_kind
+
+    kinds: dict[str, int] = {}
+    for each in lost:
+        kind = find_kind(each["reason"])
+        kinds[kind] = kinds.get(kind, 0) + each["count"]
+    return kinds

@@ -1,0 +1,208 @@
+"""Pieces of work of a job, each of which leaves its files whole or not at all."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from big_align.data import boundary
+from big_align.data.shard_offsets import ShardOffsets
+from big_align.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.prepare import inputs as inputs_of
+from big_align.prepare import shards, storage
+from big_align.prepare.examination import encode_member, examine_stretch, find_ending, find_kind
+from big_align.prepare.inputs import Stretch
+from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import judge_length
+from big_align.prepare.text_rules import split_unigrams
+
+ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; what is above is counted with the last
+
+
+def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
+    """Opens an input file; yields its stretches.
+
+    One that cannot be opened is noted with its reason, as is what its index has lost.
+    """
+    path = storage.join(plan.facts, "files", f"{file:06d}.json")
+    about = storage.read_json(path)
+    if about is None:
+        stretches, broken = [], []
+        name = plan.inputs.paths[file]
+        try:
+            source = plan.inputs.open(file)
+            count = ShardOffsets(source.shard_sizes).count
+            if plan.sample:
+                read = min(len(plan.inputs.paths), inputs_of.SAMPLED_FILES)
+                wanted = -(-plan.sample // read)
+                stretches = inputs_of.sample_stretches(file, count, wanted, plan.seed)
+            else:
+                stretches = inputs_of.list_stretches(file, count, plan.chunk)
+            if lost := int(source.broken.sum()):
+                reason = "; ".join(getattr(source, "faults", ())) or "a part of them is missing"
+                broken.append({"input": name, "row": -1, "count": lost, "reason": reason})
+            elif empty := plan.inputs.count_empty(file, count):
+                reason = "rows without an image"
+                broken.append({"input": name, "row": -1, "count": empty, "reason": reason})
+        except (ValueError, OSError) as error:
+            broken = [{"input": name, "row": -1, "count": 1, "reason": tell_in_a_line(error)}]
+        about = {"stretches": stretches, "broken": broken}
+        storage.write_json(path, about)
+    yield from (Stretch(*stretch) for stretch in about["stretches"])
+
+
+def examine(stretch: tuple[int, int, int], plan: JobPlan) -> Stretch:
+    """Looks at the examples of a stretch, unless that was done, and notes what it found."""
+    stretch = Stretch(*stretch)
+    path = plan.stretch_path("facts", stretch)
+    if not storage.exists(path):
+        facts, broken = examine_stretch(plan.inputs, stretch, plan.examination)
+        storage.write_lines(plan.stretch_path("broken", stretch), broken)
+        storage.write_lines(path, facts)  # the last one: it says that the stretch is done
+    return stretch
+
+
+def read_texts(stretch: Stretch, plan: JobPlan) -> list[str]:
+    """Returns the texts of the pairs of a stretch."""
+    return [pair.text for _, pair in plan.read_pairs(stretch) if pair.place >= 0]
+
+
+def read_pairs(stretch: Stretch, plan: JobPlan) -> Iterator[tuple[bytes, tuple]]:
+    """Yields the pairs of a stretch, with the rules about the length of its text applied."""
+    for group, pair in plan.read_pairs(stretch):
+        failed = judge_length(len(split_unigrams(pair.text)), plan.rules)
+        yield group, tuple(pair._replace(failed=tuple(failed)))
+
+
+def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
+    """Returns the histograms of a stretch: `side 224` is how many images have this shorter side."""
+    counts: Counter = Counter()
+    for found in storage.read_lines(plan.stretch_path("facts", stretch)):
+        short, long = sorted((found["width"], found["height"]))
+        counts["images"] += 1
+        counts[f"side {short}"] += 1
+        counts[f"aspect {min(10 * long // max(short, 1), 10 * ASPECT_MAX)}"] += 1
+        for text in found["texts"]:
+            counts[f"unigrams {min(len(split_unigrams(text)), UNIGRAMS_MAX)}"] += 1
+    for broken in storage.read_lines(plan.stretch_path("broken", stretch)):
+        counts["broken"] += 1
+        counts[f"kind {find_kind(broken['reason'])}"] += 1
+    return dict(counts)
+
+
+def read_listed(plan: JobPlan) -> dict[str, str]:
+    """Returns the keys to drop, with their reasons.
+
+    Raises:
+      UserError: there is no such file, or a line of it is no object with a key.
+    """
+    text = storage.read_text(plan.listed)
+    if text is None:
+        raise UserError(f"--drop={plan.listed}: there is no such file")
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            about = json.loads(line)
+            found[about["key"]] = str(about.get("reason", "listed"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"{plan.listed}, line {number}: each line is a JSON object with a `key` and a "
+                f"`reason`, as in {{\"key\": \"00003-000000017\", \"reason\": \"near-duplicate\"}}"
+            ) from error
+    return found
+
+
+def place_example(
+    ranked: tuple[int, int, tuple], plan: JobPlan
+) -> tuple[tuple[int, int], tuple[int, int, int, Any]]:
+    """Returns the stretch of an example that is written, and its row, shard, place and texts."""
+    rank, total, (_, file, row, size, about) = ranked
+    shard, place = shards.find_place(rank, total, shards.count_shards(total, plan.shard_size))
+    return (file, row // plan.chunk * plan.chunk), (row, shard, place, [*size, *about])
+
+
+def write_placed(group: tuple[tuple[int, int], Any], plan: JobPlan) -> None:
+    """Notes which rows of a stretch are written, and where."""
+    (file, start), rows = group
+    name = f"{Stretch(file, start, 0).name}.jsonl"
+    lines = [list(row) for row in sorted(rows, key=lambda row: row[0])]
+    storage.write_lines(storage.join(plan.decisions, "rows", name), lines)
+
+
+def read_members(
+    stretch: Stretch, plan: JobPlan, wanted: frozenset[int]
+) -> Iterator[tuple[int, tuple]]:
+    """Yields the examples of a stretch that go to some shards, read anew from their source.
+
+    Raises:
+      UserError: an example is not what it was when it was examined.
+    """
+    rows = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"))
+    chosen = [row for row in rows if row[1] in wanted]
+    if not chosen:
+        return
+    source = plan.inputs.open(stretch.file)
+    offsets = ShardOffsets(source.shard_sizes)
+    for row, shard, place, (width, height, size, texts, languages, labels, merged) in chosen:
+        at = offsets.locate_one(row)
+        with boundary.name_example(source, *at):
+            example = source.read(*at)
+            image = encode_member(example.image)
+        same = len(example.image) == size if isinstance(example.image, bytes) else True
+        if not same:
+            raise UserError(
+                f"{source.name(*at)} has {len(image)} bytes, and {size} when it was examined: the "
+                f"input has changed; delete {plan.work} and begin anew"
+            )
+        about = {
+            "captions": texts,
+            "origin": {
+                "input": plan.inputs.paths[stretch.file],
+                "row": row,
+                "key": example.key,
+            },
+            "width": width,
+            "height": height,
+        }
+        if plan.keep:
+            about |= {"columns": read_kept(source, at, plan.keep)}
+        about |= {"languages": languages} if any(languages) else {}
+        about |= {"labels": labels} if labels else {}
+        about |= {"merged": [plan.inputs.key(*each) for each in merged]} if merged else {}
+        key = plan.inputs.key(stretch.file, row)
+        yield shard, (place, key, find_ending(image), image, about)
+
+
+def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[str, Any]:
+    """Returns other columns of an example, as JSON holds them.
+
+    Raises:
+      UserError: the source has no such columns.
+    """
+    if not hasattr(source, "read_columns"):
+        raise UserError("--keep is about columns of Parquet files, and the input is something else")
+    try:
+        values = source.read_columns(*at, names)
+    except (ValueError, LookupError) as error:
+        told = put_in_a_line(str(error))
+        raise UserError(f"--keep={','.join(names)}: {told}") from error
+    plain = (str, int, float, bool, type(None))
+    pairs = zip(names, values, strict=True)
+    return {name: value if isinstance(value, plain) else str(value) for name, value in pairs}
+
+
+def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
+    """Writes a shard of all its examples."""
+    shard, members = group
+    shards.write_shard(plan.shard_path(shard), (shards.Member(*each) for each in members))
+    return shard
+
+
+
+
+def write_line(value: Any) -> bytes:
+    """Returns an object as a line of JSON."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return f"{text}\n".encode("utf-8", "surrogatepass")

@@ -1,0 +1,166 @@
+"""Files that are whole or not there, of this machine or of any fsspec file system."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from big_align.errors import UserError
+
+TEMPORARY = ".part-"  # before the names of files that are not finished
+
+
+def join(folder: str, *names: str) -> str:
+    """Puts a folder before a name."""
+    return "/".join((folder.rstrip("/"), *names))
+
+
+@contextlib.contextmanager
+def open_whole(path: str) -> Iterator[Any]:
+    """Opens a file for writing bytes; it gets its name when all has been written.
+
+    Two processes may write it at once, as where a runner tries a step twice: the last one counts.
+
+    Raises:
+      UserError: it cannot be written; the message names it.
+    """
+    try:
+        if "://" in path:
+            with tempfile.TemporaryFile() as file:
+                yield file
+                file.seek(0)
+                system, name = _find_system(path)
+                with system.open(name, "wb") as remote:  # an object is there when it is closed
+                    shutil.copyfileobj(file, remote, 2**24)
+            return
+        folder, base = os.path.split(path)
+        os.makedirs(folder or ".", exist_ok=True)
+        file = tempfile.NamedTemporaryFile(dir=folder or ".", prefix=f"{TEMPORARY}{base}-",
+                                           delete=False)  # fmt: skip
+        try:
+            with file:
+                yield file
+            os.chmod(file.name, 0o666 & ~_umask())
+            os.replace(file.name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def exists(path: str) -> bool:
+    """Tells whether there is a finished file."""
+    if "://" in path:
+        system, name = _find_system(path)
+        return system.exists(name)
+    return os.path.exists(path)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text as a whole."""
+    with open_whole(path) as file:
+        file.write(text.encode("utf-8", "surrogatepass"))
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes JSON for people to read, the same for equal values."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+
+
+def read_json(path: str) -> Any:
+    """Returns what a file holds; None where there is no such file.
+
+    Raises:
+      UserError: it is not JSON; the message names it.
+    """
+    lines = read_text(path)
+    if lines is None:
+        return None
+    try:
+        return json.loads(lines)
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); delete it, and it is made anew") from error
+
+
+def read_text(path: str) -> str | None:
+    """Returns the text of a file; None where there is no such file."""
+    try:
+        if "://" in path:
+            system, name = _find_system(path)
+            data = system.cat_file(name)
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return data.decode("utf-8", "surrogatepass")
+
+
+def read_lines(path: str) -> Iterator[Any]:
+    """Yields the objects of a file with a JSON object a line; nothing where there is no file."""
+    text = read_text(path)
+    for line in (text or "").split("\n"):
+        if line:
+            yield json.loads(line)
+
+
+def write_lines(path: str, objects: list[Any]) -> None:
+    """Writes a file with a JSON object a line."""
+    lines = (json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in objects)
+    write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def list_names(folder: str) -> list[str]:
+    """Returns the names of the finished files of a folder, sorted; none where there is no folder.
+    """
+    try:
+        if "://" in folder:
+            system, name = _find_system(folder)
+            system.invalidate_cache()
+            found = [path.rstrip("/").rpartition("/")[2] for path in system.ls(name, detail=False)]
+        else:
+            found = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name for name in found if not name.startswith(TEMPORARY))
+
+
+def remove(path: str) -> None:
+    """Removes a folder and all in it, or a file, if it is there."""
+    if "://" in path:
+        system, name = _find_system(path)
+        if system.exists(name):
+            system.rm(name, recursive=True)
+    elif os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def remove_unfinished(folder: str) -> None:
+    """Removes what a killed process has left half written in a folder of this machine."""
+    if "://" not in folder and os.path.isdir(folder):
+        for name in os.listdir(folder):
+            if name.startswith(TEMPORARY):
+                remove(os.path.join(folder, name))
+
+
+def _find_system(path: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"{path} cannot be reached: {error}") from error

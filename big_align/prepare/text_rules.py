@@ -1,0 +1,166 @@
+"""What is done to texts, and asked of them (ALIGN §3), as functions of one text or of counts."""
+
+import hashlib
+import html
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import NamedTuple
+
+ROUNDS = 8  # of unescaping: pages escape twice, and markup may come to light
+MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|<!--.*?-->")
+JOINERS = "\u200c\u200d"  # part of the spelling of Persian, of Indian scripts, and of emoji
+APOSTROPHES = "'\u2019\u02bc"
+UNSPACED = ((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x30FF), (0x31F0, 0x31FF),
+            (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
+"""Han and kana, which are written without spaces: each character counts as a unigram."""
+TEXT_ID_BYTES = 16
+PAPER_TOKENS = 100_000_000
+"""Unigrams and bigrams that are no rare tokens (ALIGN §3)."""
+
+
+class _Cleaned(dict):
+    """Maps white space to a space and leaves control characters out; filled as they occur."""
+
+    def __missing__(self, code: int) -> int | str:
+        char = chr(code)
+        kind = unicodedata.category(char)
+        found: int | str = code
+        if char.isspace():
+            found = " "
+        elif kind in ("Cc", "Cf", "Cs", "Co") and char not in JOINERS:
+            found = ""
+        self[code] = found
+        return found
+
+
+class _Parted(dict):
+    """Maps what is no part of a word to a space, and parts characters that stand for words."""
+
+    def __missing__(self, code: int) -> int | str:
+        char = chr(code)
+        found: int | str = " "
+        if char in APOSTROPHES or char in JOINERS:
+            found = ""
+        elif unicodedata.category(char)[0] in "LMN":
+            unspaced = any(first <= code <= last for first, last in UNSPACED)
+            found = f" {char} " if unspaced else code
+        self[code] = found
+        return found
+
+
+_CLEANED, _PARTED = _Cleaned(), _Parted()
+
+
+def normalize_text(text: str) -> str:
+    """Returns a text without markup and control characters, in Unicode's NFC, on one line.
+
+    Entities (`&amp;`) become characters, tags and comments of HTML are left out, and white space of
+    any kind becomes single spaces.
+    """
+    for _ in range(ROUNDS):
+        cleaned = html.unescape(text) if "&" in text else text
+        cleaned = MARKUP.sub(" ", cleaned) if "<" in cleaned else cleaned
+        cleaned = unicodedata.normalize("NFC", cleaned.translate(_CLEANED))
+        cleaned = " ".join(cleaned.split())
+        if cleaned == text:
+            break
+        text = cleaned
+    return text
+
+
+def fold_text(text: str) -> str:
+    """Returns what texts that count as the same have in common: NFKC, without case."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def identify_text(text: str) -> bytes:
+    """Returns sixteen bytes that texts which count as the same have in common."""
+    folded = fold_text(text).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(folded, digest_size=TEXT_ID_BYTES).digest()
+
+
+def split_unigrams(text: str) -> list[str]:
+    """Returns the words of a text, without case: runs of letters, marks and digits.
+
+    Apostrophes are left out, and all else parts words. Each character of Han and kana is a unigram;
+    Thai, Lao, Khmer and Burmese, which have no spaces either, are parted where there is one.
+    """
+    return fold_text(text).translate(_PARTED).split()
+
+
+def pair_up(unigrams: list[str]) -> list[str]:
+    """Returns the bigrams of a text: neighbors, with a space between them."""
+    return [f"{a} {b}" for a, b in zip(unigrams, unigrams[1:], strict=False)]
+
+
+class TokenRule(NamedTuple):
+    """Which tokens are rare.
+
+    Attributes:
+      min_count: a token that occurs less often in the raw data is rare.
+      bigrams: whether bigrams count, too.
+      told: the rule, in words.
+    """
+
+    min_count: int
+    bigrams: bool
+    told: str
+
+
+def choose_min_count(histogram: Mapping[int, int], most: int) -> int:
+    """Returns the lowest count that no more than `most` tokens reach.
+
+    Tokens that occur equally often are rare together, or not at all.
+
+    Args:
+      histogram: how many tokens occur so often, by how often they do.
+      most: tokens that are not rare, at most.
+    """
+    lowest, reached = max(histogram, default=0) + 1, 0
+    for count in sorted(histogram, reverse=True):
+        reached += histogram[count]
+        if reached > most:
+            break
+        lowest = count
+    return lowest
+
+
+def choose_token_rule(
+    unigrams: Mapping[int, int], bigrams: Mapping[int, int], most: int | None, scale: bool
+) -> TokenRule | None:
+    """Returns which tokens are rare; None where none is.
+
+    The paper's number takes nothing away from data with fewer tokens than that, and one that is
+    scaled with their size takes nearly all: most bigrams of a few million texts occur once. So in
+    small data a rare token is a unigram that occurs once.
+
+    Args:
+      unigrams: how many unigrams occur so often, by how often they do.
+      bigrams: likewise.
+      most: unigrams and bigrams that are not rare; None for no such rule.
+      scale: whether small data are judged by their unigrams alone.
+    """
+    if most is None:
+        return None
+    kinds = sum(unigrams.values()) + sum(bigrams.values())
+    if kinds > most:
+        both = {n: unigrams.get(n, 0) + bigrams.get(n, 0) for n in {*unigrams, *bigrams}}
+        lowest = choose_min_count(both, most)
+        kept = sum(count for n, count in both.items() if n >= lowest)
+        return TokenRule(
+            lowest,
+            True,
+            f"a unigram or bigram that occurs fewer than {lowest:,} times: outside the {kept:,} "
+            f"most frequent of {kinds:,} (at most {most:,} are asked for; equal ones "
+            "are treated alike)",
+        )
+    if not scale:
+        return None
+    return TokenRule(
+        2,
+        False,
+        f"a unigram that occurs once. The raw data have {kinds:,} unigrams and bigrams, fewer than "
+        f"the {most:,} of the paper, so its number would drop nothing: it is scaled to small data, "
+        "where bigrams, most of which occur once, are not judged",
+    )

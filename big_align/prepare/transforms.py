@@ -1,0 +1,262 @@
+"""Beam's transforms around the functions of this room."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from big_align.prepare import text_rules
+from big_align.prepare.rules import Kept, Pair, Rules, decide_group
+
+BUCKETS = 4096  # of the order of all examples: each is sorted in the memory of a worker
+SHOWN = 12  # pairs that the report shows of each rule
+
+
+class SumCounters(beam.CombineFn):
+    """Adds up dictionaries of numbers, by names or by numbers."""
+
+    def create_accumulator(self) -> Counter:
+        return Counter()
+
+    def add_input(self, total: Counter, element: dict) -> Counter:
+        total.update(element)
+        return total
+
+    def merge_accumulators(self, totals: Iterable[Counter]) -> Counter:
+        merged: Counter = Counter()
+        for total in totals:
+            merged.update(total)
+        return merged
+
+    def extract_output(self, total: Counter) -> dict:
+        return dict(total)
+
+
+class FirstOf(beam.CombineFn):
+    """Keeps the smallest few: which these are does not depend on how the work is divided."""
+
+    def __init__(self, most: int = SHOWN):
+        self._most = most
+
+    def create_accumulator(self) -> list:
+        return []
+
+    def add_input(self, kept: list, element: Any) -> list:
+        kept.append(element)
+        return kept if len(kept) < 4 * self._most else sorted(kept)[: self._most]
+
+    def merge_accumulators(self, several: Iterable[list]) -> list:
+        return sorted(element for kept in several for element in kept)[: self._most]
+
+    def extract_output(self, kept: list) -> list:
+        return sorted(kept)[: self._most]
+
+
+class RareTexts(beam.CombineFn):
+    """The texts of a token, if it occurs less often than `min_count`; else nothing.
+
+    So what is kept of a frequent token is its count, and no worker holds all texts with "the".
+
+    Args:
+      min_count: a token that occurs less often is rare.
+    """
+
+    def __init__(self, min_count: int):
+        self._min_count = min_count
+
+    def create_accumulator(self) -> tuple[int, list]:
+        return 0, []
+
+    def add_input(self, held: tuple[int, list], element: tuple[bytes, int]) -> tuple[int, list]:
+        text, count = element
+        return self._bound(held[0] + count, [*held[1], text])
+
+    def merge_accumulators(self, several: Iterable[tuple[int, list]]) -> tuple[int, list]:
+        total, texts = 0, []
+        for count, some in several:
+            total += count
+            texts = texts + some if total < self._min_count else []
+        return self._bound(total, texts)
+
+    def _bound(self, count: int, texts: list) -> tuple[int, list]:
+        return count, texts if count < self._min_count else []
+
+    def extract_output(self, held: tuple[int, list]) -> list[bytes]:
+        return sorted(set(held[1])) if held[0] < self._min_count else []
+
+
+def count_tokens(texts: Iterable[str]) -> Iterator[tuple[bytes, int]]:
+    """Yields the unigrams (`1`) and bigrams (`2`) of texts, each with how often it occurs."""
+    unigrams: Counter = Counter()
+    bigrams: Counter = Counter()
+    for text in texts:
+        words = text_rules.split_unigrams(text)
+        unigrams.update(words)
+        bigrams.update(text_rules.pair_up(words))
+    yield from ((f"1{token}".encode(), count) for token, count in unigrams.items())
+    yield from ((f"2{token}".encode(), count) for token, count in bigrams.items())
+
+
+class CountTokens(beam.PTransform):
+    """Counts how many tokens occur so often.
+
+    Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
+    """
+
+    def expand(self, texts: beam.PCollection) -> beam.PCollection:
+        return (
+            texts
+            | "Split" >> beam.FlatMap(count_tokens).with_output_types(tuple[bytes, int])
+            | "Count" >> beam.CombinePerKey(sum)
+            | "Frequency" >> beam.Map(lambda pair: {f"{pair[0][:1].decode()} {pair[1]}": 1})
+            | "Histogram" >> beam.CombineGlobally(SumCounters())
+        )
+
+
+def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes, Any]]:
+    identity, text = pair
+    words = text_rules.split_unigrams(text)
+    tokens = Counter([*words, *(text_rules.pair_up(words) if bigrams else [])])
+    yield from ((token.encode(), (identity, count)) for token, count in tokens.items())
+
+
+class FindRareTexts(beam.PTransform):
+    """Finds texts with a rare token.
+
+    Takes (text id, text) of all pairs; makes (text id, "rare"), each once.
+
+    Args:
+      rule: which tokens are rare.
+    """
+
+    def __init__(self, rule: text_rules.TokenRule):
+        super().__init__()
+        self._rule = rule
+
+    def expand(self, texts: beam.PCollection) -> beam.PCollection:
+        return (
+            texts
+            | "Tokens" >> beam.FlatMap(_list_tokens, self._rule.bigrams)
+            .with_output_types(tuple[bytes, Any])
+            | "Rare" >> beam.CombinePerKey(RareTexts(self._rule.min_count))
+            | "Texts" >> beam.FlatMap(lambda pair: pair[1]).with_output_types(bytes)
+            | "Once" >> beam.Distinct()
+            | "Tell" >> beam.Map(lambda text: (text, "rare")).with_output_types(tuple[bytes, str])
+        )  # fmt: skip
+
+
+class CountPartners(beam.PTransform):
+    """Counts the different partners of each key: images of a text, or texts of an image.
+
+    Takes (key, partner); makes (key, count).
+    """
+
+    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
+        return (
+            pairs
+            | "Once" >> beam.Distinct()
+            | "One" >> beam.Map(lambda pair: (pair[0], 1)).with_output_types(tuple[bytes, int])
+            | "Count" >> beam.CombinePerKey(sum)
+        )
+
+
+def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[bytes, tuple]]:
+    """Gives all pairs of a text the rules that would drop it; returns them by their image."""
+    _, found = element
+    failed = tuple(found["failed"])
+    for group, pair in found["pairs"]:
+        yield group, pair[:-1] + (tuple(pair[-1]) + failed,)
+
+
+class Decide(beam.DoFn):
+    """Decides about the pairs of an image.
+
+    Makes ("kept", example) of examples that are written, as (order, file, row, ...); ("counts",
+    dictionary), how many pairs each rule would drop, and how many it was first to drop; and
+    ("samples", pair), pairs for the report. They are one output: not every runner has several.
+
+    Args:
+      rules: the numbers.
+      draw: makes eight random bytes of file and row.
+    """
+
+    def __init__(self, rules: Rules, draw: Any):
+        self._rules, self._draw = rules, draw
+
+    def process(self, element: tuple[bytes, dict[str, Iterable]]) -> Iterator[Any]:
+        _, found = element
+        reasons = set(found["reasons"])
+        listed = min((reason for reason in reasons if reason.startswith("listed ")), default="")
+        counts: Counter = Counter({"different_images": 1})
+        samples: dict[str, tuple] = {}
+        pairs = _Pairs(found["pairs"])
+        for decided in decide_group(pairs, "crowded" in reasons, bool(listed), self._rules):
+            if isinstance(decided, Kept):
+                yield "kept", _flatten(self._draw(*decided.first[:2]), decided)
+                counts["examples"] += 1
+                counts["bytes"] += decided.first.size
+                continue
+            pair, failed = decided
+            counts["pairs"] += 1
+            counts.update(f"fails {name}" for name in failed)
+            counts[f"first {failed[0]}" if failed else "kept"] += 1
+            counts[listed] += "listed" in failed
+            if pair.language:
+                counts[f"language {pair.language} pairs"] += 1
+                counts[f"language {pair.language} kept"] += not failed
+            for name in failed or ("kept",):
+                sample = (self._draw(*pair[:2]), *pair[:6])
+                samples[name] = min(samples.get(name, sample), sample)
+        yield "counts", {k: n for k, n in counts.items() if n}
+        for name, sample in samples.items():
+            yield "samples", (name, sample)
+
+
+class _Pairs:
+    """Pairs of a group, gone through as often as one likes without holding them."""
+
+    def __init__(self, tuples: Iterable[tuple]):
+        self._tuples = tuples
+
+    def __iter__(self) -> Iterator[Pair]:
+        return (Pair(*values) for values in self._tuples)
+
+
+def _flatten(order: bytes, kept: Kept) -> tuple:
+    first = kept.first
+    about = [kept.texts, kept.languages, kept.labels, kept.merged]
+    return order, first.file, first.row, (first.width, first.height, first.size), about
+
+
+class Rank(beam.PTransform):
+    """Gives each example its rank in the order of all; makes (rank, total, example).
+
+    The order is cut into buckets by its first bits: where a bucket begins follows from how many
+    examples are in those before it.
+    """
+
+    def expand(self, examples: beam.PCollection) -> beam.PCollection:
+        keyed = examples | "Bucket" >> beam.Map(
+            lambda example: (int.from_bytes(example[0], "big") * BUCKETS >> 64, example)
+        ).with_output_types(tuple[int, Any])
+        sizes = (
+            keyed
+            | "One" >> beam.Map(lambda pair: {pair[0]: 1})
+            | "Sizes" >> beam.CombineGlobally(SumCounters())
+        )
+        return (
+            keyed
+            | "Group" >> beam.GroupByKey()
+            | "Sort" >> beam.FlatMap(_rank_bucket, beam.pvalue.AsSingleton(sizes))
+        )
+
+
+def _rank_bucket(
+    group: tuple[int, Iterable[tuple]], sizes: dict[int, int]
+) -> Iterator[tuple[int, int, tuple]]:
+    bucket, examples = group
+    start = sum(size for number, size in sizes.items() if number < bucket)
+    total = sum(sizes.values())
+    for place, example in enumerate(sorted(examples, key=lambda each: each[:3])):
+        yield start + place, total, example

@@ -1,0 +1,152 @@
+"""Makes training shards of raw image-text pairs by ALIGN's rules (§3), on Apache Beam.
+
+For example:
+  python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs --dry_run
+  python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs
+  python -m big_align.tools.prepare --input=data/captions.csv --output=data/pairs --rules=none
+
+--dry_run looks at a sample in minutes and writes dry_run_report.html, from which numbers are
+chosen. The job itself writes shards, report.html, statistics.json and quarantine.jsonl, which names
+all that cannot be used. The same command goes on where a killed one was, and makes the same shards
+with any number of workers. Other flags are Beam's: --runner=DataflowRunner, or, for all cores of a
+machine, --direct_running_mode=multi_processing --direct_num_workers=8.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from absl import logging
+
+from big_align.errors import UserError, suggest
+from big_align.prepare import rules as rules_of
+
+NUMBERS = {
+    "min_side": (int, "the shorter side of an image has more pixels than this"),
+    "max_aspect": (float, "the longer side is less than so many times the shorter one"),
+    "max_texts": (int, "an image has at most so many different texts"),
+    "max_images": (int, "a text belongs to at most so many different images"),
+    "min_unigrams": (int, "of a text, at least"),
+    "max_unigrams": (int, "of a text, at most"),
+    "tokens": (int, "a text has none outside so many most frequent unigrams and bigrams"),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns what reads our flags of the command line; the others are Beam's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.prepare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--input", required=True,
+        help="raw pairs: parquet, tar, tables, folders; globs, braces and comma lists")  # fmt: skip
+    add("--input_name", help="their kind, as in config.data.source.name (default: as the path "
+        "tells)")  # fmt: skip
+    add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
+    add("--output", required=True, help="the folder of shards and report")
+    add("--rules", default="align", help=f"{' or '.join(rules_of.PRESETS)} (%(default)s)")
+    preset = rules_of.PRESETS["align"]
+    for name, (kind, told) in NUMBERS.items():
+        add(f"--{name}", type=_read_number(kind), default=argparse.SUPPRESS, metavar="N",
+            help=f"{told}, or none ({getattr(preset, name):,} in align)")  # fmt: skip
+    add("--duplicates", choices=rules_of.DUPLICATES, default=argparse.SUPPRESS,
+        help="of images with the same pixels: merge makes one example with all their texts, first "
+        "keeps the first, keep keeps all (merge in align)")  # fmt: skip
+    add("--normalize", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
+        help="Unicode, white space, markup and control characters of texts")  # fmt: skip
+    add("--classifier", default="", metavar="MODULE:FUNCTION",
+        help="takes pixels [h w 3], returns why an image is dropped or None")  # fmt: skip
+    add("--languages", default="", metavar="MODULE:FUNCTION",
+        help="takes a text, returns its language")  # fmt: skip
+    add("--keep", default="", metavar="COLUMNS",
+        help="other columns of Parquet files that examples keep, as url,page_url")  # fmt: skip
+    add("--drop", default="", metavar="FILE",
+        help="keys of images to drop, with reasons: JSON lines of key and reason")  # fmt: skip
+    add("--dry_run", action="store_true", help="look at a sample and write the report alone")
+    add("--sample", type=int, default=20_000, help="examples of a dry run, about (%(default)s)")
+    add("--shard_size", type=int, default=5000, help="examples of a shard at most (%(default)s)")
+    add("--seed", type=int, default=0, help="of the order of examples (%(default)s)")
+    add("--work", help="a folder for what is in between, which is kept (default: OUTPUT/work, "
+        "which is deleted at the end)")  # fmt: skip
+    add("--wave_megabytes", type=int, default=4096,
+        help="of images that DirectRunner groups in memory at a time (%(default)s)")  # fmt: skip
+    return parser
+
+
+def _read_number(kind: type) -> Any:
+    def read(text: str) -> int | float | None:
+        if text == "none":
+            return None
+        return kind(text.replace("_", ""))
+
+    read.__name__ = kind.__name__  # argparse names it where the text is none
+    return read
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options, flags = make_parser().parse_known_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
+    logging.set_verbosity(logging.ERROR)  # each of thousands of files says what it holds
+    try:
+        print(prepare(options, flags))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def prepare(options: argparse.Namespace, flags: list[str]) -> str:
+    """Runs the job; returns what it made, in words."""
+    from big_align.prepare import job
+    from big_align.prepare.examination import Examination
+    from big_align.prepare.inputs import find_inputs
+    from big_align.prepare.plan import JobPlan
+
+    rules = make_rules(options)
+    for name in ("shard_size", "sample", "wave_megabytes"):
+        if getattr(options, name) < 1:
+            raise UserError(f"--{name}={getattr(options, name)} must be at least 1")
+    ours = [option for action in make_parser()._actions for option in action.option_strings]
+    beam = job.import_pipelines().read_options(flags, ours)
+    output = options.output.rstrip("/") or "/"
+    plan = JobPlan(
+        find_inputs(options.input, options.input_name, tuple(options.input_argument)),
+        output,
+        (options.work or f"{output}/{'dry_run' if options.dry_run else 'work'}").rstrip("/"),
+        Examination(rules.normalize, classifier=options.classifier, languages=options.languages),
+        rules,
+        options.drop,
+        options.seed,
+        options.shard_size,
+        options.sample if options.dry_run else 0,
+        keep=tuple(filter(None, options.keep.split(","))),
+    )
+    found = job.run(plan, beam, options.wave_megabytes * 2**20)
+    if not options.work:
+        job.remove_work(plan)
+    return job.tell(plan, found)
+
+
+def make_rules(options: argparse.Namespace) -> rules_of.Rules:
+    """Returns the preset with the numbers of the command line."""
+    if options.rules not in rules_of.PRESETS:
+        known = rules_of.PRESETS
+        raise UserError(
+            f"--rules={options.rules} is not {' or '.join(known)}{suggest(options.rules, known)}"
+        )
+    names = (*NUMBERS, "duplicates", "normalize")
+    given = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    if "tokens" in given:
+        given["scale_tokens"] = False
+    return dataclasses.replace(rules_of.PRESETS[options.rules], **given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Examples are told apart by their pixels, and what cannot be used is named."""
+
+import io
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+from raw_pairs import draw_image, encode, write_parquet
+
+from big_align.data.examples import BrokenExample, Example
+from big_align.prepare import text_rules
+from big_align.prepare.examination import (
+    Examination,
+    encode_member,
+    examine_example,
+    examine_stretch,
+    find_kind,
+    identify_image,
+)
+from big_align.prepare.inputs import Stretch, find_inputs, list_stretches, sample_stretches
+
+PIXELS = np.random.default_rng(0).integers(0, 255, (30, 40, 3)).astype(np.uint8)
+
+
+def test_an_image_is_its_pixels_and_not_its_file():
+    png, webp = encode(PIXELS), encode(PIXELS, "WEBP", lossless=True)
+    assert png != webp and identify_image(png)[0] == identify_image(webp)[0]
+    assert identify_image(png)[0] == identify_image(PIXELS)[0]
+    assert identify_image(png)[0] != identify_image(encode(PIXELS, "JPEG"))[0]
+    flat = np.zeros((20, 30, 3), np.uint8)  # as many bytes in another shape
+    assert identify_image(flat)[0] != identify_image(flat.reshape(30, 20, 3))[0]
+
+
+def test_an_image_lies_as_its_orientation_says():
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(PIXELS).save(file, "PNG", exif=exif)
+    turned = np.rot90(PIXELS, -1)
+    identity, pixels, ending = identify_image(file.getvalue())
+    assert np.array_equal(pixels, turned) and ending == "png"
+    assert identity == identify_image(encode(np.ascontiguousarray(turned)))[0]
+
+
+def test_what_shards_do_not_hold_is_stored_without_loss():
+    ppm = encode(PIXELS, "PPM")
+    assert identify_image(ppm)[2] == "png"
+    assert identify_image(encode_member(ppm))[0] == identify_image(ppm)[0]
+    assert identify_image(encode_member(PIXELS))[0] == identify_image(PIXELS)[0]
+    jpeg = encode(PIXELS, "JPEG")
+    assert encode_member(jpeg) is jpeg
+
+
+def test_a_text_that_is_a_whole_file_is_refused():
+    example = Example("a", encode(PIXELS), ["x" * (2**20 + 1)], ())
+    with pytest.raises(BrokenExample, match="a text has 1048577 characters"):
+        examine_example(example, Examination())
+
+
+def test_reasons_of_a_kind_are_counted_together():
+    one, two = "row 3 of 'a.png' has 12 bytes", "row 14 of 'b c.png' has 7 bytes"
+    assert find_kind(one) == find_kind(two) == "row N of ... has N bytes"
+
+
+def mutate(draw, image, text):
+    """Spoils the image or the text of a pair, or leaves it as it is."""
+    at = draw.randrange(len(image))
+    kind = draw.randrange(8)
+    if kind == 0:
+        return image[:at], text
+    if kind == 1:
+        return image[:at] + bytes([draw.randrange(256)]) + image[at + 1 :], text
+    if kind == 2:
+        return draw.randbytes(draw.randrange(400)), text
+    if kind == 3:
+        return image, draw.choice(["", " ", "\x00", "\u200b", "[]", "{}", '["a", 3]', "[" * 3000])
+    if kind == 4:
+        return image, "".join(chr(draw.randrange(1, 0xD000)) for _ in range(30))
+    if kind == 5:
+        return b"", text
+    if kind == 6:  # a bomb: it claims to have more pixels than any image
+        size = draw.choice([2**31 - 1, 2**16]).to_bytes(4, "big")
+        return image[:16] + size + size + image[24:], text
+    return image, text * draw.choice([1, 500, 50_000])
+
+
+def test_mutated_records_are_examined_or_quarantined_and_none_is_lost(tmp_path):
+    draw = random.Random(0)
+    rows = [mutate(draw, draw_image(2 * n, 60, 50), f"a red dog {n}") for n in range(300)]
+    inputs = find_inputs(write_parquet(tmp_path, rows, files=2, group=7))
+    facts, broken = [], []
+    for file in range(2):
+        for stretch in list_stretches(file, 150, chunk=64):
+            found, lost = examine_stretch(inputs, stretch, Examination())
+            facts += [(file, each["row"]) for each in found]
+            broken += [(file, each["row"]) for each in lost]
+            assert all("\n" not in each["reason"] and len(each["reason"]) > 8 for each in lost)
+    assert sorted(facts + broken) == [(file, row) for file in range(2) for row in range(150)]
+    assert len(broken) > 100 and len(facts) > 80
+    intact = [n for n, (image, _) in enumerate(rows) if image == draw_image(2 * n, 60, 50)]
+    odd = {divmod(n, 150) for n in intact if "red dog" in rows[n][1] and len(rows[n][1]) < 2**20}
+    assert odd and odd <= set(facts)
+
+
+def test_stretches_of_a_sample_are_some_of_the_file():
+    for count, wanted in ((1000, 100), (10, 100), (99, 98), (5000, 17)):
+        rows = [n for s in sample_stretches(3, count, wanted, 0) for n in range(s.start, s.stop)]
+        assert rows == sorted(set(rows)) and set(rows) <= set(range(count))
+        assert min(wanted, count) * 0.8 <= len(rows) <= wanted + 16 or wanted >= count
+    first, other = (sample_stretches(3, 5000, 100, seed) for seed in (0, 1))
+    assert first == sample_stretches(3, 5000, 100, 0) and first != other
+    assert Stretch(1, 20, 30).name < Stretch(1, 100, 200).name < Stretch(2, 0, 9).name
+
+
+def test_keys_tell_files_of_the_same_name_apart(tmp_path):
+    for name in ("a/0.part.parquet", "b/0.part.parquet", "b/0_part.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    inputs = find_inputs(f"{tmp_path}/*/*.parquet")
+    assert len(set(inputs.stems)) == 3 and inputs.stems[:2] == ("a_0_part", "b_0_part")
+    assert not any("." in stem or "/" in stem for stem in inputs.stems)
+    assert text_rules.identify_text("a") != text_rules.identify_text("b")

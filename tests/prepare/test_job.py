@@ -1,0 +1,210 @@
+"""A job drops what a brute force drops, and its shards are the same however it was run."""
+
+import dataclasses
+import json
+import pathlib
+from collections import Counter
+
+import brute_force
+import numpy as np
+import pytest
+from plain_job import write_plainly
+from raw_pairs import (
+    BOILERPLATE,
+    draw_image,
+    make_rows,
+    read_output,
+    read_tar,
+    write_parquet,
+)
+
+from big_align.data.sources.tar_source import TarSource
+from big_align.prepare.examination import identify_image
+from big_align.prepare.inputs import find_inputs
+from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import Rules
+from big_align.tools import prepare
+
+
+def can_be_read(row):
+    image, text = row
+    return bool(image) and image not in (b"not an image", draw_image(1)[:300]) and bool(text)
+
+
+def read_statistics(folder):
+    return json.loads((pathlib.Path(folder) / "statistics.json").read_text())
+
+
+def read_keys(folder):
+    tars = pathlib.Path(folder).glob("pairs-*.tar")
+    return {name.partition(".")[0] for tar in tars for name in read_tar(tar)}
+
+
+def test_counts_are_those_of_a_brute_force_and_nothing_is_lost(done):
+    found = read_statistics(done.output)
+    rows = list(filter(can_be_read, make_rows()))
+    failed, pairs, images = brute_force.count(rows, Rules(max_texts=5), min_count=2)
+    told = {name: rule["fails"] for name, rule in found["rules"].items() if rule["fails"]}
+    assert told == failed and min(failed.values()) >= 1 and len(failed) == 8
+    assert (found["kept_pairs"], found["kept_images"]) == (pairs, images)
+    dropped = sum(rule["first"] for rule in found["rules"].values())
+    assert dropped + found["kept_pairs"] == found["pairs"] == len(rows)
+    assert found["pairs"] + found["quarantined"] == len(make_rows())
+    lines = pathlib.Path(done.output, "quarantine.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["count"] for line in lines) == found["quarantined"] == 4
+
+
+def test_shards_open_with_the_tar_source_and_are_balanced(done):
+    found = read_statistics(done.output)
+    shards = TarSource(f"{done.output}/pairs-*.tar", caption="json.captions")
+    sizes = shards.shard_sizes.tolist()
+    assert sum(sizes) == found["kept_images"] and len(sizes) == found["shards"] > 1
+    assert max(sizes) - min(sizes) <= 1 and max(sizes) <= 15 and not shards.broken.any()
+    read = [shards.read(s, n) for s, size in enumerate(sizes) for n in range(size)]
+    assert sum(len(example.captions) for example in read) == found["kept_pairs"]
+    assert not any(BOILERPLATE in example.captions for example in read)
+    raw_images = {image for image, _ in make_rows()}
+    assert all(example.image in raw_images for example in read)
+    assert sum(len(example.image) for example in read) == found["bytes"]
+
+
+def test_keys_say_where_a_pair_comes_from(done):
+    rows, merged = make_rows(), 0
+    size = -(-len(rows) // 3)
+    for tar in pathlib.Path(done.output).glob("pairs-*.tar"):
+        members = read_tar(tar)
+        for name in (name for name in members if name.endswith(".json")):
+            about, key = json.loads(members[name]), name.removesuffix(".json")
+            origin = about["origin"]
+            file = int(origin["input"][-13:-8])
+            there = [row for row in rows[file * size : (file + 1) * size] if row[0]]
+            image, text = there[origin["row"]]
+            assert key == f"raw-{file:05d}-{origin['row']:09d}"
+            assert image in (members.get(f"{key}.jpg"), members.get(f"{key}.png"))
+            assert " ".join(text.replace("&amp;", "&").split()) == about["captions"][0]
+            assert members[f"{key}.txt"].decode() == about["captions"][0]
+            merged += len(about.get("merged", []))
+    assert merged == 1  # the other text of an image that stands twice
+
+
+def test_shards_are_those_of_plain_loops(done, tmp_path):
+    rules = dataclasses.replace(Rules(), max_texts=5)
+    plan = JobPlan(
+        find_inputs(done.raw), f"{tmp_path}/out", f"{tmp_path}/work", rules=rules, shard_size=15
+    )
+    fails = write_plainly(plan)
+    told = {name: rule["fails"] for name, rule in read_statistics(done.output)["rules"].items()}
+    assert fails == Counter(told) and fails["crowded"] == 8
+    shards = {k: data for k, data in read_output(done.output).items() if k.endswith(".tar")}
+    assert read_output(tmp_path / "out") == shards
+
+
+def test_a_finished_job_is_not_done_again_and_another_is_refused(done, capsys):
+    first = read_output(done.output)
+    times = {path: path.stat().st_mtime_ns for path in pathlib.Path(done.output).glob("*.tar")}
+    assert prepare.main([*done.flags, f"--output={done.output}"]) == 0
+    assert "pairs kept" in capsys.readouterr().out and read_output(done.output) == first
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    assert prepare.main([*done.flags, f"--output={done.output}", "--min_side=100"]) == 1
+    error = capsys.readouterr().err
+    assert "begun with other settings (min_side was 200 and is 100)" in error
+
+
+@pytest.mark.slow
+def test_other_numbers_use_what_was_examined_and_listed_keys_are_dropped(done, run, tmp_path):
+    keys = sorted(read_keys(done.output))
+    lines = [{"key": keys[0], "reason": "test"}, {"key": keys[5]}, {"key": "none-000000001"}]
+    (tmp_path / "drop.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    work = pathlib.Path(done.output).parent / "work"
+    facts = {path: path.stat().st_mtime_ns for path in work.glob("facts-*/facts/*")}
+    assert run("less", *done.flags, "--seed=1", f"--drop={tmp_path}/drop.jsonl")[0] == 0
+    assert facts and facts == {p: p.stat().st_mtime_ns for p in work.glob("facts-*/facts/*")}
+    assert set(keys) - read_keys(tmp_path / "less") == {keys[0], keys[5]}
+    reasons = read_statistics(tmp_path / "less")["listed_by_reason"]
+    assert reasons["test"] >= 1 and reasons["listed"] >= 1 and len(reasons) == 2
+    paths = [pathlib.Path(folder, "pairs-00000.tar") for folder in (done.output, tmp_path / "less")]
+    assert set(read_tar(paths[0])) != set(read_tar(paths[1]))  # another seed
+
+
+def is_dark(pixels: np.ndarray) -> str | None:
+    return "dark" if pixels.mean() < 30 else None
+
+
+def name_language(text: str) -> str:
+    return "en" if text.isascii() else "other"
+
+
+@pytest.mark.slow
+def test_a_classifier_and_languages_are_functions_of_the_user(done, run, tmp_path):
+    module = "tests.prepare.test_job"
+    flags = f"--classifier={module}:is_dark", f"--languages={module}:name_language"
+    assert run("out", f"--input={done.raw}", "--keep=url", *flags)[0] == 0
+    found = read_statistics(tmp_path / "out")
+    rows = list(filter(can_be_read, make_rows()))
+    dark = sum(identify_image(image)[1].mean() < 30 for image, _ in rows)
+    assert found["rules"]["unsafe"]["fails"] == dark > 0
+    assert found["languages"] == {"en": {"pairs": len(rows), "kept": found["kept_pairs"]}}
+    members = read_tar(tmp_path / "out" / "pairs-00000.tar")
+    about = json.loads(next(data for name, data in members.items() if name.endswith(".json")))
+    assert about["languages"] == ["en"] * len(about["captions"])
+    files = {json.loads(data)["origin"]["input"][-9:-8]: json.loads(data)["columns"]["url"]
+             for name, data in members.items() if name.endswith(".json")}  # fmt: skip
+    assert len(files) == 3
+    assert all(url.startswith(f"https://a.test/{file}/") for file, url in files.items())
+
+
+@pytest.mark.slow
+def test_a_dry_run_writes_the_report_alone(done, run, tmp_path):
+    status, out, _ = run("out", f"--input={done.raw}", "--dry_run", "--sample=30")
+    assert status == 0 and "dry_run_report.html" in out
+    found = json.loads((tmp_path / "out" / "dry_run_statistics.json").read_text())
+    assert found["sampled"] and 20 <= found["pairs"] <= 40
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    written = {"report.html", "statistics.json", "quarantine.jsonl"}
+    assert names == {f"dry_run_{name}" for name in written}  # those of a job are left alone
+    page = (tmp_path / "out" / "dry_run_report.html").read_text()
+    assert "Dry run" in page and "see the sample alone" in page
+
+
+@pytest.mark.slow
+def test_what_data_say_is_text_and_never_markup(run, tmp_path):
+    rows = [(draw_image(n), f"<script>{n}</script> & <b>{'x' * 300} dog") for n in range(4)]
+    raw = write_parquet(tmp_path / "<i>raw", rows, files=1)
+    assert run("out", f"--input={raw}", "--rules=none")[0] == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "<i>raw" not in page
+    kept = TarSource(f"{tmp_path}/out/pairs-*.tar")
+    assert {kept.read(0, n).captions[0] for n in range(4)} == {text for _, text in rows}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rules=algin"], "--rules=algin is not align or none (did you mean 'align'?)"),
+        (["--min_sid=100"], "unknown flag --min_sid (did you mean '--min_side'?)"),
+        (["--input_argument=caption=alt"], "has no column 'alt'; it has 'jpg', 'caption', 'url'"),
+        (["--keep=address"], "error: --keep=address: row group"),
+        (["--drop=none.jsonl"], "--drop=none.jsonl: there is no such file"),
+        (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),
+        (["--languages=words"], "--languages=words does not read as module:function"),
+        (["--shard_size=0"], "--shard_size=0 must be at least 1"),
+        (["--min_unigrams=21"], "min_unigrams is 21 and max_unigrams 20"),
+        (["--input_name=parket"], "did you mean 'parquet'?"),
+    ],
+)
+def test_a_mistake_is_one_line(raw, run, flags, message):
+    status, _, error = run("out", f"--input={raw}", *flags)
+    assert status == 1 and message in error
+    assert error.startswith("error: ") and error.strip().count("\n") == 0
+
+
+def test_numbers_of_the_command_line_stand_above_the_preset():
+    options, rest = prepare.make_parser().parse_known_args(
+        ["--input=x", "--output=y", "--rules=none", "--min_side=64", "--tokens=1_000", "--runner=R"]
+    )
+    rules = prepare.make_rules(options)
+    assert (rules.min_side, rules.tokens, rules.scale_tokens) == (64, 1000, False)
+    assert rules.max_texts is None and rest == ["--runner=R"]
+    flags = ["--input=x", "--output=y", "--max_aspect=none"]
+    options, _ = prepare.make_parser().parse_known_args(flags)
+    assert prepare.make_rules(options) == dataclasses.replace(Rules(), max_aspect=None)

@@ -1,0 +1,138 @@
+"""Whatever a source reads becomes shards that hold the same (`--rules=none`)."""
+
+import csv
+import io
+import json
+import tarfile
+
+import pytest
+from plain_job import write_plainly
+from raw_pairs import draw_image, read_tar, write_parquet
+
+from big_align.components.source_flags import open_source
+from big_align.data.sources.tar_source import TarSource
+from big_align.prepare.examination import Examination
+from big_align.prepare.inputs import find_inputs
+from big_align.prepare.job import list_classes, write_quarantine
+from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import PRESETS
+
+IMAGES = [draw_image(n, 50 + n, 40) for n in range(6)]
+TEXTS = [["a <b>dog</b>", "a  dog"], ["a cat"], ["the cat"], ["a bird"], ["bird"], ["a tree"]]
+
+
+def write_images(folder):
+    folder.mkdir()
+    for n, image in enumerate(IMAGES):
+        (folder / f"{n}.jpg").write_bytes(image)
+
+
+def write_files(folder):
+    write_images(folder)
+    for n, texts in enumerate(TEXTS):
+        (folder / f"{n}.json").write_text(json.dumps({"captions": texts}))
+    return str(folder), ["caption=json.captions"]
+
+
+def write_csv(folder):
+    write_images(folder)
+    with open(folder / "x.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["filepath", "title"])
+        rows.writerows((f"{n}.jpg", text) for n, texts in enumerate(TEXTS) for text in texts)
+    return f"{folder}/x.csv", []
+
+
+def write_coco(folder):
+    write_images(folder)
+    images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(len(IMAGES))]
+    captions = [{"image_id": n, "caption": c} for n, texts in enumerate(TEXTS) for c in texts]
+    found = json.dumps({"images": images, "annotations": captions})
+    (folder / "captions.json").write_text(found)
+    return f"{folder}/captions.json", []
+
+
+def write_metadata(folder):
+    write_images(folder)
+    lines = [json.dumps({"file_name": f"{n}.jpg", "text": texts}) for n, texts in enumerate(TEXTS)]
+    (folder / "metadata.jsonl").write_text("\n".join(lines))
+    return str(folder), []
+
+
+def write_table(folder):
+    return write_parquet(folder, list(zip(IMAGES, TEXTS, strict=True)), files=2), []
+
+
+def write_tar(folder):
+
+
+    folder.mkdir()
+    for n, (image, texts) in enumerate(zip(IMAGES, TEXTS, strict=True)):
+        with tarfile.open(folder / f"x,{n // 4}.tar", "a") as tar:
+            about = json.dumps({"captions": texts}).encode()
+            for ending, data in (("jpg", image), ("json", about)):
+                info = tarfile.TarInfo(f"{n}.{ending}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return f"{folder}/*.tar", ["caption=json.captions"]
+
+
+def write_classes(folder):
+    for n, image in enumerate(IMAGES):
+        (folder / ("cat", "dog")[n % 2]).mkdir(parents=True, exist_ok=True)
+        (folder / ("cat", "dog")[n % 2] / f"{n}.jpg").write_bytes(image)
+    return str(folder), []
+
+
+WRITERS = [
+    write_files, write_csv, write_coco, write_metadata, write_table, write_tar, write_classes,
+]  # fmt: skip
+
+
+def read_all(source):
+    sizes = source.shard_sizes.tolist()
+    read = [source.read(shard, n) for shard, size in enumerate(sizes) for n in range(size)]
+    return sorted((each.image, tuple(each.captions), each.labels) for each in read)
+
+
+def write_shards(path, output, *arguments, kind=None):
+    inputs = find_inputs(path, kind, arguments)
+    rules = PRESETS["none"]
+    plan = JobPlan(
+        inputs, f"{output}", f"{output}/work", Examination(rules.normalize), rules, shard_size=4
+    )
+    write_plainly(plan)
+    return plan
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_shards_hold_what_the_source_holds(write, tmp_path):
+    path, arguments = write(tmp_path / "raw")
+    plan = write_shards(path, tmp_path / "out", *arguments)
+    labels = {"label": "json.labels"} if write is write_classes else {}
+    caption = "" if labels else "json.captions"
+    shards = TarSource(f"{tmp_path}/out/pairs-*.tar", caption, **labels)
+    assert len(shards.shard_sizes) == 2
+    if write is write_tar:
+        path = sorted(map(str, (tmp_path / "raw").glob("*.tar")))
+        assert read_all(shards) == read_all(TarSource(path, "json.captions"))
+    else:
+        source, _ = open_source(path, plan.inputs.kind, arguments, captions=True)
+        assert read_all(shards) == read_all(source)
+    if labels:
+        assert list_classes(plan) == ["cat", "dog"]
+
+
+def test_a_damaged_file_costs_no_other(tmp_path):
+    rows = [(image, texts[0]) for image, texts in zip(IMAGES, TEXTS, strict=True)]
+    path = write_parquet(tmp_path / "raw", rows, files=3)
+    damaged = tmp_path / "raw" / "raw-00001.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    write_quarantine(write_shards(path, tmp_path / "out"))
+    (line,) = (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()
+    told = json.loads(line)
+    assert told["input"] == str(damaged) and "no whole Parquet file" in told["reason"]
+    members = read_tar(tmp_path / "out" / "pairs-00000.tar")
+    assert {data for name, data in members.items() if name.endswith(("jpg", "png"))} == {
+        image for image, _ in rows[:2] + rows[4:]
+    }
