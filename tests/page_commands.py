@@ -20,6 +20,8 @@ NOT_RUN = {
         "python main.py --config=configs/own_pairs.py:cores=2 --workdir=workdirs/own_pairs",
         "python main.py --config=configs/mlcd_photographs.py",
         "python main.py --config=configs/lit_flickr8k.py",
+        "python main.py --config=configs/align_flickr8k_multilingual.py --workdir",
+        "python main.py --config=configs/align_flickr8k_multilingual.py:",
         "python main.py --config=configs/idea_flickr8k.py",
         "DEVICES_PER_PROCESS=2 launch/local.sh 2 -- python main.py",
         "python benchmarks/image_text_label.py",
@@ -28,6 +30,9 @@ NOT_RUN = {
         "python benchmarks/torture.py",
         "python benchmarks/long_run.py",
         "python benchmarks/checkpoint.py",
+    ),
+    "learns for a minute; tests/tools/test_build_vocab.py does the same with fewer texts": (
+        "python -m big_align.tools.build_vocab --config=configs/align_flickr8k_multilingual.py",
     ),
     "needs an account": (
         "python main.py --config=configs/quickstart.py --workdir=workdirs/quickstart"

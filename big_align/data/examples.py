@@ -24,6 +24,28 @@ class WrongLabel(BrokenExample):
     """
 
 
+class Caption(str):
+    """A caption that tells its language; whatever takes a text takes it.
+
+    Args:
+      text: the caption.
+      language: a tag such as "de"; "" where it is not known.
+    """
+
+    __slots__ = ("language",)
+
+    def __new__(cls, text: str, language: str = ""):
+        """Makes a caption."""
+        made = super().__new__(cls, text)
+        made.language = language
+        return made
+
+
+def language_of(text: str) -> str:
+    """Returns the language that a caption tells, or "" where it tells none."""
+    return getattr(text, "language", "")
+
+
 @dataclasses.dataclass(slots=True)
 class Example:
     """One image with its captions and its classes.
@@ -31,7 +53,8 @@ class Example:
     Attributes:
       key: the name of the example in its shard.
       image: the encoded file, or pixels uint8 [h w 3].
-      captions: texts that describe the image; empty where the source has none.
+      captions: texts that describe the image; empty where the source has none. Where their
+        languages are known they are `Caption`s.
       labels: its classes, each once; empty where it has none.
     """
 
@@ -99,13 +122,22 @@ def decode_text(data: bytes) -> str:
 
 def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
     """Returns the text of a member, or the value of a field inside a JSON member."""
+    return find_field(read_member(data, member), member, fields)
+
+
+def read_member(data: bytes, member: str) -> Any:
+    """Returns the text of a member, or the value of a JSON member; raises BrokenExample."""
     text = decode_text(data)
     if member.rpartition(".")[2] != "json":
         return text
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
         raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
+
+
+def find_field(value: Any, member: str, fields: tuple[str, ...]) -> Any:
+    """Returns the value of a field inside of a member, by its path; raises BrokenExample."""
     for field in fields:
         value = _unwrap(value)
         if not isinstance(value, dict) or field not in value:

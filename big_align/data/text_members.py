@@ -1,6 +1,13 @@
 """Captions and labels in the files, or members of a shard, that stand beside an image."""
 
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 from big_align.data import examples
+from big_align.errors import UserError
+
+LANGUAGES = re.compile(r"([^{}]*)\{([^{}]*)\}([^{}]*)")
 
 
 class TextMembers:
@@ -8,19 +15,35 @@ class TextMembers:
 
     Args:
       caption: the member that holds the text, or the field of a JSON member that holds a text
-        or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
+        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, stand for
+        a field each; an example need not have all of them. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them. None or "" reads none.
       caption_lines: whether each line of a text is a caption of its own.
+      language: likewise what names the language of the captions, `json.language`. None or "" where
+        nothing does.
 
     Attributes:
       names: the members that are read.
+
+    Raises:
+      UserError: the braces of `caption` do not read as languages, or `language` is named as well.
     """
 
-    def __init__(self, caption: str | None, label: str | None, caption_lines: bool = False):
-        self._caption = examples.split_member(caption) if caption else None
+    def __init__(
+        self,
+        caption: str | None,
+        label: str | None,
+        caption_lines: bool = False,
+        language: str | None = None,
+    ):
+        read = check_languages(caption, language) or ([("", caption)] if caption else [])
+        self._captions = [_Field(tag, *examples.split_member(name)) for tag, name in read]
         self._label = examples.split_member(label) if label else None
+        self._language = examples.split_member(language) if language else None
         self._caption_lines = caption_lines
-        self.names = list(dict.fromkeys(x[0] for x in (self._caption, self._label) if x))
+        members = [field.member for field in self._captions]
+        members += [place[0] for place in (self._label, self._language) if place]
+        self.names = list(dict.fromkeys(members))
 
     def parse(self, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
         """Returns captions and labels; raises BrokenExample.
@@ -30,9 +53,89 @@ class TextMembers:
         """
         data = dict(zip(self.names, texts, strict=True))
         captions, labels = [], ()
-        if self._caption:
-            value = examples.read_field(data[self._caption[0]], *self._caption)
-            captions = examples.clean_captions(value, self._caption_lines)
+        if self._captions:
+            captions = tell_captions(self._read_captions(data), self._caption_lines)
         if self._label:
             labels = examples.clean_labels(examples.read_field(data[self._label[0]], *self._label))
         return captions, labels
+
+    def _read_captions(self, data: dict[str, bytes]) -> list[tuple[Any, Any]]:
+        """Returns what stands in the fields of captions, each with its language."""
+        if len(self._captions) == 1:
+            (field,) = self._captions
+            value = examples.read_field(data[field.member], field.member, field.fields)
+            return [(field.language or self._read_language(data), value)]
+        members = {field.member for field in self._captions}
+        values = {member: examples.read_member(data[member], member) for member in members}
+        return [(tag, _find(values[member], member, x)) for tag, member, x in self._captions]
+
+    def _read_language(self, data: dict[str, bytes]) -> Any:
+        """Returns the language that the example names, or "" where it names none."""
+        if not self._language:
+            return ""
+        member, fields = self._language
+        return _find(examples.read_member(data[member], member), member, fields)
+
+
+class _Field(NamedTuple):
+    """Where the captions of a language stand."""
+
+    language: str
+    member: str
+    fields: tuple[str, ...]
+
+
+def check_languages(caption: str | None, language: str | None) -> list[tuple[str, str]]:
+    """Lists the languages that the name of a field has in braces, each with the name of its field.
+
+    Args:
+      caption: as in `json.captions.{en,de}`; nothing is listed where there are no braces.
+      language: the field that names the language of captions, which braces leave no place for.
+
+    Raises:
+      UserError: the braces do not pair, or hold no languages or one twice; or both are given.
+    """
+    if not re.search("[{}]", caption or ""):
+        return []
+    found = LANGUAGES.fullmatch(caption)
+    languages = [name.strip() for name in found[2].split(",")] if found else []
+    if not languages or not all(languages) or len(set(languages)) < len(languages):
+        raise UserError(
+            f"caption = {caption!r} does not read as a field with languages in braces, as "
+            "json.{en,de} has them"
+        )
+    if language:
+        raise UserError(
+            f"caption = {caption!r} tells the languages, so language = {language!r} is not used"
+        )
+    return [(language, f"{found[1]}{language}{found[3]}") for language in languages]
+
+
+def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list[str]:
+    """Makes captions of what stands in the fields of languages; some may be empty, but not all.
+
+    Args:
+      found: the language and what stands there; a language that is no text is not told.
+      lines: whether each line of a text is a caption of its own.
+
+    Raises:
+      BrokenExample: there is none, or what is there is no text.
+    """
+    there = [pair for pair in found if pair[1] not in (None, "", [])]
+    if not there and len(found) > 1:
+        listed = ", ".join(str(language) for language, _ in found)
+        raise examples.BrokenExample(f"it has no caption in any of {listed}")
+    captions: list[str] = []
+    for language, value in there or found:
+        texts = examples.clean_captions(value, lines)
+        tag = language.strip() if isinstance(language, str) else ""
+        captions += [examples.Caption(text, tag) for text in texts] if tag else texts
+    return captions
+
+
+def _find(value: Any, member: str, fields: tuple[str, ...]) -> Any:
+    """Returns the value of a field, or None where it is not there."""
+    try:
+        return examples.find_field(value, member, fields)
+    except examples.BrokenExample:
+        return None

@@ -12,7 +12,9 @@ from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
-from big_align.evaluators.cosine_regression import CosineClassifier, CosineRegression
+from big_align.evaluators.classifiers.cosine_regression import CosineClassifier, CosineRegression
+from big_align.evaluators.classifiers.logistic_regression import LogisticRegression
+from big_align.evaluators.classifiers.ridge_regression import RidgeRegression
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
     LabeledFeatures,
@@ -23,10 +25,12 @@ from big_align.evaluators.features import (
     shuffle_in_classes,
 )
 from big_align.evaluators.linear_probe import rate, search_strength
-from big_align.evaluators.logistic_regression import LogisticRegression
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import embed_classes
 from big_align.nodes import Node
+
+PENALTY = 2.0**10
+"""Of least squares: the one of big_vision's `fewshot_lsr`, whatever the number of images."""
 
 MAX_HELD_OUT = 4
 """So many images a class, and no more than the shots, choose the strength of regularization."""
@@ -99,7 +103,31 @@ def measure_linear(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, 
     # Classes with too few images are reported before anything is fitted.
     draw_shots(sets[0].label, max(shots), 0)
     count = 1 + int(sets[0].label.max())
-    return _measure("linear", lambda part: LogisticRegression(*part, count), sets, shots, draws)
+
+    def fit(fitted: LabeledFeatures, held_out: LabeledFeatures) -> Any:
+        return _choose_strength(LogisticRegression(*fitted, count), held_out)
+
+    return _measure("linear", fit, sets, shots, draws)
+
+
+def measure_ridge(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, float]:
+    """Measures least squares on standardized features, as big_vision's few-shot probe.
+
+    Args:
+      sets: with classes that are numbered through.
+      shots: images a class.
+      draws: how often to draw.
+
+    Returns:
+      Accuracies and their deviations, by `ridge_5shot` and `ridge_5shot_std`.
+
+    Raises:
+      UserError: a class has too few training examples.
+    """
+    count = 1 + int(sets[0].label.max())
+    return _measure(
+        "ridge", lambda fitted, _: RidgeRegression(*fitted, count).fit(PENALTY), sets, shots, draws
+    )
 
 
 def measure_texts(
@@ -126,32 +154,37 @@ def measure_texts(
     """
     test, begin = sets[1], CosineClassifier(ztxt, temperature)
     found = {"text_0shot": accuracy(begin.scores(test.features), test.label)}
-    return found | _measure(
-        "text", lambda part: CosineRegression(*part, ztxt, temperature), sets, shots, draws
+
+    def fit(fitted: LabeledFeatures, held_out: LabeledFeatures) -> Any:
+        return _choose_strength(CosineRegression(*fitted, ztxt, temperature), held_out)
+
+    return found | _measure("text", fit, sets, shots, draws)
+
+
+def _choose_strength(regression: Any, held_out: LabeledFeatures) -> Any:
+    """Returns the classifier of the strength that is best on the images that are held out."""
+    _, classifier = search_strength(
+        regression.fit,
+        lambda found: rate(accuracy, found.scores(held_out.features), held_out.label),
     )
+    return classifier
 
 
 def _measure(
     name: str,
-    make: Callable[[LabeledFeatures], Any],
+    fit: Callable[[LabeledFeatures, LabeledFeatures], Any],
     sets: Sets,
     shots: tuple[int, ...],
     draws: int,
 ) -> dict[str, float]:
-    """Returns the accuracies of one kind of classifier."""
+    """Returns the accuracies of one kind of classifier, fitted on shots and on held-out images."""
     train, test = sets
     results = {}
     for count in shots:
         found = []
         for draw in range(draws):
-            fitted, held_out = (
-                LabeledFeatures(*(x[mask] for x in train))
-                for mask in draw_shots(train.label, count, draw)
-            )
-            _, classifier = search_strength(
-                make(fitted).fit,
-                lambda c, part=held_out: rate(accuracy, c.scores(part.features), part.label),
-            )
+            masks = draw_shots(train.label, count, draw)
+            classifier = fit(*(LabeledFeatures(*(x[mask] for x in train)) for mask in masks))
             found.append(accuracy(classifier.scores(test.features), test.label))
         results[f"{name}_{count}shot"] = float(np.mean(found))
         results[f"{name}_{count}shot_std"] = float(np.std(found))
@@ -161,12 +194,13 @@ def _measure(
 class FewShot:
     """Accuracy after 1 to 16 images a class, mean and standard deviation over draws.
 
-    `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5, figure 6). `text_4shot`
-    is a cosine classifier that begins as the texts of the classes. iCLIP (§4.4) tunes the text
-    encoder that makes them; here the vectors themselves are tuned, under a penalty on leaving the
-    texts, which needs no gradient through the encoder. `text_0shot` is where it begins.
+    `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5, figure 6).
+    `ridge_4shot` is least squares on the same (big_vision, with `shots` of 1, 5, 10 and 25).
+    `text_4shot` is a cosine classifier that begins as the texts of the classes. iCLIP (§4.4) tunes
+    the text encoder that makes them; here the vectors themselves are tuned, under a penalty on
+    leaving the texts, which needs no gradient through the encoder. `text_0shot` is where it begins.
 
-    How the classifiers are regularized iCLIP does not say. Here the search of CLIP's linear probes
+    How its classifiers are regularized iCLIP does not say. Here the search of CLIP's linear probes
     (appendix A.3) runs for every draw, on further images: as many a class as there are shots, at
     most 4.
 
@@ -181,7 +215,7 @@ class FewShot:
       with_descriptions: whether a class is named "NAME, DESCRIPTION" where the list describes it.
       shots: images a class.
       draws: how often to draw (iCLIP, figure 4: 3).
-      what: what the linear probe is on: "features" before projection, or "embedding".
+      what: what the linear probes are on: "features" before projection, or "embedding".
       temperature: of the cosine classifier.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
@@ -232,7 +266,7 @@ class FewShot:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The names of what is measured."""
-        kinds = ("linear", "text") if self.names else ("linear",)
+        kinds = ("linear", "ridge", *(("text",) if self.names else ()))
         each = [f"{kind}_{shots}shot" for kind in kinds for shots in self.shots]
         return *(["text_0shot"] if self.names else []), *each, *(f"{name}_std" for name in each)
 
@@ -251,11 +285,12 @@ class FewShot:
             for name, source in (("train_source", self.train_source), ("source", self.source))
         )  # fmt: skip
         sets, classes = number_classes(train[self.what], test[self.what])
-        results = measure_linear(sets, self.shots, self.draws)
+        given = self.shots, self.draws
+        results = measure_linear(sets, *given) | measure_ridge(sets, *given)
         if self.names:
             sets, _ = number_classes(train["embedding"], test["embedding"])
             ztxt = self._embed_texts(embedder, classes)
-            results |= measure_texts(sets, ztxt, self.temperature, self.shots, self.draws)
+            results |= measure_texts(sets, ztxt, self.temperature, *given)
         return results
 
     def _embed_texts(

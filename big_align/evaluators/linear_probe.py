@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.errors import UserError
+from big_align.evaluators.classifiers.logistic_regression import LogisticRegression
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
     VERBS,
@@ -21,7 +22,6 @@ from big_align.evaluators.features import (
     read_features,
     shuffle_in_classes,
 )
-from big_align.evaluators.logistic_regression import LogisticRegression
 from big_align.evaluators.scores import OF_SEVERAL_LABELS, Score, lookup_score
 from big_align.nodes import Node
 

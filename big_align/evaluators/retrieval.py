@@ -7,10 +7,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Bool, Float, Int
 
-from big_align.data.examples import Source
+from big_align.data.examples import Source, language_of
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.caption_check import find_caption_fault
+from big_align.data.text.language_counts import count_languages
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
@@ -49,6 +50,7 @@ def rank_of_match(
 
 
 DIRECTIONS = ("image_to_text", "text_to_image")
+MEAN = "mean_recall"
 
 
 def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
@@ -66,6 +68,45 @@ def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
         for name, ranks in zip(DIRECTIONS, (image_to_text, text_to_image), strict=True)
         for k in ks
     }
+
+
+def take_language(pairs: Pairs, language: str) -> Pairs:
+    """Takes the captions in a language, and the images that have one."""
+    mine = np.array([language_of(caption) == language for caption in pairs.captions], bool)
+    images, owner = np.unique(pairs.owner[mine], return_inverse=True)
+    captions = [caption for caption, taken in zip(pairs.captions, mine, strict=True) if taken]
+    return Pairs(pairs.zimg[images], pairs.ztxt[mine], captions, owner, pairs.number[images])
+
+
+def measure_languages(
+    pairs: Pairs, languages: Sequence[str], ks: tuple[int, ...]
+) -> dict[str, float]:
+    """Returns the mean recall over languages, that of each, and the recalls that they are of.
+
+    The mean of a language is that of its recalls in both directions: with R@1, R@5 and R@10 the
+    mean recall of ALIGN's §8. An image is measured with the languages that it has captions in.
+
+    Args:
+      pairs: images with their captions, which tell their languages.
+      languages: that are measured.
+      ks: cut-offs.
+
+    Returns:
+      Numbers by `mean_recall`, `de_mean_recall` and so on, and `de_image_to_text_r1` and so on.
+
+    Raises:
+      UserError: no image that can be read has a caption in a language.
+    """
+    means: dict[str, float] = {}
+    every: dict[str, float] = {}
+    for language in languages:
+        part = take_language(pairs, language)
+        if not part.captions:
+            raise UserError(f"no image that can be read has a caption in {language!r}")
+        recalls = measure_recalls(part, ks)
+        means[f"{language}_{MEAN}"] = float(np.mean(list(recalls.values())))
+        every |= {f"{language}_{name}": value for name, value in recalls.items()}
+    return {MEAN: float(np.mean(list(means.values())))} | means | every
 
 
 def join_captions(
@@ -106,9 +147,11 @@ class Retrieval:
       tokenizer: the one that the model was trained with.
       ks: cut-offs.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
+      by_language: whether each language of the captions is measured by itself, among the captions
+        in it, with its mean recall and the mean of these (`measure_languages`).
 
     Raises:
-      UserError: the source has no captions.
+      UserError: the source has no captions, or they tell no languages where these are measured.
     """
 
     reads = ("caption",)
@@ -125,6 +168,7 @@ class Retrieval:
         tokenizer: Tokenizer,
         ks: tuple[int, ...] = (1, 5, 10),
         max_broken_fraction: float = 0.01,
+        by_language: bool = False,
     ):
         if fault := find_caption_fault(source):
             raise UserError(
@@ -136,11 +180,21 @@ class Retrieval:
         self.tokenizer = tokenizer
         self.ks = ks
         self.max_broken_fraction = max_broken_fraction
+        self.languages = tuple(count_languages(source)) if by_language else ()
+        if by_language and not self.languages:
+            raise UserError(
+                "by_language measures each language of the captions, and the source tells none: "
+                "name them in its field `caption`, as in json.{en,de}, or leave by_language out"
+            )
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The names of what is measured."""
-        return tuple(f"{name}_r{k}" for name in DIRECTIONS for k in self.ks)
+        recalls = tuple(f"{name}_r{k}" for name in DIRECTIONS for k in self.ks)
+        if not self.languages:
+            return recalls
+        means = (f"{language}_{MEAN}" for language in self.languages)
+        return MEAN, *means, *(f"{each}_{name}" for each in self.languages for name in recalls)
 
     def embed(self, embedder: Embedder) -> Pairs:
         """Embeds all images and captions."""
@@ -165,7 +219,10 @@ class Retrieval:
     def measure(self, embedder: Embedder) -> Measured:
         """Embeds all images and captions and returns the recalls; it shows what is retrieved."""
         pairs = self.embed(embedder)
-        recalls = measure_recalls(pairs, self.ks)
+        if self.languages:
+            recalls = measure_languages(pairs, self.languages, self.ks)
+        else:
+            recalls = measure_recalls(pairs, self.ks)
         return Measured(recalls, lambda: show_pairs(pairs, read_pixels(self.source)))
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:

@@ -13,6 +13,7 @@ from big_align.interop.formats import (
     efficientnet_pytorch_format,
     native_format,
     open_clip_format,
+    swin_checkpoints,
     timm_format,
     transformers_format,
 )
@@ -26,7 +27,7 @@ FORMATS: dict[str, ModuleType] = {
 }
 """Each has recognize(path), read(path) and write(pretrained)."""
 
-ONLY_READ = (efficientnet_pytorch_format,)
+ONLY_READ = (efficientnet_pytorch_format, swin_checkpoints)
 """These have no write."""
 
 LONGEST_MESSAGE = 5000
@@ -67,9 +68,9 @@ def load(path: str | os.PathLike) -> Pretrained:
 
     Args:
       path: a folder of transformers, open_clip, timm or big_align, or a file of weights
-        (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip or
-        efficientnet_pytorch. Pickled code is never run. `package:MODULE/PATTERN` is one in an
-        installed package.
+        (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip,
+        efficientnet_pytorch, UniCL or MoBY. Pickled code is never run. `package:MODULE/PATTERN` is
+        one in an installed package.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -90,8 +91,8 @@ def load(path: str | os.PathLike) -> Pretrained:
                 return module.read(path)
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
-        f"an open_clip_config.json, or a file of weights with the names of timm, open_clip or "
-        f"efficientnet_pytorch"
+        f"an open_clip_config.json, or a file of weights with the names of timm, open_clip, "
+        f"efficientnet_pytorch, UniCL or MoBY"
     )
 
 

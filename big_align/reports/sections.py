@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from big_align.reports.charts import draw_chart, format_number
+from big_align.reports.charts import COLORS, draw_chart, format_number
 from big_align.reports.run_record import RunRecord, Series
 from big_align.reports.scores import find_best, is_fact
 from big_align.training.logs.phases import PHASES
@@ -147,13 +147,23 @@ def training_curves(record: RunRecord) -> dict[str, Series]:
 
 
 def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
-    """Returns the numbers of each evaluator; what is no score, such as tags an image, apart."""
+    """Returns the numbers of each evaluator; what is no score, such as tags an image, apart.
+
+    Where there are more than there are colors, they are parted into as many charts as it takes.
+    """
     groups: dict[str, dict[str, Series]] = {}
     for name, values in record.evaluations.items():
         evaluator, _, key = name.partition("/")
         title = f"{evaluator}, for comparison" if is_fact(name) else evaluator
         groups.setdefault(title, {})[key] = values
-    return groups
+    parted: dict[str, dict[str, Series]] = {}
+    for title, curves in groups.items():
+        names = list(curves)
+        parts = [names[first : first + COLORS] for first in range(0, len(names), COLORS)]
+        for number, part in enumerate(parts, start=1):
+            place = f", {number} of {len(parts)}" if len(parts) > 1 else ""
+            parted[f"{title}{place}"] = {name: curves[name] for name in part}
+    return parted
 
 
 def write_curves(record: RunRecord) -> Iterator[str]:

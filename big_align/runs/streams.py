@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from big_align.components.signatures import lookup, make
 from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
+from big_align.data.examples import Source
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.mixture import part_rows, part_seed
@@ -15,6 +16,7 @@ from big_align.data.loading.settings import LoaderSettings
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import (
     CaptionSampler,
+    LanguageSampler,
     NoTextSampler,
     TemplateSampler,
     TextSampler,
@@ -22,6 +24,7 @@ from big_align.data.loading.text_samplers import (
 from big_align.data.package_files import locate
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.tags.tag_extraction import Tagger
+from big_align.data.text.language_counts import count_mixed_languages
 from big_align.errors import ConfigError
 from big_align.nodes import Node
 from big_align.runs import dataset
@@ -64,6 +67,8 @@ def _write_build_vocab(config: Node) -> str:
         flags = write_source_flags(nodes[0]["source"])
     size = ((config.get("model") or {}).get("text") or {}).get("vocab_size") or 30_000
     output = shlex.quote(config["tokenizer"]["vocabulary"])
+    if (temperature := nodes[0].get("language_temperature")) is not None:
+        flags += f" --temperature={temperature:g}"
     return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
 
 
@@ -120,12 +125,16 @@ def _build_rows(
         )
     joins = open_joins(part.precomputed, source)
     extra = ExtraFields(joins, tagger, settings.captions_per_image)
-    texts = _build_texts(part, settings, tokenizer, keep_label)
+    texts = _build_texts(part, source, settings, tokenizer, keep_label)
     return RowStream(stream, texts, images, extra)
 
 
 def _build_texts(
-    part: dataset.Part, settings: LoaderSettings, tokenizer: Any, keep_label: bool
+    part: dataset.Part,
+    source: Source,
+    settings: LoaderSettings,
+    tokenizer: Any,
+    keep_label: bool,
 ) -> TextSampler:
     """Builds what draws the texts of a part: of its classes, of its captions, or none."""
     count = settings.captions_per_image
@@ -134,4 +143,8 @@ def _build_texts(
         return TemplateSampler(tokenizer, part.classes, count, *fill)
     if not count:
         return NoTextSampler(tokenizer, keep_label)
-    return CaptionSampler(tokenizer, count, settings.captions_used, keep_label)
+    choice = count, settings.captions_used, keep_label
+    if settings.language_temperature is None:
+        return CaptionSampler(tokenizer, *choice)
+    counts = count_mixed_languages(source)
+    return LanguageSampler(tokenizer, counts, settings.language_temperature, *choice)

@@ -80,8 +80,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.list:
             print_names()
+            sys.stdout.flush()
             return 0
         return measure(options)
+    except BrokenPipeError:  # who reads the list has seen enough, as in --list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Stopped as stopped:
         print(stopped)
         return Stopped.STATUS

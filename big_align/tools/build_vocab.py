@@ -6,21 +6,29 @@ For example:
   python -m big_align.tools.build_vocab --source=captions.txt --output=vocabulary.txt
   python -m big_align.tools.build_vocab --config=configs/own_pairs.py \
       --config.data.source.path='data/pairs-*.tar' --output=data/vocabulary.txt
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' --temperature=5 \
+      --source_argument=caption='json.{en,de}' --size=250000 --output=vocabulary.txt
 A text file has a caption a line. With --config the texts are those that it trains on, captions
-and classes, of all parts of a mixture; --config.FIELD=VALUE changes it as in main.py.
+and classes, of all parts of a mixture; --config.FIELD=VALUE changes it as in main.py. At its end
+it says how long texts are in pieces, and how much of them is unknown, for each language that the
+captions tell.
 """
 
 import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from absl import logging
 
 from big_align.components.source_flags import add_source_flags, open_captions
 from big_align.data.tags import tag_counting
-from big_align.data.text import vocabulary
+from big_align.data.text import vocabulary, word_counts
+from big_align.nodes import Node
+
+SHOWN = 20
+"""Characters that are listed, of those that are dropped."""
 
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -40,6 +48,19 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         default=True,
         help="drop case and accents; as the tokenizer will",
     )
+    parser.add_argument(
+        "--character_coverage",
+        type=float,
+        default=vocabulary.COVERAGE,
+        help="the share of all characters that has pieces; words with others are unknown "
+        "(%(default)s; 1 for every character)",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        help="counts languages as if texts were drawn with p ~ n^(1/T); inf for all alike "
+        "(default: data.language_temperature of the config, else 1, as they are)",
+    )
     parser.add_argument("--output", required=True, help="the file to write, one piece a line")
     options, rest = parser.parse_known_args(arguments)
     for argument in rest:
@@ -57,27 +78,71 @@ def main(arguments: list[str] | None = None) -> int:
     logging.set_verbosity(logging.INFO)
     try:
         os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-        counts = vocabulary.count_words(_read(options, overrides), options.lowercase)
-        pieces = vocabulary.learn_vocabulary(counts, options.size)
+        texts, temperature = _open(options, overrides)
+        if options.temperature is not None:
+            temperature = options.temperature
+        counts = word_counts.count_texts(texts, options.lowercase)
+        words = word_counts.weigh_languages(counts, 1.0 if temperature is None else temperature)
+        learned = vocabulary.learn_vocabulary(words, options.size, options.character_coverage)
     except (ValueError, OSError) as error:
         print(f"build_vocab: {error}", file=sys.stderr)
         return 1
-    vocabulary.write_vocabulary(pieces, options.output)
-    print(f"{options.output}: {len(pieces)} pieces from {len(counts)} different words")
+    vocabulary.write_vocabulary(learned.pieces, options.output)
+    print(f"{options.output}: {len(learned.pieces)} pieces from {len(words)} different words")
+    spelling = vocabulary.measure_spelling(options.output, counts, options.lowercase)
+    print("\n".join([*_describe_characters(learned), *_describe_spelling(spelling)]))
     return 0
 
 
-def _read(options: argparse.Namespace, overrides: list[str]) -> Iterator[str]:
-    """Yields the captions of the source, or the texts that the config trains on."""
+def _describe_characters(learned: vocabulary.Learned) -> Iterator[str]:
+    """Says what is kept and what is lost."""
+    kept, dropped = learned.characters.kept, learned.characters.dropped
+    share = 100 * learned.characters.share
+    line = f"characters: {len(kept)} kept, {share:.4f}% of all; {len(dropped)} rarer ones dropped"
+    yield f"{line}: {' '.join(dropped[:SHOWN])}{' ...' * (len(dropped) > SHOWN)}".rstrip(": ")
+    if learned.long_words:
+        yield (
+            f"{learned.long_words} words have more than {word_counts.LONGEST_WORD} bytes: these "
+            "are unknown to BERT's tokenizer with any vocabulary"
+        )
+
+
+def _describe_spelling(spelling: Mapping[str, vocabulary.Spelling]) -> Iterator[str]:
+    """Makes a table with a line a language."""
+    names = {language: language or "no language" for language in spelling}
+    if set(names) == {""}:
+        names = {"": "all"}
+    width = max(map(len, (*names.values(), "language")), default=8)
+    yield f"{'language':{width}}  {'texts':>11}  {'pieces a text':>13}  {'unknown pieces':>14}"
+    for language, found in spelling.items():
+        yield (
+            f"{names[language]:{width}}  {found.texts:>11,}  {found.length:>13.1f}  "
+            f"{100 * found.unknown:>13.3f}%"
+        )
+
+
+def _open(
+    options: argparse.Namespace, overrides: list[str]
+) -> tuple[Iterable[str], float | None]:
+    """Returns the captions of the source, or the texts that the config trains on.
+
+    With them comes the temperature by which the config draws languages, None where it does not.
+    """
     if options.source:
         given = options.source, options.source_name, options.source_argument
-        yield from open_captions(*given)[0]()
-        return
-    from big_align.data.labels.prompts import choose_templates, fill_templates
-    from big_align.runs import dataset
+        return open_captions(*given)[0](), None
     from big_align.runs.command_line import load_config
 
-    for part in dataset.read_parts(load_config(options.config, *overrides)).values():
+    config = load_config(options.config, *overrides)
+    return _read(config), config.data.get("language_temperature")
+
+
+def _read(config: Node) -> Iterator[str]:
+    """Yields the texts that a config trains on."""
+    from big_align.data.labels.prompts import choose_templates, fill_templates
+    from big_align.runs import dataset
+
+    for part in dataset.read_parts(config).values():
         if part.classes is None:
             yield from tag_counting.read_captions(dataset.open_source(part))
             continue

@@ -243,6 +243,7 @@ def test_the_classes_of_imagenet_21k_are_the_folders(tmp_path, data_dir):
         opening.read_class_list(benchmark, str(tmp_path), words)
 
 
+@pytest.mark.slow
 def test_cifar10_opens_as_it_is(data_dir):
     benchmark = catalog.read_benchmark("cifar10")
     source = opening.open_split(benchmark, "test", str(data_dir))

@@ -79,7 +79,7 @@ def test_another_process_sees_what_is_written():
     memory.close()
 
 
-@pytest.mark.parametrize("num_processes", [0, 1])
+@pytest.mark.parametrize("num_processes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_batch_that_is_held_never_changes(num_processes):
     """As arrays, as parts of them, and as JAX arrays that have its memory."""
     kept = {"transform": FLIP, "batch_size": 16, "prefetch": 2, "num_processes": num_processes}
@@ -142,7 +142,7 @@ def test_jax_takes_a_batch_without_a_copy(num_processes):
         assert {"image", "text", "label"} <= {n for n, x in batch.items() if x.nbytes % 128 == 0}
 
 
-@pytest.mark.parametrize("num_processes", [0, 1])
+@pytest.mark.parametrize("num_processes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_number_of_batches(num_processes):
     kept = {"transform": FLIP, "prefetch": 3, "num_processes": num_processes}
     with make_loader(make_array(60), **kept) as loader:

@@ -9,10 +9,17 @@ from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.settings import SHARED, LoaderSettings
 from big_align.data.loading.stream import ExampleStream
-from big_align.data.loading.text_samplers import CaptionSampler, TemplateSampler
+from big_align.data.loading.text_samplers import (
+    CaptionSampler,
+    LanguageSampler,
+    TemplateSampler,
+)
 from big_align.data.sources.split_source import SplitSource
 
-PARTS = (ExampleStream, ImagePipeline, CaptionSampler, TemplateSampler, TrainLoader, SplitSource)
+PARTS = (
+    *(ExampleStream, ImagePipeline, TrainLoader, SplitSource),
+    *(CaptionSampler, LanguageSampler, TemplateSampler),
+)
 PARAMETERS = [
     parameter for part in PARTS for parameter in inspect.signature(part).parameters.values()
 ]

@@ -9,7 +9,7 @@ import pytest
 from bounded import BoundedCalls, Outcome
 from mutations import KINDS, mutate
 
-QUICK, SLOW = 100, 1000
+QUICK, SLOW = 60, 1000
 FAST = [name for name, kind in KINDS.items() if not kind.slow]
 
 
@@ -81,6 +81,7 @@ def check_intact(intact, kinds) -> None:
         assert outcome.what == "read" and not outcome.broken, (name, outcome)
 
 
+@pytest.mark.slow
 def test_intact_inputs_are_read(intact):
     check_intact(intact, FAST)
 

@@ -80,6 +80,7 @@ def failing(kind: str, message: str) -> ErrorSource:
     return ErrorSource(array._image, [[kind, message]] * 20)
 
 
+@pytest.mark.slow
 def test_a_mixture_with_broken_examples_is_that_of_threads(tmp_path, caplog):
     """Rows of one host of several; broken images and captions, counted and named once."""
     source = break_some(tmp_path, BROKEN)
@@ -275,7 +276,7 @@ def test_images_of_different_sizes_are_explained(tmp_path):
             loader.batch(0)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_rows_of_a_process_that_is_killed_are_made_again(threads, capfd):
     source = make_array(50)
     kwargs = dict(transform=FLIP, num_threads=threads)
@@ -298,6 +299,7 @@ class Deadly(ArraySource):
         return super().read(shard, index)
 
 
+@pytest.mark.slow
 def test_rows_that_end_every_process_are_an_error(monkeypatch, capfd):
     array = make_array(8)
     monkeypatch.setenv("DEADLY", str(os.getpid()))  # to all but this process

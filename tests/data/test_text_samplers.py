@@ -259,6 +259,7 @@ def test_sources_that_disagree_with_the_class_list():
             make_loader(make_labeled(np.arange(10), class_names), classes=CLASSES)
 
 
+@pytest.mark.slow
 def test_class_lists_of_real_data_fit_their_labels(data_dir):
     for folder, shards in (("grocery", "iconic-*.tar"), ("tiny_imagenet", "val-*.tar")):
         classes = read_classes(f"{data_dir}/{folder}/classes.json")

@@ -219,6 +219,7 @@ def spoil(number: int, data: bytes) -> bytes:
     return data[: tables + 5] + bytes([255] * 16) + data[tables + 21 :]
 
 
+@pytest.mark.slow
 def test_broken_images_are_counted_named_and_replaced_as_in_the_loader(tmp_path, config, caplog):
     source = write_pictures(tmp_path, spoil=spoil)
     config = change(config, source=source, max_broken_fraction=0.5)

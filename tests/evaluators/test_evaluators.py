@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from big_align.data.examples import Caption
 from big_align.data.sources.array_source import ArraySource
+from big_align.errors import UserError
 from big_align.evaluators.classification import Classification
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval, rank_of_match
@@ -98,6 +100,64 @@ def test_padding_and_unreadable_images_do_not_count():
         assert result["image_to_text_r1"] == result["text_to_image_r1"] == 1
     result = Retrieval(broken, "resize(2)", tokenize, max_broken_fraction=0.5)(OneHotEmbedder())
     assert result["text_to_image_r1"] == 1
+
+
+TWO_LANGUAGES = {
+    "en": [["a 0"], ["b 0", "c 0"], ["d 9", "e 2"], ["f 1"]],
+    "de": [["g 0", "h 0"], ["i 1"], [], ["j 2"]],
+}
+"""Captions of four images; the third has none in German."""
+
+
+def tell_languages(captions):
+    rows = zip(*captions.values(), strict=True)
+    return [
+        [Caption(text, name) for name, texts in zip(captions, row, strict=True) for text in texts]
+        for row in rows
+    ]
+
+
+def test_a_language_is_measured_as_if_there_were_no_other():
+    """Each has the numbers of a source with its captions, and with the images that have some."""
+    colors = np.array([0, 1, 2, 3])
+    both = source(colors, tell_languages(TWO_LANGUAGES))
+    retrieval = Retrieval(both, "resize(2)", tokenize, ks=(1, 2), by_language=True)
+    result = retrieval(OneHotEmbedder())
+    assert tuple(result) == retrieval.numbers
+    means = []
+    for language, captions in TWO_LANGUAGES.items():
+        mine = [n for n, texts in enumerate(captions) if texts]
+        alone = source(colors[mine], [captions[n] for n in mine])
+        expected = Retrieval(alone, "resize(2)", tokenize, ks=(1, 2))(OneHotEmbedder())
+        for name, value in expected.items():
+            assert result[f"{language}_{name}"] == value
+        means.append(np.mean(list(expected.values())))
+        assert result[f"{language}_mean_recall"] == pytest.approx(means[-1])
+    assert result["mean_recall"] == pytest.approx(np.mean(means))
+    # By hand, of German: images 0 and 1 are found by their captions, which are alone with them; the
+    # last caption names an image that has no German caption, so all others are before it.
+    assert result["de_image_to_text_r1"] == pytest.approx(2 / 3)
+    assert result["de_text_to_image_r1"] == pytest.approx(3 / 4)
+
+
+def test_the_order_of_languages_in_an_example_changes_no_number():
+    turned = {name: TWO_LANGUAGES[name] for name in ("de", "en")}
+    results = []
+    for captions in (TWO_LANGUAGES, turned):
+        told = source([0, 1, 2, 3], tell_languages(captions))
+        results.append(Retrieval(told, "resize(2)", tokenize, by_language=True)(OneHotEmbedder()))
+    assert results[0] == results[1]
+
+
+def test_captions_must_tell_the_languages_that_are_measured():
+    plain = source([0, 1], [["a 0"], ["b 1"]])
+    with pytest.raises(UserError, match="the source tells none: name them in its field `caption`"):
+        Retrieval(plain, "resize(2)", tokenize, by_language=True)
+    told = source([0, 1], tell_languages({"en": [["a 0"], ["b 1"]]}))
+    retrieval = Retrieval(told, "resize(2)", tokenize, by_language=True)
+    retrieval.languages = ("en", "de")  # the image of the only German caption cannot be read
+    with pytest.raises(UserError, match="no image that can be read has a caption in 'de'"):
+        retrieval(OneHotEmbedder())
 
 
 def test_accuracy_by_hand():

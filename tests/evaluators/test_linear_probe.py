@@ -6,10 +6,14 @@ import pytest
 from sklearn.linear_model import LogisticRegression as Reference
 from sklearn.multiclass import OneVsRestClassifier
 
-from big_align.evaluators import linear_probe, logistic_regression
+from big_align.evaluators import linear_probe
+from big_align.evaluators.classifiers import logistic_regression
+from big_align.evaluators.classifiers.logistic_regression import (
+    LinearClassifier,
+    LogisticRegression,
+)
 from big_align.evaluators.features import mark_classes, rarest_classes, shuffle_in_classes
 from big_align.evaluators.linear_probe import LinearProbe, rate, search_strength
-from big_align.evaluators.logistic_regression import LinearClassifier, LogisticRegression
 from big_align.evaluators.scores import accuracy, map_11_point
 from tests.evaluators.colors import ColorEmbedder, make_source
 

@@ -47,6 +47,7 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(actual[path], array, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_file_of_old_torch_is_the_model_that_its_names_say(lite, tmp_path):
     weights = make_weights(lite)
     tree = {name: tensor(name, str(a.dtype), a.shape) for name, a in weights.items()}

@@ -45,7 +45,10 @@ def workdir(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("name", ["pictures.json", "config.json", "goodput.json"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("pictures.json", marks=pytest.mark.slow), "config.json", "goodput.json"],
+)
 def test_a_spoiled_file_is_one_line_that_names_it(workdir, name):
     good = json.loads((workdir / name).read_text())
     outcomes = set()
@@ -60,6 +63,7 @@ def test_a_spoiled_file_is_one_line_that_names_it(workdir, name):
     assert outcomes == {"written", "refused"}
 
 
+@pytest.mark.slow
 def test_a_spoiled_line_about_a_start_is_left_out(workdir):
     good = json.loads((workdir / "starts.jsonl").read_text())
     for bad in spoil(good):

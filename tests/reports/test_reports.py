@@ -318,3 +318,13 @@ def test_every_kind_of_exhibit_is_written(tmp_path):
     page = "".join(sections.write_pictures(read_record(str(folder))))
     assert "<li class='right'>dog" in page and "nothing found" in page
     assert page.count("data:image/webp") == 2 and "--share: 1.000" in page
+
+
+def test_no_chart_has_more_curves_than_there_are_colors():
+    names = [f"pairs/number_{n}" for n in range(2 * charts.COLORS + 1)]
+    evaluations = {name: [(1, 0.5)] for name in [*names, "other/r1"]}
+    record = RunRecord("run", {}, [], {}, evaluations, {}, {})
+    drawn = sections.evaluation_curves(record)
+    assert [*drawn] == ["pairs, 1 of 3", "pairs, 2 of 3", "pairs, 3 of 3", "other"]
+    assert [len(curves) for curves in drawn.values()] == [charts.COLORS, charts.COLORS, 1, 1]
+    assert [f"pairs/{key}" for title in [*drawn][:3] for key in drawn[title]] == names

@@ -56,8 +56,11 @@ def test_a_mistake_is_one_line_that_names_it(flag, message, tmp_path):
     [
         (None, "there is no file {path}"),
         ("def get_config():\n    raise ValueError('first\\nlast')", "last"),
-        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
-        ("def get_config(x)\n", "SyntaxError"),
+        pytest.param(
+            "import nowhere", "ModuleNotFoundError: No module named 'nowhere'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("def get_config(x)\n", "SyntaxError", marks=pytest.mark.slow),
     ],
 )
 def test_a_config_file_that_cannot_be_loaded_is_one_line(source, message, tmp_path):

@@ -1,5 +1,8 @@
+import io
+import json
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -28,7 +31,8 @@ def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_pa
     output = str(tmp_path / "vocabulary.txt")
     arguments = [f"--source={captions}", "--size=120", f"--output={output}"]
     assert build_vocab.main(arguments) == 0
-    assert "pieces from" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "pieces from" in printed and "100.0000% of all; 0 rarer ones dropped\n" in printed
     pieces = open(output, encoding="utf-8").read().splitlines()
     assert tuple(pieces[:5]) == SPECIAL_TOKENS
     assert len(set(pieces)) == len(pieces) <= 120
@@ -38,6 +42,36 @@ def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_pa
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("tmp")] == []
 
 
+def test_languages_of_a_config_are_counted_by_its_temperature(tmp_path, capsys):
+    """The one German text counts as much as the 63 English ones."""
+    members = []
+    for number in range(32):
+        texts = {"en": ["a dog", "a cat"], "de": ["zwei hunde"] if number == 5 else None}
+        members.append((f"{number:05d}.png", b""))
+        members.append((f"{number:05d}.json", json.dumps(texts).encode()))
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    output = tmp_path / "v.txt"
+    arguments = [
+        "--config=configs/own_pairs.py", f"--config.data.source.path={tmp_path}/x.tar",
+        "--config.data.source.caption=json.{en,de}", "--config.data.hold_out=0",
+        f"--output={output}", "--size=100", "--character_coverage=1",
+    ]  # fmt: skip
+    words = {}
+    for temperature in ("none", "1", "inf", "3"):
+        given = {"none": [], "3": ["--temperature=3"]}
+        drawn = given.get(temperature, [f"--config.data.language_temperature={temperature}"])
+        assert build_vocab.main([*arguments, *drawn]) == 0
+        table = capsys.readouterr().out.splitlines()[-3:]
+        assert [line.split()[:2] for line in table[1:]] == [["en", "64"], ["de", "1"]]
+        assert all(line.endswith(" 0.000%") for line in table[1:])
+        words[temperature] = {"zwei", "hunde"} & set(output.read_text().splitlines())
+    assert words == {"none": set(), "1": set(), "inf": {"zwei", "hunde"}, "3": {"zwei", "hunde"}}
+
+
 @pytest.mark.slow
 def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
     read, _ = open_captions(
@@ -45,7 +79,7 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
     )
     kept = list(read())
     assert len(kept) == 5000
-    pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000)
+    pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000, 1.0).pieces
     assert 950 <= len(pieces) <= 1000
     vocabulary.write_vocabulary(pieces, str(tmp_path / "v.txt"))
     text, text_mask = WordPieceTokenizer(str(tmp_path / "v.txt"), 64)(kept)
@@ -59,7 +93,9 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
         ({"source": "none-*.tar"}, "no file matches 'none-*.tar'"),
         ({"source": "captions"}, "--source=captions does not tell what is there: give --source_"),
         ({"size": "5"}, "size is 5; it must be above the 5 special tokens"),
-        ({"size": "20"}, "size is 20, and the captions have"),
+        ({"size": "20"}, "17 different characters within 99.99% of all: these need a size of 35"),
+        ({"character_coverage": "1.5"}, "character_coverage is 1.5; it must be above 0 and at"),
+        ({"temperature": "0"}, "temperature is 0; it must be above 0, inf for equal shares"),
         ({"output": f"{__file__}/v.txt"}, "test_build_vocab.py"),
         ({"source": "tfds:mnist"}, "does not read as tfds:NAME:SPLIT"),
     ],

@@ -69,6 +69,7 @@ def test_a_mistake_is_one_line(arguments, message, capsys):
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_divide_names_those_that_do(capsys):
     arguments = [CONFIG, "--images_per_core=1", "--topology=h100:1x6"]
     assert plan.main(arguments) == 1

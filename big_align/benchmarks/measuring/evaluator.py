@@ -12,13 +12,14 @@ from big_align.benchmarks.judged.layouts import open_judged
 from big_align.benchmarks.measuring import tasks as measuring
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
 from big_align.benchmarks.measuring.judged_tasks import list_judged_numbers, measure_judged
+from big_align.benchmarks.measuring.outcomes import Outcome
 from big_align.benchmarks.measuring.plans import (
     TASKS_OF,
     TEXT_TASKS,
     TRAIN_TASKS,
     choose_measured,
 )
-from big_align.benchmarks.measuring.tasks import LabeledSplit, Outcome, TaskSettings
+from big_align.benchmarks.measuring.tasks import LabeledSplit, TaskSettings
 from big_align.benchmarks.opening import open_split, read_class_list
 from big_align.data.examples import Source
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies

@@ -24,7 +24,8 @@ from big_align.benchmarks.judged.scores import (
     score_categories,
 )
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
-from big_align.benchmarks.measuring.tasks import KS, Outcome
+from big_align.benchmarks.measuring.outcomes import Outcome
+from big_align.benchmarks.measuring.tasks import KS
 from big_align.errors import UserError
 
 EmbedTexts = Callable[[Sequence[str], str], np.ndarray]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks.measuring.published import PublishedNumber, find_published, read_papers
+from big_align.benchmarks.measuring.results import average_languages
 from big_align.plots.html_page import write_frame
 from big_align.reports.sections import STYLE as TABLES
 from big_align.reports.sections import write_table, write_tiles
@@ -90,7 +91,7 @@ def _write_overview(rows: Sequence[Mapping[str, Any]]) -> str:
             name_number(row["metric"]), _format(row["score"]),
             _format(row["metrics"].get("ece", row["metrics"].get("lp_ece", ""))),
         ]
-        for row in rows
+        for row in [*rows, *average_languages(rows)]
     ]  # fmt: skip
     return f"<h2>All results</h2>{write_table(head, cells)}<h2>Data sets</h2>"
 

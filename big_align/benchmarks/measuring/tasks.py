@@ -1,36 +1,30 @@
 """What the evaluators measure, of embeddings that are there already."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
+from big_align.benchmarks.measuring.outcomes import Outcome, describe_scores
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_check import check_class_names
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.features import LabeledFeatures, mark_classes, take_readable
-from big_align.evaluators.few_shot import measure_linear, measure_texts, number_classes
+from big_align.evaluators.few_shot import (
+    measure_linear,
+    measure_ridge,
+    measure_texts,
+    number_classes,
+)
 from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
 from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
-from big_align.evaluators.scores import (
-    BINS,
-    OF_SEVERAL_LABELS,
-    calibration_error,
-    lookup_score,
-    map_11_point,
-    real_accuracy,
-    softmax,
-)
-from big_align.evaluators.tag_scores import mean_average_precision
-from big_align.evaluators.zero_shot import check_named, measure_accuracy
-from big_align.exhibits.confusion import show_confusion
-from big_align.exhibits.exhibit import Confusion
+from big_align.evaluators.scores import OF_SEVERAL_LABELS
+from big_align.evaluators.zero_shot import check_named
 from big_align.exhibits.retrieval import Pairs
 
 TEMPERATURE = 0.01
@@ -62,22 +56,6 @@ class TaskSettings:
                 f"shots = {self.shots} must be one or more numbers from 1 on, and draws = "
                 f"{self.draws} at least 1"
             )
-
-
-class Outcome(NamedTuple):
-    """What was measured.
-
-    Attributes:
-      numbers: by the names of columns.
-      score: the number that tables of papers give.
-      details: what else there is, for JSON: `per_class`, `calibration`, `folds`.
-      confusions: which classes are taken for which.
-    """
-
-    numbers: dict[str, float]
-    score: float
-    details: dict[str, Any]
-    confusions: Sequence[Confusion] = ()
 
 
 class LabeledSplit(NamedTuple):
@@ -186,7 +164,7 @@ def measure_few_shot(
     """
     given = settings.shots, settings.draws
     sets, classes = number_classes(train.take("features"), test.take("features"))
-    numbers = measure_linear(sets, *given)
+    numbers = measure_linear(sets, *given) | measure_ridge(sets, *given)
     if ztxt is not None:
         check_named(classes, len(ztxt), f"{train.name}, few_shot")
         sets, _ = number_classes(train.take("embedding"), test.take("embedding"))
@@ -245,7 +223,7 @@ def list_numbers(
     if task == "knn":
         return tuple(f"knn_r{k}" for k in KS)
     if task == "few_shot":
-        kinds = ("linear", "text") if texts else ("linear",)
+        kinds = ("linear", "ridge", *(("text",) if texts else ()))
         each = [f"{kind}_{shots}shot" for kind in kinds for shots in settings.shots]
         return *each, *(f"{name}_std" for name in each), *(["text_0shot"] if texts else [])
     if metric in OF_SEVERAL_LABELS:
@@ -270,80 +248,3 @@ def cut_pairs(pairs: Pairs, folds: int) -> list[Pairs]:
         owner = pairs.owner[mine] - rows[0]
         parts.append(Pairs(pairs.zimg[rows], pairs.ztxt[mine], captions, owner, pairs.number[rows]))
     return parts
-
-
-def describe_scores(
-    scores: Float[np.ndarray, "n c"],
-    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
-    names: Sequence[str],
-    metric: str,
-    temperature: float = 1.0,
-) -> Outcome:
-    """Returns all numbers of a classifier, its table of classes and its confusions.
-
-    Args:
-      scores: of each class.
-      label: the class of each example, or which classes it has.
-      names: of the classes.
-      metric: which number is the score.
-      temperature: what scores are divided by to be logits.
-    """
-    if metric in OF_SEVERAL_LABELS:
-        return _describe_several(scores, label, names, metric)
-    found, count = measure_accuracy(scores, label), scores.shape[1]
-    numbers = {"acc1": found["top1"]}
-    if count >= 5:  # as CLIP_benchmark: among fewer the right class cannot be missed
-        numbers["acc5"] = found["top5"]
-    numbers["mean_per_class_recall"] = found["mean_per_class"]
-    score = lookup_score(metric)(scores, label)
-    if metric not in ("accuracy", "mean_per_class"):
-        numbers[metric] = score
-    numbers["ece"], bins = calibration_error(softmax(scores / temperature), label)
-    taken, per_class = scores.argmax(axis=1), []
-    for c in np.unique(label).tolist():
-        mine = label == c
-        right = measure_accuracy(scores[mine], label[mine])["top1"]
-        asked = int((taken == c).sum())
-        precision = float((label[taken == c] == c).mean()) if asked else None
-        row = {"class": names[c], "label": c, "images": int(mine.sum()), "recall": right}
-        per_class.append(row | {"precision": precision})
-    details = {"per_class": per_class, "ece_bins": BINS, "calibration": bins}
-    return Outcome(numbers, score, details, show_confusion(scores, label, names))
-
-
-def _describe_several(
-    scores: Float[np.ndarray, "n c"],
-    present: Bool[np.ndarray, "n c"],
-    names: Sequence[str],
-    metric: str,
-) -> Outcome:
-    """Returns what `describe_scores` does where examples have any number of classes."""
-    if metric == "real_accuracy":
-        return _describe_real(scores, present, names)
-    everywhere = np.ones_like(present)
-    numbers = {
-        "mean_average_precision": mean_average_precision(scores, present, everywhere),
-        "map_11_point": map_11_point(scores, present),
-    }
-    per_class = [
-        {
-            "class": name, "label": c, "images": int(present[:, c].sum()),
-            "map_11_point": map_11_point(scores[:, [c]], present[:, [c]]),
-        }
-        for c, name in enumerate(names)
-    ]  # fmt: skip
-    return Outcome(numbers, numbers[metric], {"per_class": per_class})
-
-
-def _describe_real(
-    scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"], names: Sequence[str]
-) -> Outcome:
-    """Returns what `describe_scores` does where any class of an example is right (ReaL)."""
-    accuracy = real_accuracy(scores, present)
-    per_class = []
-    for c in np.flatnonzero(present.any(axis=0)).tolist():
-        mine = present[:, c]
-        right = real_accuracy(scores[mine], present[mine])
-        row = {"class": names[c], "label": c, "images": int(mine.sum()), "recall": right}
-        per_class.append(row)
-    return Outcome({"acc1": accuracy}, accuracy, {"per_class": per_class})

@@ -28,6 +28,9 @@ class LoaderSettings:
       templates: texts with one `{}` for the class; None takes those of the class list.
       describe_classes: fills templates with "NAME, DESCRIPTION".
       captions_used: how many of an example's captions exist for training; None for all.
+      language_temperature: T; draws the language of a caption first, with p ~ n^(1/T) of the n
+        captions that it has in all, and then the caption: 1 as the data have them, inf all
+        languages alike. None draws captions, whatever their languages.
       hold_out: the fraction of the examples that is kept out of training, by a hash of their keys;
         evaluators have it as the source `held_out`.
       pipeline: "module:function" that makes the batches as a `tf.data.Dataset`; None makes them
@@ -46,6 +49,7 @@ class LoaderSettings:
     templates: tuple[str, ...] | None = None
     describe_classes: bool = False
     captions_used: int | None = None
+    language_temperature: float | None = None
     hold_out: float = 0.0
     pipeline: str | None = None
 

@@ -1,7 +1,7 @@
 """The texts and the label of an example: its captions, templates with its class, or no text."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int32
@@ -12,6 +12,7 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.loading import parallel
 from big_align.data.randomness import PositionRandom
 from big_align.data.text.caption_check import find_caption_fault
+from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
 from big_align.errors import FieldError, UserError
@@ -136,9 +137,71 @@ class CaptionSampler(TextSampler):
         """Returns captions and the label."""
         if not example.captions:
             raise examples.BrokenExample("it has no caption")
-        drawn = _draw_different(example.captions[: self._used], self._count, rng)
+        drawn = self._draw(example.captions, rng)
         label = example.label  # an example with several labels is broken, kept or not
         return drawn, label if self._keep_label else examples.NO_LABEL
+
+    def _draw(self, captions: Sequence[str], rng: PositionRandom) -> list[str]:
+        return _draw_different(captions[: self._used], self._count, rng)
+
+
+class LanguageSampler(CaptionSampler):
+    """Draws the language of each caption by temperature, and then one of its captions.
+
+    The languages of an example are drawn with p_l ~ n_l^(1/T), normalized over those that it has:
+    with `temperature` = 1 and captions in all languages every caption is as likely as another, and
+    with inf every language is. A language that was not counted is drawn as the rarest one.
+
+    Args:
+      tokenizer: makes ids of captions, and which of them are real.
+      counts: captions of each language, n_l (`language_counts.count_languages`).
+      language_temperature: T of `temperature.share_by_temperature`; None is 1.
+      captions_per_image: as of `CaptionSampler`.
+      captions_used: likewise, of the captions in each language.
+      keep_label: as of `CaptionSampler`.
+
+    Raises:
+      ValueError: a value is out of range, or there are no languages.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        counts: Mapping[str, int],
+        language_temperature: float | None = None,
+        captions_per_image: int = 1,
+        captions_used: int | None = None,
+        keep_label: bool = True,
+    ):
+        super().__init__(tokenizer, captions_per_image, captions_used, keep_label)
+        if not counts:
+            raise UserError("there are no languages to draw from")
+        temperature = 1.0 if language_temperature is None else language_temperature
+        self._shares = share_by_temperature(counts, temperature)
+        self._rarest = min(self._shares.values())
+
+    def _draw(self, captions: Sequence[str], rng: PositionRandom) -> list[str]:
+        left: dict[str, list[str]] = {}
+        for caption in captions:
+            left.setdefault(examples.language_of(caption), []).append(caption)
+        left = {language: texts[: self._used] for language, texts in left.items()}
+        drawn: list[str] = []
+        while left and len(drawn) < self._count:
+            language = self._draw_language(list(left), rng)
+            texts = left[language]
+            drawn.append(texts.pop(int(rng.random() * len(texts))))
+            if not texts:
+                del left[language]
+        return drawn
+
+    def _draw_language(self, languages: Sequence[str], rng: PositionRandom) -> str:
+        shares = [self._shares.get(language, self._rarest) for language in languages]
+        place = rng.random() * sum(shares)
+        for language, share in zip(languages, shares, strict=True):
+            place -= share
+            if place < 0:
+                return language
+        return languages[-1]
 
 
 class NoTextSampler(TextSampler):

@@ -21,10 +21,13 @@ class FilePairsSource:
     Args:
       path: the folder; globs, braces and comma lists, local or any fsspec path; or a list of them.
       caption: the ending of the file that holds the text, or the field of a JSON file that holds a
-        text or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
+        text or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, stand
+        for a field each. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`. None reads
         none.
       caption_lines: whether each line of a text is a caption of its own.
+      language: likewise what names the language of the captions, as `json.language`; None where
+        nothing does.
 
     Raises:
       UserError: there is no such folder, or no image in it has these files beside it.
@@ -38,8 +41,9 @@ class FilePairsSource:
         caption: str | None = "txt",
         label: str | None = None,
         caption_lines: bool = False,
+        language: str | None = None,
     ):
-        self._text_members = TextMembers(caption, label, caption_lines)
+        self._text_members = TextMembers(caption, label, caption_lines, language)
         listed = [name for root in files.expand_paths(path) for name in _list_files(root)]
         if not listed:
             raise UserError(f"no file in the folder {path!r} or in a folder below it")

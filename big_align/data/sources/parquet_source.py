@@ -11,6 +11,7 @@ from absl import logging
 from big_align.data import columns, examples, files
 from big_align.data.row_groups import Place, RowGroups, open_table, read_group
 from big_align.data.sources import shard_index
+from big_align.data.text_members import check_languages, tell_captions
 from big_align.errors import UserError, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
@@ -35,7 +36,7 @@ class ParquetSource:
       image: the column of the encoded images: bytes, or a struct of `bytes` and, where these are
         missing, the `path` of a file; None finds it.
       caption: the column of a text or a list of texts, or a field of a struct, `captions.en`; None
-        finds it, "" reads none.
+        finds it, "" reads none. Languages in braces, `captions.{en,de}`, stand for a column each.
       label: the column of the class number or numbers. None finds it where no captions are read; ""
         reads none.
       caption_lines: whether each line of a text is a caption of its own.
@@ -43,6 +44,7 @@ class ParquetSource:
       index_dir: a folder that keeps for the next start which rows have images.
       key: the column of texts that tell examples apart, by which data are held out. None takes
         `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
+      language: the column of the language of the captions; None where nothing tells it.
 
     Attributes:
       faults: why rows are left out, a line for each file that lost some.
@@ -62,6 +64,7 @@ class ParquetSource:
         cache_megabytes: int = 256,
         index_dir: str | None = None,
         key: str | None = None,
+        language: str | None = None,
     ):
         if cache_megabytes < 1:
             raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
@@ -69,14 +72,19 @@ class ParquetSource:
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)
         names = [*schema.names, *_list_fields(schema)]
-        self._caption, self._label = columns.choose_texts(caption, label, names, where)
+        read = check_languages(caption, language)
+        several = [columns.choose("caption", name, names, [], where) for _, name in read]
+        caption, self._label = columns.choose_texts("" if read else caption, label, names, where)
+        self._captions = read or ([("", caption)] if caption else [])
+        self._language = columns.choose("language", language, names, [], where)
         self._parts = _find_parts(schema, self._image, where)
         self._key = columns.choose("key", key, names, [], where)
         if key is None:
             self._key = _find_key(schema, self._parts)
-        texts = filter(None, (self._caption, self._label, self._key))
+        texts = filter(None, (*several, caption, self._label, self._language, self._key))
         self._texts = tuple(dict.fromkeys(texts))
-        found = columns.describe(image=self._image, caption=self._caption, label=self._label)
+        told = ", ".join(several) or caption
+        found = columns.describe(image=self._image, caption=told, label=self._label)
         logging.info("%s: %s", where, found)
         self.class_names = _class_names(schema, self._label)
         self._caption_lines = caption_lines
@@ -125,8 +133,10 @@ class ParquetSource:
         """Reads captions and labels without the image; raises BrokenExample."""
         values = dict(zip(self._texts, self._read(shard, index, self._texts), strict=True))
         captions, labels = [], ()
-        if self._caption:
-            captions = examples.clean_captions(values[self._caption], self._caption_lines)
+        if self._captions:
+            told = values[self._language] if self._language else None
+            found = [(tag or told or "", values[name]) for tag, name in self._captions]
+            captions = tell_captions(found, self._caption_lines)
         if self._label and values[self._label] is not None:
             labels = examples.clean_labels(values[self._label])
         return captions, labels

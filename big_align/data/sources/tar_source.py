@@ -25,7 +25,8 @@ class TarSource:
       path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path; or a
         list of them.
       caption: the member that holds the text, or the field of a JSON member that holds a text
-        or a list of texts: `txt`, `json.captions`. None or "" reads no captions.
+        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, stand for
+        a field each. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`,
         `json.labels`. None reads none.
       index_dir: a folder that keeps the scans for the next start.
@@ -33,6 +34,8 @@ class TarSource:
         CLIP_benchmark's shards.
       image: the member that holds the image, such as `jpg`; None takes whatever ends like one, of
         which an example must have no more than one.
+      language: likewise what names the language of the captions, as `json.language`; None where
+        nothing does.
 
     Attributes:
       faults: why examples are left out, a line for each shard that lost some.
@@ -51,8 +54,9 @@ class TarSource:
         index_dir: str | None = None,
         caption_lines: bool = False,
         image: str | None = None,
+        language: str | None = None,
     ):
-        self._text_members = TextMembers(caption, label, caption_lines)
+        self._text_members = TextMembers(caption, label, caption_lines, language)
         self._texts = self._text_members.names
         self._image = image
         slots = {name: 0 for name in ([image] if image else examples.IMAGE_EXTENSIONS)}

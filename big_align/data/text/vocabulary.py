@@ -1,80 +1,197 @@
 """A WordPiece vocabulary learned from the captions of a source."""
 
 import collections
+import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 from absl import logging
+from tqdm import tqdm
 
 from big_align.data import files, tensorflow_on_cpu
 from big_align.data.text import tokenizers
+from big_align.data.text.word_counts import (
+    LONGEST_WORD,
+    Characters,
+    TextCounts,
+    choose_characters,
+    count_texts,
+    find_lone_characters,
+    weigh_languages,
+)
+from big_align.errors import UserError
 
-BATCH = 4096  # captions split into words by one call
-LOG_EVERY = 1_000_000
+COVERAGE = 0.9999
+"""The share of all characters that a vocabulary spells, where nothing else is said."""
+LEAST = 2  # times that a piece occurs; the learner's own 10 leaves small sets with few pieces
+LONGEST_PIECE = 50  # characters, and of words that are learned from; the learner's own
+ITERATIONS = 4  # the learner's own
+MOST_WORDS = 5_000_000  # that are learned from, the most frequent ones; the learner's own
+SLACK = 0.02  # how many pieces more than wanted are made before those that occur least are cut
+MEASURED = 4096  # words made pieces by one call
 
 
 def count_words(captions: Iterable[str], lowercase: bool = True) -> collections.Counter:
     """Counts words as BERT's basic tokenizer splits them, so as WordPieceTokenizer does."""
-    tf = tensorflow_on_cpu.load()
-    from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
-
-    splitter = BasicTokenizer(lower_case=lowercase)
-    counts: collections.Counter = collections.Counter()
-    batch: list[str] = []
-
-    def count() -> None:
-        words = splitter.tokenize(tf.constant(batch)).flat_values.numpy()
-        counts.update(words.tolist())
-        batch.clear()
-
-    for number, caption in enumerate(captions, start=1):
-        batch.append(caption)
-        if len(batch) == BATCH:
-            count()
-        if number % LOG_EVERY == 0:
-            logging.info("%d captions, %d different words", number, len(counts))
-    if batch:
-        count()
-    return collections.Counter({word.decode(): n for word, n in counts.items()})
+    return weigh_languages(count_texts(captions, lowercase))
 
 
-def learn_vocabulary(counts: collections.Counter, size: int) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A vocabulary that was learned.
+
+    Attributes:
+      pieces: the special tokens, single characters, then longer pieces.
+      characters: which single characters there are, and which are not.
+      long_words: how many words, each counted as often as it occurs, have more than `LONGEST_WORD`
+        bytes: these stay unknown.
+    """
+
+    pieces: list[str]
+    characters: Characters
+    long_words: int
+
+
+def learn_vocabulary(
+    counts: Mapping[str, int], size: int, coverage: float = COVERAGE
+) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
+
+    Every character that is kept is a piece, at the beginning of a word and inside of it; so words
+    of these characters are never unknown. Punctuation and Chinese characters are words of their
+    own, so they take one piece each.
 
     Args:
       counts: how often each word occurs.
       size: the largest number of pieces, special tokens among them.
+      coverage: the share of all characters that can be spelled (`choose_characters`).
 
     Returns:
-      The special tokens, then the pieces; a text with few words gives fewer than `size`.
+      The vocabulary; a text with few words gives fewer pieces than `size`.
 
     Raises:
-      ValueError: no words, or a size that does not hold the special tokens and the characters.
+      UserError: no words, a value out of range, or a size that does not hold the special tokens and
+        the characters.
     """
     special = list(tokenizers.SPECIAL_TOKENS)
     if size <= len(special):
-        raise ValueError(f"size is {size}; it must be above the {len(special)} special tokens")
+        raise UserError(f"size is {size}; it must be above the {len(special)} special tokens")
     if not counts:
-        raise ValueError("there are no words to learn from")
+        raise UserError("there are no words to learn from")
+    words = {word: n for word, n in counts.items() if len(word.encode()) <= LONGEST_WORD}
+    long_words = sum(counts.values()) - sum(words.values())
+    characters = choose_characters(words, coverage)
+    lone = find_lone_characters(characters.kept)
+    single = sorted(characters.kept)
+    single += [f"##{character}" for character in single if character not in lone]
+    if (needed := len(special) + len(single)) > size:
+        raise UserError(
+            f"size is {size}, and the captions have {len(characters.kept)} different characters "
+            f"within {100 * coverage:g}% of all: these need a size of {needed} with special "
+            "tokens; raise it, or lower character_coverage"
+        )
+    kept = set(characters.kept)
+    words = {word: count for word, count in words.items() if kept.issuperset(word)}
+    # the learner has a piece inside of words for every character, for those that stand alone too
+    found = _learn_pieces(words, size + len(lone)) if words else []
+    longer = [p for p in found if p not in special and len(p.removeprefix("##")) > 1]
+    pieces = (special + single + longer)[:size]
+    return Learned(pieces, characters, long_words)
+
+
+def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
+    """Learns at least as many pieces as `size`, the most frequent first, if there are as many.
+
+    The learner takes all pieces that occur as often as a threshold. What is searched here is a
+    threshold that gives no fewer than wanted and at most `SLACK` more, or the largest that gives
+    enough.
+    """
     tensorflow_on_cpu.load()
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    logging.info("learning from %d words, %d different", counts.total(), len(counts))
-    pieces = learner.learn(
-        counts.most_common(),
-        vocab_size=size,
-        reserved_tokens=special,
-        lower_thresh=2,  # the learner's own 10 leaves small sets with a fraction of the pieces
-        slack_ratio=0.02,
+    ordered = [(word, count) for word, count in words.items() if len(word) <= LONGEST_PIECE]
+    ordered.sort(key=lambda item: (-item[1], item[0]))
+    del ordered[MOST_WORDS:]
+    logging.info("learning from %d different words of %d", len(ordered), len(words))
+    special = list(tokenizers.SPECIAL_TOKENS)
+    params = learner.Params(
+        None, None, ITERATIONS, None, LONGEST_PIECE, None, size, None, True, "##", special
     )
-    # the learner may end above the size; single characters stay, so that every word can be spelled
-    pieces = [piece for piece in pieces if piece not in special]
-    pieces.sort(key=lambda piece: len(piece.removeprefix("##")) > 1)
-    characters = sum(len(piece.removeprefix("##")) == 1 for piece in pieces)
-    if len(special) + characters > size:
-        raise ValueError(f"size is {size}, and the captions have {characters} single characters")
-    return (special + pieces)[:size]
+    characters = len(set().union(*(word for word, _ in ordered)))
+    low, high = LEAST, _bound_threshold(ordered, size - len(special) - 2 * characters)
+    best: list[str] = []
+    with tqdm(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
+        while low <= high:
+            middle = (low + high) // 2 if best else low  # the least says whether there are enough
+            pieces = learner.learn_with_thresh(ordered, middle, params)
+            bar.update()
+            best = pieces if not best or len(pieces) >= size else best
+            if len(best) <= (1 + SLACK) * size:
+                break
+            low, high = (middle + 1, high) if len(pieces) >= size else (low, middle - 1)
+    return best
+
+
+def _bound_threshold(words: Sequence[tuple[str, int]], count: int) -> int:
+    """Bounds the threshold of so many pieces of several characters: it saves most of the search.
+
+    The learner counts a part of a word as often as it occurs, or less, so no more parts come to a
+    threshold than occur as often.
+    """
+    number = max(count, 1)
+    counts: collections.Counter = collections.Counter()
+    for word, times in words:
+        for start in range(len(word)):
+            mark = "##" if start else ""
+            for end in range(start + 2, len(word) + 1):
+                counts[mark + word[start:end]] += times
+    occurring = np.fromiter(counts.values(), np.int64, len(counts))
+    if len(occurring) < number:
+        return LEAST
+    return max(LEAST, int(np.partition(occurring, -number)[-number]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spelling:
+    """How a vocabulary spells the texts of a language.
+
+    Attributes:
+      texts: how many there are.
+      length: pieces of a text on average, without the special ones.
+      unknown: the share of [UNK] among the pieces.
+    """
+
+    texts: int
+    length: float
+    unknown: float
+
+
+def measure_spelling(
+    vocabulary: str, counts: Mapping[str, TextCounts], lowercase: bool = True
+) -> dict[str, Spelling]:
+    """Measures how a vocabulary spells the texts that were counted, language by language.
+
+    Args:
+      vocabulary: the file.
+      counts: of each language, as `count_texts` returns them.
+      lowercase: as they were counted.
+    """
+    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
+    found = {}
+    for language, counted in counts.items():
+        pieces = unknown = 0
+        words = list(counted.words)
+        for first in range(0, len(words), MEASURED):
+            some = words[first : first + MEASURED]
+            times = np.array([counted.words[word] for word in some], np.int64)
+            text, text_mask = tokenizer(some)
+            pieces += int(times @ (text_mask.sum(axis=1) - 2))  # without [CLS] and [SEP]
+            unknown += int(times @ ((text == tokenizer.unknown_id) & text_mask).sum(axis=1))
+        length = pieces / max(counted.texts, 1)
+        found[language] = Spelling(counted.texts, length, unknown / max(pieces, 1))
+    return found
 
 
 def write_vocabulary(pieces: list[str], path: str) -> None:

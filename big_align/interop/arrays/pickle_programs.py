@@ -160,7 +160,7 @@ class PickleProgram:
                 stack[-2:] = [self.find(".".join(stack[-2:]))]
             case "BINPERSID":
                 stack.append(self.load_storage(stack.pop()))
-            case "REDUCE":
+            case "REDUCE" | "NEWOBJ":  # an object is made by calling its class, if it is known
                 arguments = stack.pop()
                 stack[-1] = self._call(stack[-1], arguments)
             case "BUILD":  # attributes, such as torch gives to the dictionaries of state dicts

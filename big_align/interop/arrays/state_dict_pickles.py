@@ -74,6 +74,7 @@ class StateDictPickle(PickleProgram):
             name: Name(name, call)
             for name, call in {
                 "collections.OrderedDict": self.make_dict,
+                "yacs.config.CfgNode": self.make_dict,  # the config beside Swin's state dicts
                 "torch.Size": self.copy,
                 "torch.device": lambda *_: None,
                 "torch._utils._rebuild_tensor_v2": self._make_tensor,

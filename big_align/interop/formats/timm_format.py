@@ -3,19 +3,27 @@
 import math
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from big_align.errors import WeightsMismatch
-from big_align.interop.arrays.weight_files import FORMATS, open_weights
+from big_align.interop.arrays.weight_files import FORMATS, WeightFile, open_weights
 from big_align.interop.formats import architecture
 from big_align.interop.formats.preprocessing import FILTERS, Preprocessing
 from big_align.interop.formats.pretrained import Pretrained, assemble
 from big_align.interop.formats.text_files import read_json
-from big_align.interop.formats.timm_models import COMMON, FAMILIES, SIZE, TimmConfig, TimmFamily
+from big_align.interop.formats.timm_models import (
+    COMMON,
+    FAMILIES,
+    NOTHING_STATED,
+    SIZE,
+    TimmConfig,
+    TimmFamily,
+)
 from big_align.interop.tables.mapping import Rule
+from big_align.interop.tables.swin import ORIGINAL_SWIN
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 
 COUNTER = "num_batches_tracked"
@@ -58,33 +66,53 @@ def read(path: pathlib.Path) -> Pretrained:
       WeightFileError: a file is damaged or not what its name says.
     """
     config = _read_config(path) if path.is_dir() else None
-    stated, seen = TimmConfig("", {}, None), None
+    stated, seen = NOTHING_STATED, None
     if config:
         name, arguments = config["architecture"].split(".")[0], config.get("model_args") or {}
         size = _read_size(config["pretrained_cfg"], arguments, str(path))
         stated = TimmConfig(name, arguments, size)
         seen = _read_preprocessing(config["pretrained_cfg"], size)
     with open_weights(path) as weights:
-        shapes = {name: array.shape for name, array in weights.arrays.items()}
-        family = _find_family(shapes, stated, str(path))
-        try:
-            node, size = family.read(shapes, stated)
-        except KeyError as error:
-            raise WeightsMismatch(
-                f"{path} looks like a {family.tower} of timm, but {error.args[0]} is missing"
-            ) from error
-        except WeightsMismatch as error:
-            raise WeightsMismatch(f"{path}: {error}") from error
-        return assemble(
-            {"name": family.tower} | node,
-            _table(family, shapes),
-            weights,
-            image_size=size,
-            where=str(path),
-            source="timm",
-            unused=(*BUFFERS, *_heads(family)),
-            preprocessing=seen,
-        )
+        return read_state_dict(weights, str(path), stated, seen)
+
+
+def read_state_dict(
+    weights: WeightFile,
+    where: str,
+    stated: TimmConfig = NOTHING_STATED,
+    preprocessing: Preprocessing | None = None,
+) -> Pretrained:
+    """Reads the tower that a state dict's names and shapes tell.
+
+    Args:
+      weights: the arrays.
+      where: the file or folder, for messages.
+      stated: what a config says.
+      preprocessing: how images are prepared, where it is known.
+
+    Raises:
+      WeightsMismatch: as `read`.
+    """
+    shapes = {name: array.shape for name, array in weights.arrays.items()}
+    family = _find_family(shapes, stated, where)
+    try:
+        node, size = family.read(shapes, stated)
+    except KeyError as error:
+        raise WeightsMismatch(
+            f"{where} looks like a {family.tower} of timm, but {error.args[0]} is missing"
+        ) from error
+    except WeightsMismatch as error:
+        raise WeightsMismatch(f"{where}: {error}") from error
+    return assemble(
+        {"name": family.tower} | node,
+        _table(family, shapes),
+        weights,
+        image_size=size,
+        where=where,
+        source="timm",
+        unused=(*BUFFERS, *_heads(family)),
+        preprocessing=preprocessing,
+    )
 
 
 def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> TimmFamily:
@@ -106,11 +134,9 @@ def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> T
     return family
 
 
-def _table(family: TimmFamily, shapes: Mapping[str, Any]) -> list[Rule]:
-    """Returns a family's names; in Swin's original files stages end with what timm begins with."""
-    if "layers.0.downsample.norm.weight" not in shapes:
-        return list(family.table)
-    return [rule._replace(theirs=rule.theirs.replace("{s1}", "{s}")) for rule in family.table]
+def _table(family: TimmFamily, shapes: Mapping[str, Any]) -> Sequence[Rule]:
+    """Returns a family's names; Swin's original files have other ones."""
+    return ORIGINAL_SWIN if "layers.0.downsample.norm.weight" in shapes else family.table
 
 
 def _heads(family: TimmFamily) -> tuple[str, ...]:

@@ -35,6 +35,10 @@ class TimmConfig(NamedTuple):
     size: int | None
 
 
+NOTHING_STATED = TimmConfig("", {}, None)
+"""What a state dict by itself says."""
+
+
 class TimmFamily(NamedTuple):
     """A kind of tower in timm.
 
@@ -110,7 +114,7 @@ def _write_resnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
     return f"resnet{name}", {"layers": list(ours["depths"]), "channels": channels}
 
 
-def _read_swin(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
+def read_swin(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     depths = _count_stages(shapes, r"layers\.(\d+)\.blocks\.(\d+)\.")
     tables = [
         shapes[f"layers.{s}.blocks.0.attn.relative_position_bias_table"] for s in range(len(depths))
@@ -274,7 +278,7 @@ FAMILIES = (
         classifier="head.fc",
         arguments=("embed_dim", "depths", "num_heads", "window_size", "patch_size"),
         needs={"activation": "gelu", "layer_norm_eps": 1e-5},
-        read=_read_swin,
+        read=read_swin,
         write=_write_swin,
     ),
     TimmFamily(

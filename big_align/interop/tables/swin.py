@@ -1,4 +1,4 @@
-"""Swin: names in transformers' `SwinModel` and in timm's `swin_*`."""
+"""Swin: names in transformers' `SwinModel`, in timm's `swin_*`, and in its authors' files."""
 
 from big_align.interop.tables.mapping import Rule
 
@@ -54,3 +54,6 @@ TIMM_SWIN = [
     Rule("merge_{s}/reduce", "layers.{s1}.downsample.reduction", "bare linear"),
     Rule("final_norm", "norm", "norm"),
 ]
+
+ORIGINAL_SWIN = [rule._replace(theirs=rule.theirs.replace("{s1}", "{s}")) for rule in TIMM_SWIN]
+"""In the authors' files stages end with the merging that timm's begin with."""

@@ -193,6 +193,7 @@ def test_files_and_page(output):
     assert "ALIGN, Table 3" in page and "0 images" not in page
 
 
+@pytest.mark.slow
 def test_it_continues_and_embeds_every_image_once(model, data, output, monkeypatch, tmp_path):
     seen = []
     inner = Embedder.embeddings_and_features
@@ -220,6 +221,7 @@ def test_it_continues_and_embeds_every_image_once(model, data, output, monkeypat
     assert sum(seen) == 6
 
 
+@pytest.mark.slow
 def test_a_broken_image_leaves_its_cases_out(model, tmp_path, embedded, capsys):
     small_judgments.write_all(tmp_path)
     (tmp_path / "coco/val2017/000000000002.jpg").write_bytes(b"no image")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from big_align.evaluators.logistic_regression import cross_entropy, minimize
+from big_align.evaluators.classifiers.logistic_regression import cross_entropy, minimize
 
 
 class CosineClassifier(NamedTuple):

@@ -1,0 +1,87 @@
+"""How many captions of a source are in which language."""
+
+import collections
+import concurrent.futures
+import functools
+
+import numpy as np
+
+from big_align.data import boundary, examples
+from big_align.data.shard_offsets import ShardOffsets
+from big_align.errors import UserError
+
+LOOKED_AT = 16_384
+THREADS = 32  # reads wait for storage, not for the processor
+CHUNK = 64
+
+
+def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collections.Counter:
+    """Counts the captions of each language, without reading images.
+
+    Args:
+      source: the examples; broken ones are passed over.
+      most: how many of them are looked at, spread evenly.
+
+    Returns:
+      How many captions have each language, in the order in which examples have them; captions
+      without a language are not counted.
+    """
+    return _count(source, most)[0]
+
+
+def count_mixed_languages(
+    source: examples.Source, most: int = LOOKED_AT
+) -> collections.Counter:
+    """Counts the captions of each language where an example has captions in several.
+
+    Args and result are those of `count_languages`.
+
+    Raises:
+      UserError: captions have no languages, or no example has captions in two.
+    """
+    counts, mixed = _count(source, most)
+    if not counts:
+        raise UserError(
+            "language_temperature draws the languages of captions, and the source tells none: name "
+            "them in its field `caption`, as in json.{en,de}, or leave language_temperature out"
+        )
+    if not mixed:
+        listed = ", ".join(sorted(counts))
+        raise UserError(
+            "language_temperature draws among the languages of an example, and no example that was "
+            f"looked at has captions in two ({listed}): leave it out. Examples in one language "
+            "each are mixed by weight (data.mixture)"
+        )
+    return counts
+
+
+def _count(source: examples.Source, most: int) -> tuple[collections.Counter, int]:
+    """Returns captions by language, and how many examples have several languages."""
+    offsets = ShardOffsets(source.shard_sizes)
+    count = min(offsets.count, most)
+    shards, indexes = offsets.locate(np.arange(count) * offsets.count // max(count, 1))
+    places = list(zip(shards.tolist(), indexes.tolist(), strict=True))
+    chunks = [places[first : first + CHUNK] for first in range(0, count, CHUNK)]
+    counts: collections.Counter = collections.Counter()
+    mixed = 0
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        for found, several in pool.map(functools.partial(_count_places, source), chunks):
+            counts.update(found)
+            mixed += several
+    return counts, mixed
+
+
+def _count_places(
+    source: examples.Source, places: list[tuple[int, int]]
+) -> tuple[collections.Counter, int]:
+    counts: collections.Counter = collections.Counter()
+    mixed = 0
+    for place in places:
+        try:
+            captions, _ = boundary.read_texts(source, *place)
+        except examples.BrokenExample:
+            continue
+        found = [language for language in map(examples.language_of, captions) if language]
+        counts.update(found)
+        mixed += len(set(found)) > 1
+    return counts, mixed

@@ -1,0 +1,1 @@
+"""Classifiers of frozen features, each fitted for a strength of its penalty."""

@@ -1,0 +1,58 @@
+"""Captions in four languages on two cores: Flickr8k in English, German, French and Czech.
+
+It trains one model on the 6462 photographs of $BIG_ALIGN_DATA/flickr8k_multilingual, with five
+captions in English and in German and one in French and in Czech, and measures each language on 929
+others (mean recall, ALIGN §8). The language of each caption that is drawn is drawn by temperature,
+`data.language_temperature`. Arguments:
+  LANGUAGE           one of en, de, fr, cs: trains and measures this language alone
+  without=LANGUAGE   trains on the other three and measures all four: zero-shot transfer
+Each has a vocabulary of 8000 pieces; this makes it, with the same argument:
+  python -m big_align.tools.build_vocab --config=configs/align_flickr8k_multilingual.py \
+      --size=8000 --output=data/flickr8k_multilingual.txt
+  python -m big_align.tools.build_vocab --config=configs/align_flickr8k_multilingual.py:de \
+      --size=8000 --output=data/flickr8k_de.txt
+With `without=` the vocabulary is the first one, of texts in all languages.
+"""
+
+from big_align.configs import align_flickr8k, common
+from big_align.runs.defaults import complete_config
+
+LANGUAGES = ("en", "de", "fr", "cs")
+LENGTH = 32  # tokens: with 8000 pieces for four languages words are in more pieces
+
+
+def get_config(arg: str = ""):
+    """Returns the config; `arg` is described above."""
+    choice, _, name = arg.rpartition("=")
+    if arg and (name not in LANGUAGES or choice not in ("", "without")):
+        raise ValueError(
+            "configs/align_flickr8k_multilingual.py takes nothing, a language of "
+            f"{', '.join(LANGUAGES)}, or without=LANGUAGE, not {arg!r}"
+        )
+    alone = name if not choice else ""
+    trained = (alone,) if alone else tuple(each for each in LANGUAGES if each != name)
+    config = align_flickr8k.get_config()
+    config.data.source = _photographs("train", trained)
+    config.data.language_temperature = None if alone else 5.0  # T of Arivazhagan et al. 2019
+    vocabulary = f"data/flickr8k_{alone or 'multilingual'}.txt"
+    config.tokenizer = dict(name="wordpiece", vocabulary=vocabulary, length=LENGTH)
+    config.model.text.vocab_size = 8000
+    config.model.text.max_length = LENGTH
+    config.evaluators = dict(
+        retrieval=dict(
+            name="retrieval",
+            source=_photographs("test", (alone,) if alone else LANGUAGES),
+            transform=align_flickr8k.EVALUATE,
+            by_language=True,
+        )
+    )
+    return complete_config(config)
+
+
+def _photographs(split: str, languages: tuple[str, ...]) -> dict[str, str]:
+    """Returns the photographs of a split with their captions in some languages."""
+    return dict(
+        name="tar",
+        path=f"{common.data_dir()}/flickr8k_multilingual/{split}-*.tar",
+        caption=f"json.{{{','.join(languages)}}}",
+    )
