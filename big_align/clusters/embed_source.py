@@ -176,6 +176,7 @@ def embed_source(
     dtype: str = "float16",
     made_by: Mapping[str, Any] | None = None,
     max_broken_fraction: float = 0.01,
+    bar: tqdm | None = None,
 ) -> int:
     """Writes the embeddings of this process's shards that are not there yet.
 
@@ -189,6 +190,7 @@ def embed_source(
       dtype: of what is stored, "float16" or "float32".
       made_by: what else tells the embeddings apart; `model` is for readers only.
       max_broken_fraction: the fraction of broken images above which it stops.
+      bar: shows how many images are done, where it is about several sources; None makes one.
 
     Returns:
       How many images were embedded now, broken ones among them.
@@ -213,11 +215,12 @@ def embed_source(
         return 0
     keyed = KeyedShards(source, todo)
     folder.mkdir(parents=True, exist_ok=True)
-    bar = tqdm(
-        total=total, initial=total - count, unit="image", dynamic_ncols=True, disable=process != 0
-    )
-    with bar:
-        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar)
+    own = tqdm(
+        total=total, initial=total - count, unit="image", dynamic_ncols=True,
+        disable=process != 0 or bar is not None,
+    )  # fmt: skip
+    with own:
+        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar or own)
         cut = shard_files.cut_in_shards(rows, [shards[i] for i in todo])
         for place, (shard, values) in enumerate(cut):
             present = zip(keyed.take_keys(place), values.any(axis=1).tolist(), strict=True)
