@@ -234,8 +234,10 @@ def _embed(
 ) -> Iterator[Float[np.ndarray, "_ d"]]:
     """Yields the rows of a source batch by batch; those of broken images are zeros."""
     size, total = encoder.embedder.batch_size, int(source.shard_sizes.sum())
+    # where all may be broken, no image has to tell their shape
+    shape = encoder.shape if max_broken_fraction >= 1 else None
     loading = EvalLoader(
-        source, encoder.transform, size, max_broken_fraction=max_broken_fraction
+        source, encoder.transform, size, max_broken_fraction=max_broken_fraction, image_shape=shape
     )
     with loading as loader:
         for first, batch in zip(range(0, total, size), loader.images(), strict=True):

@@ -129,14 +129,23 @@ def find_duplicates(options: argparse.Namespace) -> str:
 
 
 def find_against(options: argparse.Namespace, path: str):
-    """Lists the files of test images; messages name their own flags."""
+    """Lists the files of test images, which need no captions; messages name their own flags."""
+    import dataclasses
+
+    from big_align.components import tables
+    from big_align.components.signatures import list_settable, lookup
     from big_align.errors import UserError
     from big_align.prepare.inputs import find_inputs
 
+    given = tuple(options.against_argument)
     try:
-        return find_inputs(path, options.against_name, tuple(options.against_argument))
+        found = find_inputs(path, options.against_name, given)
     except UserError as error:
         raise UserError(str(error).replace("--input", "--against")) from error
+    known = list_settable(lookup(found.kind, tables.SOURCES, "--against_name"))
+    if "caption" in known and not any(each.startswith("caption=") for each in given):
+        found = dataclasses.replace(found, arguments=("caption=", *given))
+    return found
 
 
 if __name__ == "__main__":
