@@ -22,7 +22,7 @@ BINS = 200  # of the histogram of cosines, from 0 to 1
 MISSES = 10
 
 
-class Found(NamedTuple):
+class TwinPair(NamedTuple):
     """A training image and the image that it is near to.
 
     Attributes:
@@ -91,10 +91,10 @@ class TwinList:
     """
 
     images: int
-    twins: list[Found] = dataclasses.field(default_factory=list)
+    twins: list[TwinPair] = dataclasses.field(default_factory=list)
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
     histogram: dict[str, Int[np.ndarray, " bins"]] = dataclasses.field(default_factory=dict)
-    misses: list[Found] = dataclasses.field(default_factory=list)
+    misses: list[TwinPair] = dataclasses.field(default_factory=list)
 
 
 def part_sets(inputs: Inputs) -> list[tuple[str, Inputs]]:
@@ -128,7 +128,7 @@ def find_twins(
       mesh: the devices.
     """
     found = TwinList(training.count)
-    best: dict[int, Found] = {}
+    best: dict[int, TwinPair] = {}
     for place, test in enumerate(tests):
         buckets = _choose_buckets(test.files, settings)
         counts, count = np.zeros(BINS, np.int64), 0
@@ -165,19 +165,19 @@ def _choose_buckets(files: EmbeddedFiles, settings: TwinSettings) -> Buckets:
 
 def _part(
     block: Nearest, first: int, place: int, threshold: float
-) -> tuple[list[Found], list[Found]]:
+) -> tuple[list[TwinPair], list[TwinPair]]:
     """Returns the near-duplicates of a block, and the pairs next below the threshold."""
     below = np.where(block.cosine > threshold, -1, block.cosine)
     chosen = [np.flatnonzero(block.cosine > threshold), np.argsort(-below)[:MISSES]]
     chosen[1] = chosen[1][below[chosen[1]] > 0]
     return tuple(
-        [Found(float(block.cosine[n]), first + n, place, int(block.number[n])) for n in rows]
+        [TwinPair(float(block.cosine[n]), first + n, place, int(block.number[n])) for n in rows]
         for rows in (each.tolist() for each in chosen)
     )
 
 
 def _note(
-    found: TwinList, counts: Int[np.ndarray, " bins"], block: Nearest, misses: list[Found]
+    found: TwinList, counts: Int[np.ndarray, " bins"], block: Nearest, misses: list[TwinPair]
 ) -> None:
     """Counts the cosines of a block in bins, and keeps the pairs that are next to be found."""
     bins = np.clip((block.cosine[block.number >= 0] * BINS).astype(int), 0, BINS - 1)
@@ -223,7 +223,7 @@ def tell(found: TwinList, broken: int, tests: Sequence[ComparedSet]) -> str:
     return "\n".join(lines)
 
 
-def spread(twins: Sequence[Found], count: int) -> list[Found]:
+def spread(twins: Sequence[TwinPair], count: int) -> list[TwinPair]:
     """Chooses pairs evenly over the range of their cosines, the largest first."""
     left = sorted(twins, reverse=True)
     if len(left) <= count:

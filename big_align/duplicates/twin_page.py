@@ -15,8 +15,8 @@ from big_align.duplicates.twin_list import (
     BINS,
     WITHIN,
     ComparedSet,
-    Found,
     TwinList,
+    TwinPair,
     TwinSettings,
     spread,
 )
@@ -56,10 +56,14 @@ def write_twin_page(
     many = len(found.twins)
     title = f"{many:,} near-duplicates among {found.images:,} training images"
     limit = f"{settings.threshold:g}"
-    body = [f"<h1>{title}</h1><p class=soft>Cosines above {limit} of features of ",
-            f"<code>{html.escape(told)}</code>.</p><div class=tiles>"]  # fmt: skip
+    body = [f"<h1>{title}</h1><p class=soft>Cosines above {limit}, by ",
+            f"<code>{html.escape(told)}</code></p><div class=tiles>",
+            f"<div class=tile><b>{found.images:,}</b><span>training images looked at</span></div>",
+            f"<div class=tile><b>{many:,}</b><span>dropped</span></div>"]  # fmt: skip
     for name, count in found.counts.items():
-        body.append(f"<div class=tile><b>{count:,}</b><span>near {html.escape(name)}</span></div>")
+        of = next((f" ({test.files.count:,} images)" for test in tests if test.name == name), "")
+        near = f"near {html.escape(name)}{of}"
+        body.append(f"<div class=tile><b>{count:,}</b><span>{near}</span></div>")
     body.append("</div>")
     shown = spread(found.twins, PAIRS)
     if shown:
@@ -85,7 +89,7 @@ def write_twin_page(
 
 
 def _write_pairs(
-    pairs: Sequence[Found], training: EmbeddedFiles, tests: Sequence[ComparedSet]
+    pairs: Sequence[TwinPair], training: EmbeddedFiles, tests: Sequence[ComparedSet]
 ) -> Iterator[str]:
     yield "<div class=pairs>"
     for pair in pairs:

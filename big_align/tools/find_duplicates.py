@@ -101,7 +101,7 @@ def find_duplicates(options: argparse.Namespace) -> str:
     encoder = make_unit_encoder(
         workdir.load(options.model), options.what, options.transform, options.batch_size
     )
-    told = f"{options.model}, {encoder.what} of {encoder.transform}"
+    told = f"{options.model}: {encoder.what}, images by {encoder.transform}"
     print(told, flush=True)
     work = options.work or pathlib.Path(f"{options.output}.embeddings")
     tests = [

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import big_align
+from big_align import interop
 from big_align.clusters import embed_source
 from big_align.data.precomputed import shard_files
 from big_align.data.sources.tar_source import TarSource
 from big_align.duplicates.embedded_files import EmbeddedFiles
+from big_align.interop.formats.pretrained import Pretrained
 from big_align.tools import find_duplicates
 from tests.data.samples import encode_image, write_tar
 from tests.tools.test_embed import save_model
@@ -219,6 +221,24 @@ def test_bad_input_is_one_line(run, flags, message):
     assert status == 1 and not entries
     last = printed.err.split("error: ")[-1]
     assert message in last and last.count("\n") == 1, printed.err
+
+
+def test_a_file_of_broken_images_costs_no_other(run, data, tmp_path):
+    broken = pa.table({"jpg": pa.array([b"no", b"image"], pa.binary()), "caption": ["a", "b"]})
+    pq.write_table(broken, tmp_path / "raw" / "raw-1.parquet")
+    status, entries, printed = run()
+    assert status == 0 and {each["key"][:5] for each in entries} == {"raw-0", "raw-2"}
+    assert "22 images looked at, 3 of them broken" in printed.out
+
+
+def test_a_model_needs_an_image_tower(run, tmp_path):
+    node = {"name": "embedding_table", "vocab_size": 4, "width": 3}
+    rows = {"params": {"table": np.zeros((4, 3), np.float32)}}
+    text = Pretrained(node, rows)
+    assert text.kind == "text"
+    interop.save(tmp_path / "text", text, "big_align")
+    status, _, printed = run(f"--model={tmp_path}/text")
+    assert status == 1 and "an image encoder is needed" in printed.err
 
 
 def test_something_must_be_compared_with(model, data, tmp_path, capsys):
