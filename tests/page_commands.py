@@ -50,6 +50,10 @@ NOT_RUN = {
         "python main.py --config=configs/iclip_tiny_imagenet.py:init=pretrained",
         "python -m big_align.tools.show_retrieval --config=configs/pretrained_flickr8k.py",
     ),
+    "needs a package of weights; tests/duplicates runs it on real photographs where it is": (
+        "python -m big_align.tools.find_duplicates",
+        "python benchmarks/near_duplicates.py",
+    ),
     "needs published weights, and large data": (
         "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/idea",
         "python main.py --config=configs/align_finetune.py",

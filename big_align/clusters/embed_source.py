@@ -176,6 +176,7 @@ def embed_source(
     dtype: str = "float16",
     made_by: Mapping[str, Any] | None = None,
     max_broken_fraction: float = 0.01,
+    bar: tqdm | None = None,
 ) -> int:
     """Writes the embeddings of this process's shards that are not there yet.
 
@@ -189,6 +190,7 @@ def embed_source(
       dtype: of what is stored, "float16" or "float32".
       made_by: what else tells the embeddings apart; `model` is for readers only.
       max_broken_fraction: the fraction of broken images above which it stops.
+      bar: shows how many images are done, where it is about several sources; None makes one.
 
     Returns:
       How many images were embedded now, broken ones among them.
@@ -213,11 +215,12 @@ def embed_source(
         return 0
     keyed = KeyedShards(source, todo)
     folder.mkdir(parents=True, exist_ok=True)
-    bar = tqdm(
-        total=total, initial=total - count, unit="image", dynamic_ncols=True, disable=process != 0
-    )
-    with bar:
-        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar)
+    own = tqdm(
+        total=total, initial=total - count, unit="image", dynamic_ncols=True,
+        disable=process != 0 or bar is not None,
+    )  # fmt: skip
+    with own:
+        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar or own)
         cut = shard_files.cut_in_shards(rows, [shards[i] for i in todo])
         for place, (shard, values) in enumerate(cut):
             present = zip(keyed.take_keys(place), values.any(axis=1).tolist(), strict=True)
@@ -231,8 +234,10 @@ def _embed(
 ) -> Iterator[Float[np.ndarray, "_ d"]]:
     """Yields the rows of a source batch by batch; those of broken images are zeros."""
     size, total = encoder.embedder.batch_size, int(source.shard_sizes.sum())
+    # where all may be broken, no image has to tell their shape
+    shape = encoder.shape if max_broken_fraction >= 1 else None
     loading = EvalLoader(
-        source, encoder.transform, size, max_broken_fraction=max_broken_fraction
+        source, encoder.transform, size, max_broken_fraction=max_broken_fraction, image_shape=shape
     )
     with loading as loader:
         for first, batch in zip(range(0, total, size), loader.images(), strict=True):

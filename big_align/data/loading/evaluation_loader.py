@@ -26,6 +26,7 @@ class EvalLoader:
       max_broken_fraction: the fraction of broken examples above which the run stops.
       num_threads: None is one a core.
       prefetch: batches that are filled ahead.
+      image_shape: of the images; None takes that of the first one that can be read.
 
     Raises:
       ValueError: a value is out of range or the transform is wrong.
@@ -41,6 +42,7 @@ class EvalLoader:
         max_broken_fraction: float = 0.01,
         num_threads: int | None = None,
         prefetch: int = 2,
+        image_shape: tuple[int, ...] | None = None,
     ):
         parallel.check_at_least(1, prefetch=prefetch, batch_size=batch_size)
         self._offsets = ShardOffsets(source.shard_sizes)
@@ -52,7 +54,7 @@ class EvalLoader:
         self._tally = broken.BrokenTally(source, max_broken_fraction)
         self._workers = parallel.Workers(num_threads)
         self._prefetch = prefetch
-        self._image_shape: tuple[int, ...] | None = None
+        self._image_shape = image_shape
 
     @property
     def broken(self) -> int:

