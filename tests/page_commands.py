@@ -52,7 +52,6 @@ NOT_RUN = {
     ),
     "needs a package of weights; tests/duplicates runs it on real photographs where it is": (
         "python -m big_align.tools.find_duplicates",
-        "python benchmarks/near_duplicates.py",
     ),
     "needs published weights, and large data": (
         "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/idea",
