@@ -140,9 +140,9 @@ def test_languages_are_counted_apart_and_add_up():
     )
     for language, found in counts.items():
         alone = [str(text) for text in texts if text.language == language]
-        assert found.words == vocabulary.count_words(alone)
-    everything = vocabulary.count_words([str(text) for text in texts])
-    assert weigh_languages(counts) == everything == vocabulary.count_words(texts)
+        assert found.words == weigh_languages(count_texts(alone))
+    everything = weigh_languages(count_texts([str(text) for text in texts]))
+    assert weigh_languages(counts) == everything == weigh_languages(count_texts(texts))
 
 
 def test_temperature_counts_a_rare_language_more_often():
@@ -175,7 +175,7 @@ def test_the_threshold_is_the_largest_that_gives_enough_pieces(monkeypatch, size
     rng = random.Random(7)
     stems = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 6))) for _ in range(20)]
     texts = [" ".join(rng.choice(stems) + rng.choice(stems) for _ in range(4)) for _ in range(40)]
-    words = vocabulary.count_words(texts)
+    words = weigh_languages(count_texts(texts))
     ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
     params = learner.Params(None, None, 4, None, 50, None, size, None, True, "##", [])
     # parts of words occur more often than words

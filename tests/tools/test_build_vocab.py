@@ -9,6 +9,7 @@ import pytest
 from big_align.components.source_flags import open_captions
 from big_align.data.text import vocabulary
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+from big_align.data.text.word_counts import count_texts, weigh_languages
 from big_align.tools import build_vocab
 
 CAPTIONS = ["A cat sat on the mat.", "Cats, naïve cats & dogs!", "the dogs sit on mats"] * 20
@@ -22,9 +23,9 @@ def captions(tmp_path) -> str:
 
 
 def test_words_are_counted_as_bert_splits_them():
-    counts = vocabulary.count_words(CAPTIONS)
+    counts = weigh_languages(count_texts(CAPTIONS))
     assert counts["cats"] == 40 and counts["naive"] == 20 and counts["."] == 20
-    assert vocabulary.count_words(CAPTIONS, lowercase=False)["Cats"] == 20
+    assert weigh_languages(count_texts(CAPTIONS, lowercase=False))["Cats"] == 20
 
 
 def test_the_tool_writes_a_vocabulary_that_spells_every_caption(captions, tmp_path, capsys):
@@ -79,7 +80,7 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
     )
     kept = list(read())
     assert len(kept) == 5000
-    pieces = vocabulary.learn_vocabulary(vocabulary.count_words(kept), 1000, 1.0).pieces
+    pieces = vocabulary.learn_vocabulary(weigh_languages(count_texts(kept)), 1000, 1.0).pieces
     assert 950 <= len(pieces) <= 1000
     vocabulary.write_vocabulary(pieces, str(tmp_path / "v.txt"))
     text, text_mask = WordPieceTokenizer(str(tmp_path / "v.txt"), 64)(kept)

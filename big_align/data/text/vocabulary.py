@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -17,9 +17,7 @@ from big_align.data.text.word_counts import (
     Characters,
     TextCounts,
     choose_characters,
-    count_texts,
     find_lone_characters,
-    weigh_languages,
 )
 from big_align.errors import UserError
 
@@ -31,11 +29,6 @@ ITERATIONS = 4  # the learner's own
 MOST_WORDS = 5_000_000  # that are learned from, the most frequent ones; the learner's own
 SLACK = 0.02  # how many pieces more than wanted are made before those that occur least are cut
 MEASURED = 4096  # words made pieces by one call
-
-
-def count_words(captions: Iterable[str], lowercase: bool = True) -> collections.Counter:
-    """Counts words as BERT's basic tokenizer splits them, so as WordPieceTokenizer does."""
-    return weigh_languages(count_texts(captions, lowercase))
 
 
 @dataclasses.dataclass(frozen=True)

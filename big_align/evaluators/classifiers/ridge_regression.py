@@ -55,13 +55,8 @@ class RidgeRegression:
         left, self._values, self._right = np.linalg.svd(inputs, full_matrices=False)
         self._moments = left.T @ (targets - self._bias)
 
-    def fit(self, penalty: float, start: RidgeClassifier | None = None) -> RidgeClassifier:
-        """Returns the classifier of a penalty.
-
-        Args:
-          penalty: above 0.
-          start: not needed: the solution is in closed form.
-        """
+    def fit(self, penalty: float) -> RidgeClassifier:
+        """Returns the classifier of a penalty, which is above 0."""
         shrunk = self._values / (self._values**2 + penalty)
         weights = self._right.T @ (shrunk[:, None] * self._moments)
         return RidgeClassifier(self._mean, self._deviation, weights, self._bias)
