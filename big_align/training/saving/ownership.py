@@ -6,6 +6,7 @@ the file are believed: clocks may differ, or be set back.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -92,12 +93,34 @@ def _take(path: epath.Path, me: dict[str, Any]) -> None:
         with contextlib.suppress(FileExistsError), open(path, "x") as file:
             file.write(text)
             return
-    if path.exists() and _lives(path):
+    gone = _stamp(path)
+    if (path.exists() and _lives(path)) or not _replace(path, gone, text):
         raise UserError(_refuse(path))
-    path.write_text(text)
     time.sleep(SETTLE_SECONDS)
     if _read(path).get("token") != me["token"]:  # two have taken it; the last to write has it
         raise UserError(_refuse(path))
+
+
+def _replace(path: epath.Path, gone: Any, text: str) -> bool:
+    """Writes a new owner's file over that of one who is gone, unless another was faster.
+
+    Takers of one file stand in line for its lock, and look again once they have it: however long
+    ago they saw that the owner was gone, they see who took its place since. Where nothing can be
+    locked, as in a bucket, what is written last counts.
+    """
+    try:
+        file = open(path, "r+")
+    except OSError:
+        path.write_text(text)
+        return True
+    with file:
+        with contextlib.suppress(OSError):  # released when the file is closed, or the process dies
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if _stamp(path) != gone:
+            return False
+        file.truncate()
+        file.write(text)
+        return True
 
 
 def _lives(path: epath.Path) -> bool:

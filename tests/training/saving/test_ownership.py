@@ -177,6 +177,30 @@ def test_what_cannot_be_written_is_named(tmp_path, kind):
             pass
 
 
+def test_one_who_is_slow_to_take_a_folder_does_not_take_it_from_the_next_owner(
+    tmp_path, impatient, monkeypatch
+):
+    leave(tmp_path, started="12345")
+    lives, others = ownership._lives, []
+
+    def judge_slowly(path):
+        gone = not lives(path)
+        if not others:  # between the judgment and what follows from it another comes and stays
+            others.append(own(tmp_path))
+            others[0].__enter__()
+        return not gone
+
+    monkeypatch.setattr(ownership, "_lives", judge_slowly)
+    try:
+        with pytest.raises(UserError, match="belongs to another run"):
+            with own(tmp_path):
+                pytest.fail("two own the folder")
+        assert read(tmp_path)["pid"] == os.getpid()
+    finally:
+        others[0].__exit__(None, None, None)
+    assert not (tmp_path / FILE).exists()
+
+
 def _race(folder, barrier, results):
     barrier.wait()
     try:
