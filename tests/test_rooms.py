@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import pathlib
 
 import pytest
@@ -18,7 +19,12 @@ def name_of(path):
 
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@functools.cache
+def trees():
+    """The syntax of every module, by its name."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imports(tree):
@@ -63,12 +69,12 @@ def test_a_circle_is_found():
 
 
 def test_modules_import_no_circle():
-    assert find_circle({name: imports(tree) for name, tree in TREES.items()}) is None
+    assert find_circle({name: imports(tree) for name, tree in trees().items()}) is None
 
 
 def test_rooms_import_no_circle():
     rooms = collections.defaultdict(set)
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for other in imports(tree):
             # A face hands on the names of its own room.
             if MODULES[other].name != "__init__.py" and MODULES[name].name != "__init__.py":
@@ -78,7 +84,7 @@ def test_rooms_import_no_circle():
 
 def test_what_trains_names_no_objective_and_no_config():
     """Below the rooms where objects are built there are arguments, and no knowledge of names."""
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if name.startswith("big_align.training."):
             rooms = {each.split(".")[1] for each in imports(tree)}
             assert not rooms & {"objectives", "evaluators", "runs", "data", "models"}, name
@@ -91,7 +97,7 @@ def functions(tree):
 @pytest.mark.parametrize("name", MODULES)
 def test_nothing_is_too_large(name):
     assert len(MODULES[name].read_text().splitlines()) <= MOST_LINES
-    for function in functions(TREES[name]):
+    for function in functions(trees()[name]):
         arguments = function.args
         names = [x.arg for x in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         assert len(set(names) - {"self", "cls"}) <= MOST_PARAMETERS, function.name
@@ -106,7 +112,7 @@ def test_a_room_holds_about_a_dozen_modules():
 
 def test_a_public_class_has_a_name_of_its_own():
     where = collections.defaultdict(list)
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].append(name)

@@ -133,15 +133,16 @@ RENAMED = {("", "moderately distant"), ("ball moss", "air plant"),
            ("pink-yellow dahlia?", "pink and yellow dahlia")}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [
-    name for name in ALL if any(
-        layout.kind == "clip_benchmark" and layout.own_names and name not in NUMBERS
-        for layout in catalog.read_benchmark(name).layouts
-    )
-])  # fmt: skip
-def test_every_label_of_clip_benchmark_names_the_right_class(name):
-    for own, wanted, _ in own_and_class(name, "clip_benchmark"):
-        assert normalize_name(own) == normalize_name(wanted) or (own, wanted) in RENAMED
+def test_every_label_of_clip_benchmark_names_the_right_class():
+    checked = []
+    for name in sorted(set(ALL) - NUMBERS):
+        layouts = catalog.read_benchmark(name).layouts
+        if any(layout.kind == "clip_benchmark" and layout.own_names for layout in layouts):
+            checked.append(name)
+            for own, wanted, _ in own_and_class(name, "clip_benchmark"):
+                same = normalize_name(own) == normalize_name(wanted)
+                assert same or (own, wanted) in RENAMED, (name, own, wanted)
+    assert len(checked) > 20
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import logging
 import ml_collections
 import numpy as np
 import pytest
-import tensorflow as tf
+from etils import epy
 from loaders import assert_equal
 from PIL import Image
 from samples import write_tar
@@ -19,6 +19,9 @@ from big_align.data.tf_pipelines import as_dataset, image_text
 from big_align.errors import BrokenDataError, UserError
 from big_align.runs import build
 from tests.pages import read_blocks
+
+with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
+    import tensorflow as tf
 
 CROP = "random_resized_crop(40)|flip_horizontal"
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789"]

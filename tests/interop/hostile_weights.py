@@ -208,8 +208,16 @@ def _compressed_storage(path: pathlib.Path) -> None:
                 member.write(bytes(1 << 20))
 
 
-def _safetensors(header: bytes, data: bytes = b"") -> Callable[[pathlib.Path], None]:
-    return lambda path: path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+def _safetensors(
+    header: bytes | Callable[[], bytes], data: bytes = b""
+) -> Callable[[pathlib.Path], None]:
+    """Writes a header before data; one that takes seconds is made when it is written."""
+
+    def write(path: pathlib.Path) -> None:
+        made = header if isinstance(header, bytes) else header()
+        path.write_bytes(len(made).to_bytes(8, "little") + made + data)
+
+    return write
 
 
 def _entry(shape: list[int], end: int) -> bytes:
@@ -222,22 +230,25 @@ HEADERS = {
         "truncated",
     ),
     "a shape of two million twos": (
-        _safetensors(_entry([2] * (2 * MILLION), 4)),
+        _safetensors(lambda: _entry([2] * (2 * MILLION), 4)),
         "has .* values in .* bytes|describes 'a'",
     ),
-    "a shape of many twos": (_safetensors(_entry([2] * 400_000, 4)), "describes 'a'"),
-    "a shape of long numbers": (_safetensors(_entry([10**4200] * 3000, 4)), "describes 'a'"),
+    "a shape of many twos": (_safetensors(lambda: _entry([2] * 400_000, 4)), "describes 'a'"),
+    "a shape of long numbers": (
+        _safetensors(lambda: _entry([10**4200] * 3000, 4)),
+        "describes 'a'",
+    ),
     "no elements along endless axes": (
         _safetensors(_entry([0] + [2**62] * 4, 0)),
         "describes 'a'",
     ),
     "giant offsets": (_safetensors(_entry([2**40], 2**42)), "truncated"),
     "twenty million lists": (
-        _safetensors(b'{"a":[' + b"[]," * (10 * MILLION) + b"0]}"),
+        _safetensors(lambda: b'{"a":[' + b"[]," * (10 * MILLION) + b"0]}"),
         "values in .* bytes",
     ),
     "ten million names": (
-        _safetensors(b"{" + b",".join(b'"%x":0' % n for n in range(4 * MILLION)) + b"}"),
+        _safetensors(lambda: b"{" + b",".join(b'"%x":0' % n for n in range(4 * MILLION)) + b"}"),
         "values in .* bytes",
     ),
     "lists in lists": (_safetensors(b'{"a":' + b"[" * 100_000), "not JSON"),

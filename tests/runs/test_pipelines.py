@@ -6,13 +6,16 @@ import signal
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from etils import epy
 
 from big_align.data.tf_data.dataset_loader import DatasetLoader
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import build, check, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, Run, read_losses
+
+with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
+    import tensorflow as tf
 
 IMAGE_TEXT = "big_align.data.tf_pipelines:image_text"
 OWN = ("tests.pipelines:saved", "tests.pipelines:from_step")
