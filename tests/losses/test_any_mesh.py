@@ -160,7 +160,7 @@ def place(rows, mesh, how):
 MESHES = {"data": ((4,), ("data",)), "x, y": ((2, 2), ("x", "y"))}
 ALL = list(
     itertools.product(
-        ("contrastive, labels", "blockwise contrastive, labels", "blockwise supervised", "sampled"),
+        ("blockwise contrastive, labels", "blockwise supervised", "sampled"),  # which know the mesh
         MESHES,
         ("Auto", "Explicit"),
         ("eager", "jit"),
