@@ -85,6 +85,22 @@ def _clean(key: str) -> str:
     return " ".join(key.replace("_", " ").split())
 
 
+def name_ids(classes: ClassList, word_net: WordNet) -> ClassList:
+    """Names the classes that are WordNet ids alone by the first lemma of their synsets.
+
+    Args:
+      classes: of `read_classes` with `allow_ids`.
+      word_net: the dictionary; untouched where every class has a name.
+
+    Raises:
+      UserError: WordNet is needed and not there, or has no synset with an id.
+    """
+    rows = zip(classes.names, classes.ids, strict=True)
+    return dataclasses.replace(
+        classes, names=tuple(name or word_net.name_id(id) for name, id in rows)
+    )
+
+
 def describe(
     classes: ClassList, word_net: WordNet, given: Mapping[str, str | None]
 ) -> list[Description]:
