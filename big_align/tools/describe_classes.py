@@ -42,6 +42,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--descriptions", help="JSON {name or id: description}, or JSON or CSV rows with these"
     )
+    parser.add_argument(
+        "--wordnet_names",
+        action="store_true",
+        help="call every class that has a WordNet id by the first name of its synset, as a list of "
+        "ids alone is",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the output")
     return parser.parse_args(arguments)
 
@@ -55,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         if os.path.exists(options.output) and not options.overwrite:
             raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
         word_net = WordNet(options.wordnet)
-        classes = descriptions.name_ids(read_classes(options.classes, allow_ids=True), word_net)
+        listed = read_classes(options.classes, allow_ids=True)
+        classes = descriptions.name_ids(listed, word_net, options.wordnet_names)
         path = options.descriptions
         given = descriptions.read_descriptions(path) if path else {}
         found = descriptions.describe(classes, word_net, given)

@@ -80,8 +80,9 @@ def test_ids_alone_get_names_and_named_classes_keep_theirs():
 
     named = name_ids(listed(("", "", BIRD), ("my crane", "", LENS), ("", "", LIFT)), Lemmas())
     assert named.names == ("crane", "my crane", "crane") and named.ids == (BIRD, LENS, LIFT)
-    classes = listed(("crane", "", BIRD), ("yeti", "", ""))
+    classes = listed(("big bird", "", BIRD), ("yeti", "", ""))
     assert name_ids(classes, NoWordNet()) == classes
+    assert name_ids(classes, Lemmas(), rename=True).names == ("crane", "yeti")
 
 
 def test_one_name_with_two_ids_is_told_apart():
