@@ -196,7 +196,7 @@ def _check_init(node: Node, objective: Objective, training: bool) -> None:
             continue
         if not (os.path.exists(locate(path)) or recognize_workdir(pathlib.Path(path))):
             absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
-            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=None")
+            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
 
 
 def _check_objective(

@@ -122,10 +122,10 @@ def test_towers_of_idea_start_from_weights_that_must_be_there(monkeypatch):
     monkeypatch.setattr(check, "locate", lambda path: path)
     shallow = "--config.model.image.depth=1", "--config.model.text.depth=1"
     config = load_config("configs/idea_coco.py", *shallow)
-    told = "init.image: there is no file, folder or workdir data/vit-base: put .*image=None"
+    told = "init.image: there is no file, folder or workdir data/vit-base: put .*image=''"
     with pytest.raises(ConfigError, match=told):
         check.check_config(config)
-    fresh = "--config.init.image=None", "--config.init.text=None"
+    fresh = "--config.init.image=", "--config.init.text="
     for config in (
         load_config("configs/idea_coco.py", *shallow, *fresh),
         load_config("configs/idea_coco.py:init=none", *shallow),
@@ -149,12 +149,34 @@ def make_shallow(config):
     return config
 
 
+NUMBERS = ("temperature", "learn_temperature", "negative_fraction", "threshold", "change_step")
+"""Of an objective; no shape and no branch of what is traced hangs on them."""
+
+
+def list_parts(config):
+    """What a trace of a config is made of, each part as text."""
+    model = config.model.to_dict()
+    towers = {name: model.pop(name) for name in ("image", "text")}
+    objective = {k: v for k, v in config.objective.items() if k not in NUMBERS}
+    evaluators = [(name, node.name) for name, node in config.evaluators.items()]
+    data = sorted(config.data.mixture) if config.data.mixture else bool(config.data.classes)
+    rest = {"model": model, "objective": objective, "evaluators": evaluators, "data": data}
+    return {f"{name}: {part}" for name, part in (towers | rest).items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [f"{name}:{row}" for name, rows in ROWS.items() for row in rows])
-def test_every_row_of_the_papers_tables_builds(row):
-    """Under eval_shape, at its own width; of its depth a layer a stage."""
-    config = make_shallow(load_config(f"configs/{row}"))
-    check.check_config(config)
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_of_the_papers_tables_builds(name):
+    """Under eval_shape at its own width, of its depth a layer a stage; each part of a row once."""
+    traced = set()
+    for row in ROWS[name]:
+        config = make_shallow(load_config(f"configs/{name}:{row}"))
+        if not (parts := list_parts(config)) <= traced:
+            try:
+                check.check_config(config)
+            except ConfigError as error:
+                raise AssertionError(f"{name}:{row}") from error
+            traced |= parts
 
 
 @pytest.mark.parametrize("name", ROWS)
