@@ -149,6 +149,29 @@ def make_shallow(config):
     return config
 
 
+def test_iclip_is_evaluated_by_the_texts_that_it_trains():
+    """Template, descriptions and, where ImageNet-1K itself is trained, the class list."""
+    for row in ROWS["iclip.py"]:
+        config = load_config(f"configs/iclip.py:{row}")
+        if config.objective.name != "iclip":
+            continue
+        data = config.data.mixture.labels if config.data.mixture else config.data
+        for evaluator in (config.evaluators.imagenet, config.evaluators.sketch):
+            assert evaluator.templates == (config.objective.template,)
+            assert evaluator.with_descriptions == config.objective.with_descriptions
+            of_words = "data/imagenet_wordnet.json"  # named as the lists of 21K and 22K are
+            assert evaluator.names == (of_words if "imagenet2" in row else data.classes)
+
+
+def test_prompts_of_idea_are_an_ensemble_but_for_two_data_sets():
+    """Appendix A.2: CLIP's 80, and one for DTD and OxfordPets."""
+    config = load_config("configs/idea_coco.py:evaluate=idea9")
+    counts = {name: len(node.templates) for name, node in config.evaluators.items()}
+    assert len(counts) == 9 and counts.pop("dtd") == counts.pop("pets") == 1
+    assert set(counts.values()) == {80}
+    assert config.evaluators.dtd.templates == ("a photo of a {}",)
+
+
 NUMBERS = ("temperature", "learn_temperature", "negative_fraction", "threshold", "change_step")
 """Of an objective; no shape and no branch of what is traced hangs on them."""
 
