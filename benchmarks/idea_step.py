@@ -59,7 +59,7 @@ STEPS = {
     "with recognition": {"tag_to_text": False},
     "with Tag2Text": {},
 }
-LADDER = ("recognition", "tag_to_text", "retain")
+LADDER = ("contrast", "recognition", "tag_to_text", "retain")
 HOST = re.compile(r"callback|\b(?:infeed|outfeed|send|recv)(?:-done)?\(")
 GIVEN = 4
 """Tags of a caption."""

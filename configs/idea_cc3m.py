@@ -1,48 +1,75 @@
-"""IDEA on Conceptual Captions 3M: ViT-B/16 and BERT-base (Huang et al. 2022, §4.1, Tables 1 and 2).
+"""IDEA on Conceptual Captions 3M: ViT-B/16 and BERT-base (Huang et al. 2022, §4).
 
 Arguments, separated by commas:
-  method=itc | mlr | tag2text | retain     up to which row of Table 4 (default all)
-  head=cls                                 instead of ML-Decoder (Table 3)
-  loss=bce | weighted_bce | splc_focal     instead of SPLC (Table 3)
-  towers=initialized                       from folders of transformers' weights: data/vit-base (on
-                                           ImageNet) and data/bert-base-uncased
-The paper starts from such weights but in its linear probe (Table 5). The tag list, without the most
-frequent tags (RmTopFreq), comes from OpenImages' class names:
+  method=itc | recognition | mlr | tag2text | rm_top_freq | retain      (default retain: IDEA)
+  head=cls                                 instead of ML-Decoder
+  loss=bce | weighted_bce | splc_focal     instead of SPLC
+  tags=all                                 the tag list with its most frequent tags
+  init=none                                towers from scratch
+  probe=yes                                a linear probe of ImageNet at the end
+  evaluate=idea9                           zero-shot accuracy on the paper's 9 data sets (Table 2)
+  data=blip                                captions by BLIP's CapFilt (here alone, not on COCO)
+  figure=6                                 every epoch is measured, and on COCO what is found
+
+| row (COCO&VG: configs/idea_coco.py) | argument |
+|---|---|
+| Table 1: CLIP; MLR alone; IDEA*; IDEA | `method=itc`; `method=recognition`; `method=mlr`; none |
+| Table 3: CLS and BCE | `method=recognition,head=cls,loss=weighted_bce` |
+| Table 3: ML-Decoder and BCE; SPLC | `method=recognition,loss=weighted_bce`; `method=recognition` |
+| Table 4: ITC; +MLR; +Tag2Text | `method=itc`; `method=mlr,tags=all`; `method=tag2text,tags=all` |
+| Table 4: +RmTopFreq; +Retain | `method=rm_top_freq`; none |
+| Table 5: CLIP; IDEA*; IDEA | `init=none,probe=yes` with `method=itc`; `method=mlr`; none |
+| Table 6 | `method=itc`; none; `data=blip,method=itc`; `data=blip` |
+| Figure 6 | `method=itc,figure=6`; `figure=6` |
+| Figure 7 b | `method=itc` and none: `imagenet/seen_top1`, `imagenet/unseen_top1` |
+
+The towers start from folders of transformers' weights: data/vit-base, a ViT-B/16 trained on
+ImageNet, and data/bert-base-uncased (§4.1). Zero-shot prompts are those of appendix A.2. The tag
+lists, without the most frequent tags (RmTopFreq) and with them, come from OpenImages' class names:
   python -m big_align.tools.build_tags --help
 """
 
 from ml_collections import ConfigDict
 
+from big_align.benchmarks import catalog
 from big_align.configs import clip_text, common
+from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
 
 PAIRS = 2_900_000  # §4.1
 BATCH = 1024  # §4.1
+ROWS = ("itc", "recognition", "mlr", "tag2text", "rm_top_freq", "retain")
 LEGAL = {
-    "method": ("itc", "mlr", "tag2text", "retain"),
+    "method": ROWS,
     "head": ("ml_decoder", "cls"),
     "loss": ("bce", "weighted_bce", "splc", "splc_focal"),
-    "towers": ("initialized",),
+    "tags": ("all",),
+    "init": ("none",),
+    "probe": ("yes",),
+    "evaluate": ("idea9",),
+    "figure": ("6",),
 }
 EVALUATE = "resize(256)"  # §4.1: "uniformly resized"
+PROMPTED = ("a photo of a {}",)  # A.2: of DTD and OxfordPets, which the ensemble harms
 
 
 def get_config(arg: str = ""):
-    """Returns the config."""
-    config = get_recipe(arg, pairs=PAIRS)
-    config.data.source = dict(name="tar", path="data/cc3m-*.tar", caption="txt")
-    config.data.tags.path = "data/cc3m_tags.json"  # §4.1: 2,500 tags
+    """Returns the config of a row."""
+    given = common.parse_argument(arg, LEGAL | {"data": ("blip",)})
+    config = get_recipe(given, pairs=PAIRS)
+    shards = "cc3m_blip" if "data" in given else "cc3m"
+    config.data.source = dict(name="tar", path=f"data/{shards}-*.tar", caption="txt")
+    use_tags(config, "data/cc3m_tags", given)  # §4.1: 2,500 tags
     return complete_config(config)
 
 
-def get_recipe(arg: str, pairs: int) -> ConfigDict:
+def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     """Returns what both of the paper's data sets share.
 
     Args:
-      arg: the arguments of the config.
+      given: the arguments of the config.
       pairs: of image and text, of which the paper makes 30 epochs.
     """
-    given = common.parse_argument(arg, LEGAL)
     config = common.get_base()
     epoch = pairs / BATCH
     config.batch_size = BATCH
@@ -58,33 +85,71 @@ def get_recipe(arg: str, pairs: int) -> ConfigDict:
     config.model.text = dict(name="bert", variant="base", dtype="bfloat16", remat=True)
     config.model.image_projection = True
     config.model.embedding_dim = 256  # §3.3
-    if "towers" in given:
+    if "init" not in given:  # §4.1
         config.init.image, config.init.text = "data/vit-base", "data/bert-base-uncased"
+    method = given.get("method", "retain")
     config.objective = dict(
         name="idea",
         threshold=0.6,  # §4.1
         change_step=round(epoch),  # §4.1: the first epoch
         head=given.get("head", "ml_decoder"),
         loss=given.get("loss", "splc"),
-        **ladder(given.get("method", "retain")),
+        **ladder(method),
     )
     config.optimizer = dict(name="adamw", weight_decay=0.02)  # §4.1
     config.schedule = dict(decay="cosine", learning_rate=1e-4)  # §4.1
-    imagenet = clip_text.imagenet_zero_shot()
-    config.evaluators = dict(imagenet=imagenet | dict(transform=EVALUATE))
     config.log_every = 100
-    config.evaluate_every = round(5 * epoch)
+    config.evaluate_every = round((1 if "figure" in given else 5) * epoch)
     config.evaluate_batch_size = 1024
     config.checkpoint = dict(every=1000, keep_last=3)
+    if method == "recognition":  # no text side
+        config.model.text, config.init.text = {}, None
+        config.model.embedding_dim, config.model.image_projection = None, False
+    else:
+        imagenet = clip_text.imagenet_zero_shot()  # A.2, Fig. 9: CLIP's 80 prompts
+        config.evaluators = dict(imagenet=imagenet | dict(transform=EVALUATE))
+    if "evaluate" in given:
+        config.evaluators = zero_shot_of_9()
+    if "probe" in given:
+        # The paper's probe has DINO's settings; this is CLIP's protocol.
+        probe = clip_text.imagenet_linear_probe() | dict(transform=EVALUATE)
+        config.evaluators.linear_probe = probe
+        config.evaluate_every = config.total_steps
     return config
 
 
+def use_tags(config: ConfigDict, path: str, given: dict[str, str]) -> None:
+    """Names the tag list, whose classes zero-shot evaluation tells apart as seen (Fig. 7)."""
+    config.data.tags.path = f"{path}_all.json" if "tags" in given else f"{path}.json"
+    if "imagenet" in config.evaluators and config.evaluators.imagenet.name == "zero_shot":
+        config.evaluators.imagenet.tags = config.data.tags.path
+
+
+def zero_shot_of_9() -> dict[str, dict]:
+    """Returns the evaluators of Tables 1 and 2, by the prompts of appendix A.2."""
+    ensemble = read_classes("imagenet").templates  # Fig. 9 has the same 80
+    return {
+        name: dict(
+            name="benchmark",
+            benchmark=name,
+            data="data",
+            task="zero_shot",
+            transform=EVALUATE,
+            templates=PROMPTED if name in ("dtd", "pets") else ensemble,
+        )
+        for name in catalog.expand(["idea9"])
+    }
+
+
 def ladder(method: str) -> dict[str, bool]:
-    """Returns the settings of a row of Table 4; RmTopFreq is a property of the tag list.
+    """Returns the settings of a row of Tables 1 and 4; RmTopFreq is a property of the tag list.
 
     Args:
-      method: "itc", "mlr", "tag2text" or "retain".
+      method: one of `ROWS`.
     """
-    rows = "itc", "mlr", "tag2text", "retain"
-    row = rows.index(method)
-    return dict(recognition=row >= 1, tag_to_text=row >= 2, retain=row >= 3)
+    return dict(
+        contrast=method != "recognition",
+        recognition=method != "itc",
+        tag_to_text=method in ("tag2text", "rm_top_freq", "retain"),
+        retain=method == "retain",
+    )

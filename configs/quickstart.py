@@ -1,12 +1,18 @@
-"""Scanned digits with captions, from scikit-learn: trains in a minute or two, needs no files."""
+"""Scanned digits with captions, from scikit-learn: trains in a minute or two, needs no files.
+
+The argument `recipe=paper` takes ALIGN's optimizer and temperature (Jia et al. 2021, §5).
+"""
 
 from big_align.configs import common
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
 from big_align.runs.defaults import complete_config
 
 
-def get_config():
-    """Returns the config."""
+def get_config(arg: str = ""):
+    """Returns the config; `arg` is nothing or recipe=paper."""
+    arg, paper = common.split_recipe(arg, "")
+    if arg:
+        raise ValueError(f"configs/quickstart.py takes nothing or recipe=paper, not {arg!r}")
     config = common.get_base()
     config.batch_size = 128
     config.total_steps = 600
@@ -24,6 +30,8 @@ def get_config():
     config.schedule = dict(decay="cosine", learning_rate=2e-3, warmup_steps=20)
     config.optimizer.name = "adamw"
     config.optimizer.weight_decay = 1e-4
+    if paper:
+        common.use_recipe_of_align(config)
     config.evaluators = dict(
         digits=dict(
             name="zero_shot",

@@ -54,6 +54,7 @@ EVALUATORS = {
     "benchmark": "big_align.benchmarks.measuring.evaluator:NamedBenchmark",
     "classification": "big_align.evaluators.classification:Classification",
     "few_shot": "big_align.evaluators.few_shot:FewShot",
+    "few_shot_text": "big_align.evaluators.text_tuning:FewShotText",
     "found_tags": "big_align.evaluators.found_tags:FoundTags",
     "knn": "big_align.evaluators.knn:KNN",
     "linear_probe": "big_align.evaluators.linear_probe:LinearProbe",

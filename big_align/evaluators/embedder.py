@@ -163,6 +163,22 @@ class Embedder:
         """
         return self._apply_to_texts("embed_text", text, text_mask)
 
+    def text_function(self) -> tuple[Callable[..., jax.Array], Params, ModelState]:
+        """Returns what embeds texts, to be differentiated, and the weights that are in use.
+
+        Returns:
+          A function of parameters, statistics and a placed batch, and the first two of these.
+        """
+        if self._variables is None:
+            raise RuntimeError("call use(params, model_state) before embedding")
+        apply = self._lookup("embed_text")
+
+        def embed(params: Params, model_state: ModelState, batch: Batch) -> jax.Array:
+            with sharding.weights_on(self.mesh):
+                return jnp.float32(apply(params, model_state, batch))
+
+        return embed, *self._variables
+
     def text_features(
         self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
     ) -> Float[np.ndarray, "n f"]:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
@@ -74,6 +75,43 @@ ACCURACIES = ("top1", "top5", "mean_per_class")
 """What `measure_accuracy` returns."""
 
 
+SEEN = ("seen_top1", "unseen_top1", "seen_classes")
+"""What `measure_seen` returns."""
+
+
+def measure_seen(
+    similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"], seen: Bool[np.ndarray, "c"]
+) -> dict[str, float]:
+    """Returns top-1 accuracy over the classes that are seen and over the others (IDEA, Fig. 7).
+
+    Each is the mean over its classes that have images, 0 where it has none; every class is a
+    candidate of every image.
+
+    Args:
+      similarity: of each example to each class.
+      label: the right class of each example.
+      seen: which classes are seen.
+    """
+    found = {}
+    for name, part in (("seen_top1", seen), ("unseen_top1", ~seen)):
+        mine = part[label]
+        accuracy = measure_accuracy(similarity[mine], label[mine]) if mine.any() else {}
+        found[name] = accuracy.get("mean_per_class", 0.0)
+    return found | {"seen_classes": float(np.unique(label[seen[label]]).size)}
+
+
+def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
+    """Tells which classes have, but for capitals, the name of a tag, or a synonym that is one."""
+    synonyms = classes.synonyms or ((),) * len(classes)
+    known = frozenset(tags.names)
+    return np.array(
+        [
+            any(" ".join(each.lower().split()) in known for each in (name, *more))
+            for name, more in zip(classes.names, synonyms, strict=True)
+        ]
+    )
+
+
 def _find_classes(source: Source, names: tuple[str, ...] | str) -> ClassList:
     if names != "source":
         return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
@@ -95,14 +133,16 @@ class ZeroShot:
         "a photo of a {}.".
       with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) where the list
         describes it.
+      tags: a tag list; then accuracy is also told of the classes that are tags, and of the others
+        (IDEA, Fig. 7).
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      UserError: the class list cannot be read, or the source names other classes.
+      UserError: the class list or the tag list cannot be read, the source names other classes, or
+        no class is a tag.
     """
 
     reads = ("label",)
-    numbers = ACCURACIES
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -117,6 +157,7 @@ class ZeroShot:
         names: tuple[str, ...] | str,
         templates: tuple[str, ...] | None = None,
         with_descriptions: bool = False,
+        tags: str | None = None,
         max_broken_fraction: float = 0.01,
     ):
         self.source = source
@@ -126,6 +167,15 @@ class ZeroShot:
         label_check.check_class_names(source, classes)
         self.names = classes.phrases(with_descriptions)
         self.texts = fill_class_templates(classes, templates, with_descriptions)
+        self.seen = None
+        if tags:
+            self.seen = find_seen(classes, read_tag_list(tags))
+            if not self.seen.any():
+                raise UserError(
+                    f"zero_shot.tags: none of the {len(classes)} classes, {classes.names[0]!r} the "
+                    f"first, is in the tag list {tags}"
+                )
+        self.numbers = ACCURACIES if self.seen is None else (*ACCURACIES, *SEEN)
         self.max_broken_fraction = max_broken_fraction
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
@@ -146,7 +196,10 @@ class ZeroShot:
         check_named(label, len(self.names), "zero_shot")
         ztxt = embed_classes(embedder, self.tokenizer, self.texts)
         similarity = zimg[readable] @ ztxt.T
+        numbers = measure_accuracy(similarity, label)
+        if self.seen is not None:
+            numbers |= measure_seen(similarity, label, self.seen)
         return Measured(
-            measure_accuracy(similarity, label),
+            numbers,
             lambda: show_confusion(similarity, label, self.names),
         )

@@ -158,7 +158,8 @@ class EfficientNet(nn.Module):
       head: whether the 1x1 convolution to 1280 (at width 1) channels precedes the pooling.
       dropout: rate on the pooled features; None for the variant's published rate, which belongs to
         its classifier.
-      drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
+      drop_path: stochastic depth's rate, of which block i of n, counted from 0, has i / n, as in
+        the authors' code (their drop connect): the last block has a little less.
       group_size: examples that share batch-norm statistics; None for the global batch.
       fixed_statistics: normalize by the running batch-norm statistics in training too, and leave
         them as they are; for towers that start from weights.
@@ -286,8 +287,8 @@ class EfficientNet(nn.Module):
                         "lite": self.is_lite,
                     }
                 )
-        last = max(len(settings) - 1, 1)
-        return [s | {"drop_path": self.drop_path * i / last} for i, s in enumerate(settings)]
+        count = len(settings)
+        return [s | {"drop_path": self.drop_path * i / count} for i, s in enumerate(settings)]
 
 
 def find_variant(blocks: int, stem: int, last: int, lite: bool) -> str | None:

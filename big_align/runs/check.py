@@ -195,7 +195,8 @@ def _check_init(node: Node, objective: Objective, training: bool) -> None:
         if not path or not training:
             continue
         if not (os.path.exists(locate(path)) or recognize_workdir(pathlib.Path(path))):
-            raise ConfigError(f"{where}: there is no file, folder or workdir {path}")
+            absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
+            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
 
 
 def _check_objective(

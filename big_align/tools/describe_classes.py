@@ -6,8 +6,10 @@ For example:
       --descriptions=products.json --wordnet=nltk_data --output=shop/described.json
 
 A description comes from the file of --descriptions, else from the list itself, else from the
-WordNet id of the class, and for a class without such an id from its name. The output is a class
-list again. The report tells which names were ambiguous and what found no description.
+WordNet id of the class, and for a class without such an id from its name. A class that is a WordNet
+id alone, as in ["n02124075", ...], gets its name from WordNet too: so ImageNet-21K's folders become
+a list. The output is a class list again. The report tells which names were ambiguous and what found
+no description.
 """
 
 import argparse
@@ -31,7 +33,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--classes",
         required=True,
         help="a class list of the package (imagenet, cifar100, ...) or a file: JSON, CSV, or text "
-        "with a name a line",
+        "with a name a line, or a WordNet id",
     )
     parser.add_argument("--output", required=True, help="the JSON file to write")
     parser.add_argument(
@@ -39,6 +41,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--descriptions", help="JSON {name or id: description}, or JSON or CSV rows with these"
+    )
+    parser.add_argument(
+        "--wordnet_names",
+        action="store_true",
+        help="call every class that has a WordNet id by the first name of its synset, as a list of "
+        "ids alone is",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output")
     return parser.parse_args(arguments)
@@ -52,10 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
             raise UserError(f"--output={options.output} must end in .json")
         if os.path.exists(options.output) and not options.overwrite:
             raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
-        classes = read_classes(options.classes)
+        word_net = WordNet(options.wordnet)
+        listed = read_classes(options.classes, allow_ids=True)
+        classes = descriptions.name_ids(listed, word_net, options.wordnet_names)
         path = options.descriptions
         given = descriptions.read_descriptions(path) if path else {}
-        found = descriptions.describe(classes, WordNet(options.wordnet), given)
+        found = descriptions.describe(classes, word_net, given)
         described = descriptions.apply_descriptions(classes, found)
         source = f"{options.classes}, described by big_align.tools.describe_classes"
         if any(each.origin in ("id", "name") for each in found):

@@ -8,6 +8,7 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.labels.descriptions import (
     apply_descriptions,
     describe,
+    name_ids,
     read_descriptions,
     report,
 )
@@ -68,6 +69,20 @@ def test_a_file_or_list_that_says_all_needs_no_dictionary():
     assert run(classes, {"pear": "a fruit"}, NoWordNet())[0] == ("a vegetable", "a fruit")
     with pytest.raises(AssertionError):
         run(classes, {}, NoWordNet())
+
+
+def test_ids_alone_get_names_and_named_classes_keep_theirs():
+    class Lemmas(FewWords):
+        """Names what it was told."""
+
+        def name_id(self, id):
+            return {BIRD: "crane", LIFT: "crane"}[id]
+
+    named = name_ids(listed(("", "", BIRD), ("my crane", "", LENS), ("", "", LIFT)), Lemmas())
+    assert named.names == ("crane", "my crane", "crane") and named.ids == (BIRD, LENS, LIFT)
+    classes = listed(("big bird", "", BIRD), ("yeti", "", ""))
+    assert name_ids(classes, NoWordNet()) == classes
+    assert name_ids(classes, Lemmas(), rename=True).names == ("crane", "yeti")
 
 
 def test_one_name_with_two_ids_is_told_apart():

@@ -7,11 +7,18 @@ import pytest
 
 from big_align.data.examples import Caption
 from big_align.data.sources.array_source import ArraySource
+from big_align.data.tags.tag_list import make_tag_list, write_tag_list
+from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import UserError
 from big_align.evaluators.classification import Classification
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval, rank_of_match
-from big_align.evaluators.zero_shot import ZeroShot, embed_classes, measure_accuracy
+from big_align.evaluators.zero_shot import (
+    ZeroShot,
+    embed_classes,
+    measure_accuracy,
+    measure_seen,
+)
 
 
 def unit(x):
@@ -191,6 +198,33 @@ def test_zero_shot_names_the_color():
     assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     with pytest.raises(ValueError, match="are not in the 2 class names"):
         ZeroShot(data, "resize(2)", tokenize, names=("0", "1"))(OneHotEmbedder())
+
+
+def test_accuracy_of_seen_and_unseen_classes_by_hand(tmp_path):
+    """IDEA, Fig. 7: means over the classes that are tags, and over the others."""
+    label = np.array([0, 0, 0, 1, 2, 2])
+    guess = np.array([0, 0, 1, 1, 0, 2])
+    similarity = np.eye(4)[guess]  # the fourth class has no image
+    found = measure_seen(similarity, label, np.array([True, True, False, True]))
+    assert found == pytest.approx(
+        {"seen_top1": (2 / 3 + 1) / 2, "unseen_top1": 1 / 2, "seen_classes": 2}
+    )
+    assert measure_seen(similarity, label, np.zeros(4, bool))["seen_top1"] == 0
+
+    tags = tmp_path / "tags.json"
+    words = WordTokenizer(("tabby", "cat", "dog"), 6)
+    write_tag_list(make_tag_list(("tabby cat", "dog"), (3, 2), words), str(tags), {})
+    path = tmp_path / "classes.json"
+    rows = [{"name": "Tabby_cat"}, {"name": "1"}, {"name": "2", "synonyms": ["Dog"]}]
+    path.write_text(json.dumps(rows))
+    data = source([0, 1, 2, 2], [["-"]] * 4, [0, 1, 2, 1])
+    options = dict(names=str(path), templates=("{}",), tags=str(tags))
+    evaluate = ZeroShot(data, "resize(2)", tokenize, **options)
+    assert evaluate.seen.tolist() == [True, False, True]
+    assert evaluate.numbers[-3:] == ("seen_top1", "unseen_top1", "seen_classes")
+    options["names"] = ("yeti", "ghost")
+    with pytest.raises(ValueError, match="none of the 2 classes, 'yeti' the first, is in the tag"):
+        ZeroShot(data, "resize(2)", tokenize, **options)
 
 
 def test_zero_shot_refuses_a_source_whose_classes_are_in_another_order(tmp_path):

@@ -121,6 +121,35 @@ def test_equals_the_formula_one_example_at_a_time(devices, text_to_image):
     assert_close(differentiate(ours, *arrays), differentiate(by_hand, *arrays))
 
 
+@pytest.mark.parametrize(
+    ("text_to_image", "expected"),
+    [
+        ("none", np.log(5) / 2),
+        ("captions", np.log(5) / 2 + np.log(1.5) / 2),
+        ("all", np.log(5) / 2 + np.log(1.5)),
+    ],
+)
+def test_a_mixed_batch_by_hand(text_to_image, expected):
+    """Eq. 6 as printed is `none`; what texts ask is added to it.
+
+    The scale is log 2, so that a cosine of 1 counts 2 and one of 0 counts 1. The first image is of
+    the first class and looks like its text: 2 of 2 + 1 + 1. The second is like its caption and the
+    text of the second class: 2 of 1 + 2 + 2. So eq. 6 is (log 4/2 + log 5/2) / 2. The caption finds
+    its image with 2 of 3, which weighs as one of two images, and so does the first class.
+    """
+    objective = make_iclip(classes=2, text_to_image=text_to_image)
+    right, up = np.eye(2, dtype=np.float32)
+    classes = jnp.asarray(np.stack([right, up]))
+    outputs = {"zimg": classes, "ztxt": jnp.asarray(np.stack([right, up]))}  # of a label: unused
+    batch = {
+        "label": jnp.array([0, -1]), "mask": jnp.ones(2, bool), "text_mask": jnp.ones((2, 1), bool),
+    }  # fmt: skip
+    params = {"log_scale": jnp.log(jnp.log(jnp.float32(2)))}
+    loss, metrics = objective.loss(params, outputs, classes, batch)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    np.testing.assert_allclose(metrics["image_to_text_loss"], np.log(5) / 2, rtol=1e-6)
+
+
 @pytest.mark.parametrize("devices", DEVICES)
 def test_over_the_classes_of_the_batch_it_is_unicl_from_image_to_text(devices):
     label = np.where(LABELS < 0, -1, np.cumsum(LABELS >= 0) - 1)[::-1].copy()

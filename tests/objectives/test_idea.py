@@ -301,9 +301,95 @@ def test_recognition_reads_its_head_in_evaluation_mode(head):
     assert logits.shape == (16, COUNT) and np.std(logits, axis=0).min() > 0
 
 
+def recognition_part(tree):
+    """What recognition trains, of parameters or gradients of a whole objective."""
+    return {"model": {"image": tree["model"]["image"]}, "recognizer": tree["recognizer"]}
+
+
+@functools.cache
+def differentiate_recognition_of_both():
+    """Loss and gradients of the recognition loss alone, of an objective with both."""
+    objective = make_objective(tag_to_text=False, dropout=0.1)
+    params, state = make_params(objective)
+    # A fresh head hardly listens to the image.
+    louder = lambda x: 5 * x if x.ndim > 1 else x  # noqa: E731
+    params["recognizer"] = jax.tree.map(louder, params["recognizer"])
+    batch, rng = make_batch(objective, masked=2), jax.random.PRNGKey(1)
+
+    def mlr(params):
+        outputs, _ = objective.encode(params, state, batch, rng)
+        loss, metrics = objective.loss(params, outputs, None, batch)
+        return metrics["mlr_loss"], loss
+
+    (value, whole), grads = jax.jit(jax.value_and_grad(mlr, has_aux=True))(params)
+    assert whole > value + 0.1  # contrast is not nothing
+    return params, state, batch, value, grads
+
+
+@pytest.mark.parametrize("head", ["ml_decoder", "cls"])
+def test_recognition_alone_has_nothing_that_contrast_trains(head):
+    """Table 1, row 2: neither text tower nor projection nor temperature are there."""
+    objective = make_objective(head=head, contrast=False, retain=False)
+    params, state = make_params(objective)
+    assert params.keys() == {"model", "recognizer"} and params["model"].keys() == {"image"}
+    batch = make_batch(objective)
+    assert objective.scale(params) is None
+    outputs = jax.eval_shape(objective.encode, params, state, batch, jax.random.PRNGKey(1))[0]
+    assert outputs.keys() == {"logits"}
+    # Texts are read neither by encoder nor by loss: there need be none.
+    without = {k: v for k, v in batch.items() if not k.startswith("text")}
+    whole = jax.make_jaxpr(lambda p, b: _recognize_loss(objective, p, state, b))
+    assert str(whole(params, batch).jaxpr.eqns) == str(whole(params, without).jaxpr.eqns)
+    with pytest.raises(ValueError, match="contrast = False has no text side"):
+        objective.embed_text(params, state, batch)
+
+
+def _recognize_loss(objective, params, state, batch):
+    outputs, _ = objective.encode(params, state, batch, jax.random.PRNGKey(1))
+    return objective.loss(params, outputs, None, batch)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", DEVICES)
+def test_recognition_alone_is_the_recognition_loss_of_both(devices):
+    """Value, gradients and dropout; what only contrast trains has none of this loss."""
+    whole, state, batch, expected, expected_grads = differentiate_recognition_of_both()
+    for name in ("text", "project_text", "project_image"):
+        grads = expected_grads["model"].get(name, {})
+        assert all(not np.asarray(x).any() for x in jax.tree.leaves(grads))
+    assert not expected_grads["log_scale"].any()
+
+    objective = make_objective(devices, contrast=False, dropout=0.1)
+    params = recognition_part(whole)
+    state = {k: {"image": v["image"]} for k, v in state.items()}
+    placed = sharding.place_batch(jax.tree.map(np.asarray, dict(batch)), objective.mesh)
+    loss, grads = jax.jit(
+        jax.value_and_grad(lambda params: _recognize_loss(objective, params, state, placed))
+    )(params)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert_close(grads, recognition_part(expected_grads), 2e-5)
+    assert max(np.abs(x).max() for x in jax.tree.leaves(grads["model"])) > 1e-3
+    if devices == 8:  # and by micro-batches, but for dropout
+        still = make_objective(4, contrast=False)
+        still.recognition.head = still.recognition.head.clone(dropout=0.0)
+        runs = [differentiate(still, params, state, batch, count) for count in (1, 2)]
+        assert_close(runs[1], runs[0])
+
+
+@pytest.mark.slow
+def test_recognition_alone_finds_the_same_tags():
+    objective, params, state, batch, outputs = encoded()
+    alone = make_objective(contrast=False)
+    find = lambda o: o.recognition.finder.find(batch, outputs["logits"])  # noqa: E731
+    jax.tree.map(np.testing.assert_array_equal, find(alone), find(objective))
+    read = [o.recognize(recognition_part(params), state, batch) for o in (alone, objective)]
+    np.testing.assert_array_equal(*read)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"contrast": False, "recognition": False}, "both False: nothing is trained"),
         ({"head": "mldecoder"}, "head = 'mldecoder' is unknown; known: ml_decoder, cls"),
         ({"loss": "asl"}, "loss = 'asl' is unknown; known: bce, weighted_bce, splc, splc_focal"),
         ({"prior": 0.0}, r"prior = 0.0 is not in \(0, 1\)"),

@@ -1,6 +1,7 @@
 """Every config is checked and builds, the largest ones without their memory."""
 
 import pathlib
+import re
 
 import flax.linen as nn
 import jax
@@ -16,6 +17,7 @@ from big_align.runs import build, check, dataset
 from big_align.runs.command_line import load_config
 from big_align.training.layer_rates import LayerRates
 from big_align.training.state import describe_state
+from tests.paper_rows import ROWS, SHORT
 
 FILES = sorted(
     p.stem for p in pathlib.Path("configs").glob("*.py") if "def get_config(" in p.read_text()
@@ -23,16 +25,14 @@ FILES = sorted(
 """The others are bases."""
 ARGUMENTS = [
     "align_b7.py:cc3m",
-    "align_b5_ablation.py:dim=80",
-    "align_b5_ablation.py:negatives=0.25,temperature=64",
     "align_flickr8k.py:twemoji",
     *(f"align_flickr8k_multilingual.py:{languages}" for languages in ("de", "without=de")),
-    *(f"iclip.py:scale=imagenet22k_{captions}" for captions in ("yfcc14m", "laion400m")),
-    *("idea_cc3m.py:method=itc", "idea_cc3m.py:method=tag2text,loss=splc_focal"),
-    *("idea_coco.py:method=mlr,head=cls", "idea_coco.py:method=mlr,loss=bce"),
+    "idea_cc3m.py:method=tag2text,loss=splc_focal",
     *(f"idea_flickr8k.py:{row}" for row in ("itc", "mlr", "mlr_bce", "tag2text", "rm_top_freq")),
-    "iclip.py:names=only",
-    *(f"iclip.py:text_to_image={queries}" for queries in ("none", "all")),
+    *(f"idea_flickr8k.py:{row}" for row in ("recognition", "recognition_bce", "recognition_cls")),
+    "idea_flickr8k.py:recognition,init=pretrained",
+    *(f"{name}.py:recipe=paper" for name in ("quickstart", "align_flickr8k")),
+    "align_flickr8k.py:twemoji,recipe=paper",
     *(f"iclip_tiny_imagenet.py:{method}" for method in ("iclip", "unicl")),
     *(f"mlcd.py:image={image}" for image in ("b16", "l14")),
     "mlcd.py:data=coyo700m",
@@ -113,29 +113,111 @@ def stand_in_tag_lists(monkeypatch):
 def stand_in_packages(monkeypatch):
     """Packages of weights need not be installed."""
     monkeypatch.setattr(check, "check_installed", lambda paths: None)
-    located = lambda path: "." if path.startswith("package:") else path  # noqa: E731
+    there = ("package:", "data/vit-base", "data/bert-base-uncased")  # the latter are IDEA's
+    located = lambda path: "." if path.startswith(there) else path  # noqa: E731
     monkeypatch.setattr(check, "locate", located)
 
 
-def test_towers_of_idea_may_start_from_weights_that_must_be_there():
-    config = load_config("configs/idea_cc3m.py:towers=initialized")
-    with pytest.raises(ConfigError, match="config.init.image: there is no .* data/vit-base"):
+@pytest.mark.slow
+def test_towers_of_idea_start_from_weights_that_must_be_there(monkeypatch):
+    """§4.1: from ImageNet's; without them a message says what to do."""
+    monkeypatch.setattr(check, "locate", lambda path: path)
+    shallow = "--config.model.image.depth=1", "--config.model.text.depth=1"
+    config = load_config("configs/idea_coco.py", *shallow)
+    told = "init.image: there is no file, folder or workdir data/vit-base: put .*image=''"
+    with pytest.raises(ConfigError, match=told):
+        check.check_config(config)
+    fresh = "--config.init.image=", "--config.init.text="
+    for config in (
+        load_config("configs/idea_coco.py", *shallow, *fresh),
+        load_config("configs/idea_coco.py:init=none", *shallow),
+    ):
+        assert not any(config.init.values())
         check.check_config(config)
 
 
 def make_shallow(config):
     """Leaves a layer of each stage of the towers: what arguments change is elsewhere."""
     image, text = config.model.image, config.model.text
+    frozen = config.optimizer.get("frozen") or ()
+    if image.get("name") == "efficientnet":
+        image.depth = 0.01  # of each stage's blocks, rounded up
+    elif "depth" in image and not any("model/image/block" in path for path in frozen):
+        image.depth = 1
     if image.get("name") in ("resnet", "swin"):
         image.depths = (1,) * len(image.get("depths") or (1, 1, 1, 1))
-    if image.get("name") == "efficientnet":
-        image.depth = 0.1
-    frozen = config.optimizer.get("frozen") or ()
     if "depth" in text and not any("model/text/block" in path for path in frozen):
         text.depth = 1
     if config.get("first"):
         make_shallow(config.first)
     return config
+
+
+def test_iclip_is_evaluated_by_the_texts_that_it_trains():
+    """Template, descriptions and, where ImageNet-1K itself is trained, the class list."""
+    for row in ROWS["iclip.py"]:
+        config = load_config(f"configs/iclip.py:{row}")
+        if config.objective.name != "iclip":
+            continue
+        data = config.data.mixture.labels if config.data.mixture else config.data
+        for evaluator in (config.evaluators.imagenet, config.evaluators.sketch):
+            assert evaluator.templates == (config.objective.template,)
+            assert evaluator.with_descriptions == config.objective.with_descriptions
+            of_words = "data/imagenet_wordnet.json"  # named as the lists of 21K and 22K are
+            assert evaluator.names == (of_words if "imagenet2" in row else data.classes)
+
+
+def test_prompts_of_idea_are_an_ensemble_but_for_two_data_sets():
+    """Appendix A.2: CLIP's 80, and one for DTD and OxfordPets."""
+    config = load_config("configs/idea_coco.py:evaluate=idea9")
+    counts = {name: len(node.templates) for name, node in config.evaluators.items()}
+    assert len(counts) == 9 and counts.pop("dtd") == counts.pop("pets") == 1
+    assert set(counts.values()) == {80}
+    assert config.evaluators.dtd.templates == ("a photo of a {}",)
+
+
+NUMBERS = ("temperature", "learn_temperature", "negative_fraction", "threshold", "change_step")
+"""Of an objective; no shape and no branch of what is traced hangs on them."""
+
+
+def list_parts(config):
+    """What a trace of a config is made of, each part as text."""
+    model = config.model.to_dict()
+    towers = {name: model.pop(name) for name in ("image", "text")}
+    objective = {k: v for k, v in config.objective.items() if k not in NUMBERS}
+    evaluators = [(name, node.name) for name, node in config.evaluators.items()]
+    data = sorted(config.data.mixture) if config.data.mixture else bool(config.data.classes)
+    rest = {"model": model, "objective": objective, "evaluators": evaluators, "data": data}
+    return {f"{name}: {part}" for name, part in (towers | rest).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_of_the_papers_tables_builds(name):
+    """Under eval_shape at its own width, of its depth a layer a stage; each part of a row once."""
+    traced = set()
+    for row in ROWS[name]:
+        config = make_shallow(load_config(f"configs/{name}:{row}"))
+        if not (parts := list_parts(config)) <= traced:
+            try:
+                check.check_config(config)
+            except ConfigError as error:
+                raise AssertionError(f"{name}:{row}") from error
+            traced |= parts
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_different_and_a_table_tells_their_arguments(name):
+    """What stands in backticks in the table of a config's docstring is an argument of it."""
+    rows = [load_config(f"configs/{name}:{row}").to_json(sort_keys=True) for row in ROWS[name]]
+    assert len(set(rows)) == len(rows)
+    text = pathlib.Path(f"configs/{name}").read_text().split('"""')[1]
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    told = {cell for line in table for cell in re.findall(r"`(\w+=[\w.,=]+)`", line)}
+    for argument in told:
+        load_config(f"configs/{name}:{argument}")
+    parts = {part for row in ROWS[name] for part in row.split(",") if part}
+    assert not table or parts <= {part for cell in told for part in cell.split(",")} | SHORT
 
 
 @pytest.mark.slow

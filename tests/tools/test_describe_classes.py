@@ -26,6 +26,49 @@ def test_word_net_describes_every_class_of_tiny_imagenet(data_dir, tmp_path, cap
     assert read_descriptions(output)["Egyptian cat"] == "a domestic cat of Egypt"
 
 
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.json", json.dumps),
+        ("b.json", lambda ids: json.dumps([{"id": id} for id in ids])),
+        ("c.json", lambda ids: json.dumps({"classes": [{"wnid": id} for id in ids]})),
+        ("d.csv", lambda ids: "\n".join(["wnid", *ids])),
+        ("e.txt", lambda ids: "\n".join(ids)),
+    ],
+)
+def test_wordnet_ids_alone_become_named_and_described_classes(data_dir, tmp_path, name, write):
+    """ImageNet-21K is a list of ids: cranes are two classes, and every class has its name."""
+    ids = ("n02124075", "n02012849", "n03126707")
+    listed, output = tmp_path / name, str(tmp_path / "out.json")
+    listed.write_text(write(list(ids)))
+    arguments = [f"--classes={listed}", f"--output={output}", f"--wordnet={data_dir}/nltk_data"]
+    assert describe_classes.main(arguments) == 0
+    classes = read_classes(output)
+    assert classes.ids == ids and classes.names == ("Egyptian cat", "crane", "crane")
+    assert classes.descriptions[0] == "a domestic cat of Egypt"
+    assert classes.descriptions[1].startswith("large long-necked wading bird")
+    assert classes.descriptions[2].startswith("lifts and moves heavy objects")
+    with pytest.raises(ValueError, match="is a WordNet id and no name, and so are 2 more; python"):
+        read_classes(str(listed))
+
+
+def test_all_ids_of_tiny_imagenet_have_the_names_of_its_list(data_dir, tmp_path):
+    listed = read_classes(str(data_dir / "tiny_imagenet" / "classes.json"))
+    path, output = tmp_path / "ids.json", str(tmp_path / "out.json")
+    path.write_text(json.dumps(listed.ids))
+    arguments = [f"--classes={path}", f"--output={output}", f"--wordnet={data_dir}/nltk_data"]
+    assert describe_classes.main(arguments) == 0
+    assert read_classes(output).names == listed.names
+
+
+def test_an_id_that_wordnet_has_not_is_named(data_dir, tmp_path, capsys):
+    path = tmp_path / "ids.json"
+    path.write_text(json.dumps(["n02124075", "n02124076"]))
+    arguments = [f"--classes={path}", f"--wordnet={data_dir}/nltk_data"]
+    assert describe_classes.main([*arguments, f"--output={tmp_path}/out.json"]) == 1
+    assert "'n02124076' is no id of WordNet 3.0" in capsys.readouterr().err
+
+
 def test_names_templates_and_reports_of_a_list_of_the_package(tmp_path, capsys):
     given, output = tmp_path / "given.csv", str(tmp_path / "out.json")
     rows = [f'{name},"what a {name} is, in short"' for name in read_classes("cifar10").names]

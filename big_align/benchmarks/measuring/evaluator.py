@@ -49,6 +49,8 @@ class NamedBenchmark:
         "similarity"; None for the first that fits the data set.
       shots: images a class of few shots.
       draws: of few shots.
+      templates: texts with {} where the name of a class goes; None for those that the data set is
+        published with.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
@@ -76,6 +78,7 @@ class NamedBenchmark:
         task: str | None = None,
         shots: tuple[int, ...] = (1, 2, 4, 8, 16),
         draws: int = 3,
+        templates: tuple[str, ...] | None = None,
         max_broken_fraction: float = 0.01,
     ):
         self.benchmark = catalog.read_benchmark(benchmark)
@@ -101,7 +104,7 @@ class NamedBenchmark:
         if self.benchmark.task != "retrieval":
             self._classes = read_class_list(self.benchmark, data)
             self.names = self._classes.names
-            self.texts = fill_class_templates(self._classes, None)
+            self.texts = fill_class_templates(self._classes, templates)
 
     @property
     def numbers(self) -> tuple[str, ...]:

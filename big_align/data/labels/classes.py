@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.data import files
+from big_align.data.labels.word_net import ID
 from big_align.errors import UserError, put_in_a_line, suggest
 
 BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
@@ -92,7 +93,7 @@ def join_classes(lists: Sequence[ClassList]) -> ClassList:
     )
 
 
-def read_classes(name_or_path: str) -> ClassList:
+def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     """Reads a class list; the label of a class is its position.
 
     Underscores in names become spaces, since names are shown to text encoders. Of several names
@@ -105,10 +106,12 @@ def read_classes(name_or_path: str) -> ClassList:
         list of names, a list of objects {name or names, description?, id or wnid?, label?,
         synonyms?}, or an object {classes: such a list, templates?}; CSV with these columns; or text
         with a name a line.
+      allow_ids: whether a class may be a WordNet id alone, such as "n02124075"; its name is "" then
+        (`descriptions.name_ids`).
 
     Raises:
-      UserError: there is no such list or file, or it cannot be read; a class has no name; a label
-        is not the position; or two classes have the same name, description and id.
+      UserError: there is no such list or file, or it cannot be read; a class has no name, or only
+        an id; a label is not the position; or two classes have the same name, description and id.
     """
     path = _find(name_or_path)
     try:
@@ -128,6 +131,12 @@ def read_classes(name_or_path: str) -> ClassList:
         _read_entry(entry, position, f"class list {path}, {place}")
         for position, (place, entry) in enumerate(entries)
     ]
+    if not allow_ids and (bare := [id for name, _, id in rows if not name]):
+        raise UserError(
+            f"class list {path}: {bare[0]} is a WordNet id and no name"
+            f"{f', and so are {len(bare) - 1} more' if len(bare) > 1 else ''}; python -m "
+            f"big_align.tools.describe_classes --classes={path} --output=NAMED.json names them"
+        )
     _check_distinct(rows, [place for place, _ in entries], path)
     synonyms = tuple(_read_synonyms(entry, f"class list {path}, {n}") for n, entry in entries)
     return ClassList(*zip(*rows, strict=True), templates, synonyms if any(synonyms) else ())
@@ -201,10 +210,10 @@ def _entries_of_csv(text: str, path: str) -> list[tuple[str, Any]]:
 
 def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
     header = reader.fieldnames or []
-    if not {"name", "names"} & set(header):
+    if not {"name", "names", "wnid"} & set(header):
         raise UserError(
             f"class list {path}: the first line must name the columns, `name` and perhaps "
-            f"`description` and `id`; it has: {', '.join(header) or 'nothing'}"
+            f"`description` and `id`, or `wnid`; it has: {', '.join(header) or 'nothing'}"
         )
     entries = []
     for row in reader:
@@ -221,9 +230,9 @@ def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
 
 
 def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
-    """Returns the name, description and id of a class."""
+    """Returns the name, description and id of a class; the name of a WordNet id alone is ""."""
     if isinstance(entry, str):
-        entry = {"name": entry}
+        entry = {"id" if ID.fullmatch(entry.strip()) else "name": entry.strip()}
     if not isinstance(entry, Mapping):
         shown = put_in_a_line(repr(entry))
         raise UserError(f"{where}: {shown} must be a text or an object with a `name`")
@@ -233,13 +242,15 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
         raise UserError(f"{where}: `label` is {shown}; it must be the position, {position}")
     name = _first_name(entry)
     description = entry.get("description") or ""
-    if not isinstance(name, str) or not name.strip(" _\t"):
+    ids = (entry.get("id"), entry.get("wnid"))
+    id = next((str(value) for value in ids if value not in (None, "", position)), "")
+    if name in (None, "") and ID.fullmatch(id):
+        name = ""
+    elif not isinstance(name, str) or not name.strip(" _\t"):
         raise UserError(f"{where}: has no name; a class is a text or an object with a `name`")
     if not isinstance(description, str):
         raise UserError(f"{where}: the description of {name!r} must be a text")
     _check_unicode(name + description, where)
-    ids = (entry.get("id"), entry.get("wnid"))
-    id = next((str(value) for value in ids if value not in (None, "", position)), "")
     return " ".join(name.replace("_", " ").split()), " ".join(description.split()), id
 
 
@@ -274,8 +285,9 @@ def _check_distinct(rows: list[tuple[str, str, str]], places: list[str], path: s
     first = {}
     for row, place in zip(rows, places, strict=True):
         if row in first:
+            shown = row[0] or row[2]
             raise UserError(
-                f"class list {path}: {first[row]} and {place} are both {row[0]!r} and nothing "
+                f"class list {path}: {first[row]} and {place} are both {shown!r} and nothing "
                 "tells them apart; give them different names, descriptions or ids"
             )
         first[row] = place

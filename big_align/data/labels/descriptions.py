@@ -85,6 +85,25 @@ def _clean(key: str) -> str:
     return " ".join(key.replace("_", " ").split())
 
 
+def name_ids(classes: ClassList, word_net: WordNet, rename: bool = False) -> ClassList:
+    """Names the classes that are WordNet ids alone by the first lemma of their synsets.
+
+    Args:
+      classes: of `read_classes` with `allow_ids`.
+      word_net: the dictionary; untouched where every class has a name, and is not renamed.
+      rename: whether classes that have a WordNet id and a name are named anew.
+
+    Raises:
+      UserError: WordNet is needed and not there, or has no synset with an id.
+    """
+    rows = zip(classes.names, classes.ids, strict=True)
+    names = tuple(
+        word_net.name_id(id) if not name or (rename and ID.fullmatch(id)) else name
+        for name, id in rows
+    )
+    return dataclasses.replace(classes, names=names)
+
+
 def describe(
     classes: ClassList, word_net: WordNet, given: Mapping[str, str | None]
 ) -> list[Description]:

@@ -136,6 +136,15 @@ def test_the_evaluator_of_a_run_reports_what_the_command_does(model, data, fitte
         assert found == pytest.approx(row["metrics"], abs=1e-6)
 
 
+def test_templates_that_are_given_come_before_those_of_the_data_set(model, data):
+    """IDEA, A.2: one list of prompts for nearly all data sets."""
+    _, tokenizer = make_embedder(model)
+    options = "cifar10", str(data), small.SEEN.transform, tokenizer
+    given, own = NamedBenchmark(*options, templates=("a {}",)), NamedBenchmark(*options)
+    assert given.texts == [[f"a {each}"] for each in given.names]
+    assert len(own.texts[0]) == 18
+
+
 @pytest.mark.slow
 def test_a_run_that_was_killed_ends_in_the_same_file(model, data, output, tmp_path, monkeypatch):
     inner, done = Measurer.measure, []

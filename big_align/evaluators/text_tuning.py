@@ -1,0 +1,271 @@
+"""Few-shot classification by tuning the text encoder that names classes (iCLIP §4.4, Fig. 4)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float
+
+from big_align import sharding
+from big_align.data.examples import Source
+from big_align.data.labels import label_check
+from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.labels.prompts import fill_class_templates
+from big_align.data.text.tokenizers import Tokenizer
+from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.features import LabeledFeatures, check_class_names, read_kinds
+from big_align.evaluators.few_shot import draw_shots, number_classes
+from big_align.evaluators.linear_probe import rate
+from big_align.evaluators.scores import accuracy
+from big_align.evaluators.zero_shot import check_named, embed_classes
+from big_align.nodes import Node
+from big_align.types import Params
+
+TEXT_SIDE = ("text", "project_text")
+"""The text encoder's parameters in those of a dual encoder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTuning:
+    """How a text encoder is tuned; the paper does not say.
+
+    Attributes:
+      temperature: what cosines are divided by.
+      steps: of Adam, each with all images and all class texts.
+      rates: learning rates that are tried, each from the start.
+      looks: how often in these steps the held-out images are looked at.
+
+    Raises:
+      ValueError: a value is out of range.
+    """
+
+    temperature: float = 0.01
+    steps: int = 40
+    rates: tuple[float, ...] = (1e-5, 1e-4)
+    looks: int = 4
+
+    def __post_init__(self):
+        if self.temperature <= 0 or not self.rates or min(self.rates) <= 0:
+            raise ValueError(
+                f"temperature = {self.temperature} and rates = {self.rates} must be above 0"
+            )
+        if self.steps < 1 or not 1 <= self.looks <= self.steps:
+            raise ValueError(
+                f"steps = {self.steps} must be at least 1 and looks = {self.looks} between 1 and it"
+            )
+
+
+TUNING = TextTuning()
+
+
+class ClassEmbeddings:
+    """Embeddings of classes as a function of the text encoder's parameters.
+
+    Args:
+      embedder: of the model, whose weights stay as they are.
+      tokenizer: the one that the model was trained with.
+      texts: of each class, at least one.
+
+    Raises:
+      UserError: the model has no text encoder.
+    """
+
+    def __init__(
+        self, embedder: Embedder, tokenizer: Tokenizer, texts: Sequence[Sequence[str]]
+    ):
+        self._embed, params, state = embedder.text_function()
+        own = params.get("model", {})
+        self.start = {name: own[name] for name in TEXT_SIDE if name in own}
+        if "text" not in self.start:
+            raise UserError("few_shot_text: the model has no text encoder to tune")
+        rest = {**params, "model": {k: v for k, v in own.items() if k not in self.start}}
+        text, mask = tokenizer([text for group in texts for text in group])
+        size = len(text) + -len(text) % embedder.mesh.size
+        group = np.repeat(np.arange(len(texts)), [len(group) for group in texts])
+        # Padding repeats the last text, and is of no class.
+        picked = np.minimum(np.arange(size), len(text) - 1)
+        self._count = len(texts)
+        self._group = np.concatenate([group, np.full(size - len(text), self._count)])
+        rows = picked[sharding.process_rows(embedder.mesh, size)]
+        fields = {"text": text[rows], "text_mask": mask[rows], "mask": np.ones(len(rows), bool)}
+        self._constants = rest, state, sharding.place_batch(fields, embedder.mesh)
+        self._compute = jax.jit(self._trace, out_shardings=sharding.replicated(embedder.mesh))
+        self._adam = optax.scale_by_adam()
+        self.begin = jax.jit(self._adam.init)
+        self._compiled_step = jax.jit(self._step)
+
+    def _trace(
+        self, tuned: Params, rest: Params, state: dict, batch: dict
+    ) -> Float[jax.Array, "c d"]:
+        """Embeds each class as the mean over its texts, brought back to unit length."""
+        params = {**rest, "model": {**rest["model"], **tuned}}
+        ztxt = self._embed(params, state, batch)
+        total = jnp.zeros((self._count, ztxt.shape[1])).at[self._group].add(ztxt, mode="drop")
+        norm = jnp.linalg.norm(total, axis=1, keepdims=True)
+        return total / jnp.maximum(norm, 1e-12)
+
+    def __call__(self, tuned: Params) -> Float[np.ndarray, "c d"]:
+        """Returns the embeddings, on every process."""
+        return np.asarray(self._compute(tuned, *self._constants))
+
+    def step(
+        self, tuned: Params, moments: Any, fitted: LabeledFeatures, scale: float, rate: float
+    ) -> tuple[Params, Any]:
+        """Makes a step of Adam that lowers the cross-entropy of cosines times a scale.
+
+        Args:
+          tuned: the parameters; `start` are those of the model.
+          moments: Adam's; `begin(tuned)` makes them.
+          fitted: embeddings of images, and the numbers of their classes.
+          scale: of the cosines.
+          rate: the learning rate.
+        """
+        numbers = np.float32(scale), np.float32(rate)
+        return self._compiled_step(tuned, moments, *fitted, *numbers, self._constants)
+
+    def _step(self, tuned, moments, features, label, scale, rate, constants):
+        def measure(tuned: Params) -> Float[jax.Array, ""]:
+            logits = scale * features @ self._trace(tuned, *constants).T
+            return optax.softmax_cross_entropy_with_integer_labels(logits, label).mean()
+
+        updates, moments = self._adam.update(jax.grad(measure)(tuned), moments)
+        return jax.tree.map(lambda x, change: x - rate * change, tuned, updates), moments
+
+
+def tune(
+    classes: ClassEmbeddings,
+    fitted: LabeledFeatures,
+    held_out: LabeledFeatures,
+    tuning: TextTuning,
+) -> Float[np.ndarray, "c d"]:
+    """Tunes a text encoder to name images whose embeddings stay.
+
+    The loss is the cross-entropy of cosines over a temperature. Of what is met on the way, the
+    start among it, that is taken which names the held-out images best.
+
+    Args:
+      classes: by the text encoder.
+      fitted: embeddings to fit, with classes that are numbered through.
+      held_out: others, to choose the learning rate and the number of steps.
+      tuning: how.
+
+    Returns:
+      Embeddings of the classes.
+    """
+
+    def judge(ztxt: Float[np.ndarray, "c d"]) -> tuple[float, float]:
+        scores = held_out.features @ ztxt.T / tuning.temperature
+        return rate(accuracy, scores, held_out.label)
+
+    best = classes(classes.start)
+    score = judge(best)
+    for learning_rate in tuning.rates:
+        tuned, moments = classes.start, classes.begin(classes.start)
+        for number in range(1, tuning.steps + 1):
+            given = fitted, 1 / tuning.temperature, learning_rate
+            tuned, moments = classes.step(tuned, moments, *given)
+            if number % (tuning.steps // tuning.looks) == 0:
+                ztxt = classes(tuned)
+                if (now := judge(ztxt)) > score:
+                    best, score = ztxt, now
+    return best
+
+
+class FewShotText:
+    """Accuracy after tuning the text encoder on 1 to 16 images a class (iCLIP §4.4, Fig. 4).
+
+    The image encoder is frozen, and the classifier's weights are the embeddings of the class texts.
+    `text_encoder_0shot` is where it begins. Learning rate and steps are chosen in every draw on
+    further images: as many a class as there are shots, at most 4.
+
+    Args:
+      source: the test set: examples with an image and a label.
+      transform: image operations, without randomness.
+      tokenizer: the one that the model was trained with.
+      train_source: labeled examples to draw from.
+      names: class names in the order of their labels, or a class list.
+      templates: texts with {} where the name goes; None for those of the class list, or else
+        "a photo of a {}.". All are encoded in every step.
+      with_descriptions: whether a class is named "NAME, DESCRIPTION" where the list describes it.
+      shots: images a class.
+      draws: how often to draw (Fig. 4: 3).
+      tuning: how the text encoder is tuned.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
+
+    Raises:
+      ValueError: a value is out of range, the class list cannot be read, or a source names other
+        classes than it or than the other source.
+    """
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Tells which verbs of an objective it calls."""
+        return "embed_image", "embed_text"
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tokenizer: Tokenizer,
+        train_source: Source,
+        names: tuple[str, ...] | str,
+        templates: tuple[str, ...] | None = None,
+        with_descriptions: bool = False,
+        shots: tuple[int, ...] = (1, 2, 4, 8, 16),
+        draws: int = 3,
+        tuning: TextTuning = TUNING,
+        max_broken_fraction: float = 0.01,
+    ):
+        if not shots or min(shots) < 1 or draws < 1:
+            raise ValueError(f"shots = {shots} and draws = {draws} must be numbers from 1 on")
+        self.source, self.train_source, self.transform = source, train_source, transform
+        self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
+        check_class_names(source, train_source, "source", "train_source")
+        classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+        for given in (source, train_source):
+            label_check.check_class_names(given, classes)
+        self.texts = fill_class_templates(classes, templates, with_descriptions)
+        self.shots, self.draws, self.tuning = shots, draws, tuning
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of what is measured."""
+        each = [f"text_encoder_{shots}shot" for shots in self.shots]
+        return "text_encoder_0shot", *each, *(f"{name}_std" for name in each)
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Draws, tunes and returns the accuracies; the model is as it was.
+
+        Raises:
+          UserError: an example has no label, a class no name, or too few training examples; or the
+            model has no text encoder.
+        """
+        train, test = (
+            read_kinds(
+                embedder, source, self.transform, ("embedding",), self.max_broken_fraction,
+                f"few_shot_text.{name}",
+            )["embedding"]
+            for name, source in (("train_source", self.train_source), ("source", self.source))
+        )  # fmt: skip
+        (train, test), numbers = number_classes(train, test)
+        check_named(numbers, len(self.texts), "few_shot_text.train_source")
+        draw_shots(train.label, max(self.shots), 0)
+        texts = [self.texts[number] for number in numbers]
+        begin = embed_classes(embedder, self.tokenizer, texts)
+        results = {"text_encoder_0shot": accuracy(test.features @ begin.T, test.label)}
+        classes = ClassEmbeddings(embedder, self.tokenizer, texts)
+        for shots in self.shots:
+            found = []
+            for draw in range(self.draws):
+                masks = draw_shots(train.label, shots, draw)
+                parts = (LabeledFeatures(*(x[mask] for x in train)) for mask in masks)
+                ztxt = tune(classes, *parts, self.tuning)
+                found.append(accuracy(test.features @ ztxt.T, test.label))
+            results[f"text_encoder_{shots}shot"] = float(np.mean(found))
+            results[f"text_encoder_{shots}shot_std"] = float(np.std(found))
+        return results

@@ -1,0 +1,283 @@
+"""Recognizes the tags of images, and finds those that captions leave out (IDEA, §3.2 and §3.3)."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, UInt8
+
+from big_align.data.tags.tag_list import TagList
+from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
+from big_align.models.dual_encoder import DualEncoder, normalize
+from big_align.models.ml_decoder import MLDecoder
+from big_align.objectives.cross_entropy import make_classifier
+from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
+from big_align.objectives.parts.tag_texts import TagTexts
+from big_align.types import Batch, ModelState, Outputs, Params
+
+HEADS = ("ml_decoder", "cls")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recognizer:
+    """What scores the tags of an image, and how it learns (§3.2, Table 3).
+
+    Attributes:
+      head: "ml_decoder" on the spatial tokens, or "cls", a linear layer on the pooled features.
+      decoder_width: of the ML-Decoder, whose perceptron is 8/3 as wide; a multiple of 8. Its
+        default adds the FLOPs that the paper counts (§4.5) with its other defaults.
+      decoder_groups: queries of the ML-Decoder (its authors: 100).
+      loss: "bce", "weighted_bce", "splc" or "splc_focal", see `losses.tag_recognition`.
+      prior: probability of every tag before training, which the bias of the logits makes (Lin et
+        al. 2017, §3.3). SPLC strengthens what it finds: a tag that starts near the threshold, as
+        without a bias all do, and has not sunk by `change_step`, is found in every image for good.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    head: str = "ml_decoder"
+    decoder_width: int = 768
+    decoder_groups: int = 100
+    loss: str = "splc"
+    prior: float = 0.01
+
+    def __post_init__(self):
+        for field, known in (("head", HEADS), ("loss", LOSSES)):
+            if (value := getattr(self, field)) not in known:
+                raise ValueError(f"{field} = {value!r} is unknown; known: {', '.join(known)}")
+        check_probability("prior", self.prior)
+        width, groups = self.decoder_width, self.decoder_groups
+        if width < 8 or width % 8:
+            raise ValueError(f"decoder_width = {width} is no multiple of the 8 heads")
+        if groups < 1:
+            raise ValueError(f"decoder_groups = {groups} must be at least 1")
+
+    @property
+    def spatial(self) -> bool:
+        """Whether the head reads spatial tokens."""
+        return self.head == "ml_decoder"
+
+    def make_head(self, num_tags: int, dtype: DTypeLike) -> nn.Module:
+        """Makes the module from what it reads of an image to logits of the tags."""
+        bias = math.log(self.prior / (1 - self.prior))
+        if not self.spatial:
+            init = nn.initializers.constant(bias)
+            return make_classifier(num_tags).clone(bias_init=init)
+        return MLDecoder(
+            classes=num_tags,
+            groups=self.decoder_groups,
+            width=self.decoder_width,
+            mlp_dim=self.decoder_width * 8 // 3,
+            initial_bias=bias,
+            dtype=dtype,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Discovery:
+    """When tags are found that the captions of an image leave out, and what becomes of them.
+
+    Attributes:
+      threshold: of the probability above which a tag is found (§4.1: 0.6).
+      change_step: steps before any tag is found (§4.1: one epoch).
+      tag_to_text: whether found tags become texts.
+      retain: whether the given tags stand in these texts too.
+
+    Raises:
+      ValueError: a value is out of its range.
+    """
+
+    threshold: float = 0.6
+    change_step: int = 0
+    tag_to_text: bool = True
+    retain: bool = True
+
+    def __post_init__(self):
+        check_probability("threshold", self.threshold)
+        if self.change_step < 0:
+            raise ValueError(f"change_step = {self.change_step} must be at least 0")
+
+
+def check_probability(name: str, value: float) -> None:
+    """Checks that a probability is neither 0 nor 1.
+
+    Raises:
+      ValueError: it is not between them.
+    """
+    if not 0 < value < 1:
+        raise ValueError(f"{name} = {value} is not in (0, 1): it is a probability")
+
+
+RECOGNIZER, DISCOVERY = Recognizer(), Discovery()
+"""As published."""
+
+
+class TagFinder:
+    """Tells which tags were found, and writes texts of them (§3.3).
+
+    Args:
+      tags: what is recognized.
+      threshold: of the probability above which a tag is found.
+      written: writes texts of tags; None writes none.
+      retain: whether the given tags stand in these texts too.
+    """
+
+    def __init__(self, tags: TagList, threshold: float, written: TagTexts | None, retain: bool):
+        self.num_tags = len(tags.names)
+        self.threshold = threshold
+        self.written = written
+        self.retain = retain
+
+    def find(
+        self, batch: Batch, logits: Float[Array, "b c"]
+    ) -> tuple[Bool[Array, "b c"], Bool[Array, "b c"]]:
+        """Returns the tags that are given and those that are found."""
+        given = mark_tags(batch["tags"], self.num_tags)
+        options = batch["mask"], batch["correcting"], self.threshold
+        return given, find_tags(logits, given, *options)
+
+    def join_texts(
+        self, batch: Batch, logits: Float[Array, "b c"]
+    ) -> tuple[Int[Array, "b *k l"], Bool[Array, "b *k l"]]:
+        """Returns the captions, and behind those of each image the text of its tags."""
+        texts = jnp.asarray(batch["text"]), jnp.asarray(batch["text_mask"])
+        if self.written is None:
+            return texts
+        given, found = self.find(batch, logits)
+        chosen = found | given if self.retain else found
+        written = self.written(chosen & found.any(axis=1, keepdims=True))
+        length = texts[0].shape[-1]
+        return tuple(
+            jnp.concatenate([old.reshape(len(found), -1, length), new[:, None]], axis=1)
+            for old, new in zip(texts, written, strict=True)
+        )
+
+    def mark_texts(self, batch: Batch, new: Bool[Array, " b"]) -> Bool[Array, "b *k l"]:
+        """Returns a mask of texts, one place a text: of the captions, and of the new ones."""
+        if self.written is None:
+            return batch["text_mask"]
+        captions = real_texts(batch).reshape(len(new), -1)
+        return jnp.concatenate([captions, new[:, None]], axis=1)[:, :, None]
+
+
+class RecognizingTowers(Encoder):
+    """Encodes images, recognizes their tags, and encodes their texts with those of found tags.
+
+    Args:
+      model: the dual encoder.
+      recognizer: scores tags.
+      finder: makes texts of them.
+      no_texts: where texts are not trained, why there are none to embed, and what to do.
+    """
+
+    def __init__(
+        self, model: DualEncoder, recognizer: Recognizer, finder: TagFinder, no_texts: str = ""
+    ):
+        super().__init__(model, no_texts)
+        self.finder = finder
+        self.spatial = recognizer.spatial
+        self.head = recognizer.make_head(finder.num_tags, model.image.dtype)
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the towers' parameters and the recognizer's."""
+        params, state = self._init_towers(rng, batch)
+        features, tokens = jax.eval_shape(
+            lambda image: self.apply("image_tokens", params, state, image), batch["image"]
+        )
+        read = tokens if self.spatial else features
+        blank = jnp.zeros(read.shape, read.dtype)
+        recognizer = self.head.init(jax.random.fold_in(rng, 1), blank)["params"]
+        return params | {"recognizer": recognizer}, state
+
+    def _init_towers(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `zimg` [b d], `logits` [b c] of the tags, and `ztxt` [b d].
+
+        With texts of tags the latter is [b k + 1 d]: embeddings of the captions, then of the text
+        of tags, which means nothing where no tag was found.
+        """
+
+        def read(features: Array, tokens: Array) -> tuple[Array, Array, Array]:
+            key = jax.random.fold_in(rng, 1)
+            logits = self._score(params, features, tokens, dropout=key)
+            return logits, *self.finder.join_texts(batch, logits)
+
+        (zimg, ztxt, logits), state = self.train(
+            params, model_state, rng, batch["image"], read, method=_encode_all
+        )
+        return {"zimg": zimg, "ztxt": ztxt, "logits": logits}, state
+
+    def _score(
+        self,
+        params: Params,
+        features: Float[Array, "b f"],
+        tokens: Float[Array, "b t d"],
+        dropout: PRNGKeyArray | None = None,
+    ) -> Float[Array, "b c"]:
+        """Returns the logits of the tags; with a key in training mode."""
+        variables = {"params": params["recognizer"]}
+        if not self.spatial:
+            return self.head.apply(variables, features)
+        rngs = {} if dropout is None else {"dropout": dropout}
+        return self.head.apply(variables, tokens, dropout is not None, rngs=rngs)
+
+    def recognize(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b c"]:
+        """Returns the logits of the tags, in evaluation mode."""
+        read = self.apply("image_tokens", params, model_state, batch["image"])
+        return self._score(params, *read)
+
+
+class RecognizingImageTower(RecognizingTowers):
+    """Encodes images alone, and recognizes their tags; a text tower, if any, is left out.
+
+    Args:
+      model: the dual encoder.
+      recognizer: scores tags.
+      finder: tells which are found.
+      no_texts: why there are no texts to embed, and what to do.
+    """
+
+    def __init__(
+        self, model: DualEncoder, recognizer: Recognizer, finder: TagFinder, no_texts: str
+    ):
+        super().__init__(model.clone(text=None), recognizer, finder, no_texts)
+
+    def _init_towers(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        return self.init_by("image_tokens", rng, batch["image"])
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `logits` [b c] of the tags."""
+        read, state = self.train(
+            params, model_state, rng, batch["image"], train=True, method="image_tokens"
+        )
+        # The keys of dropout are those of training with texts.
+        logits = self._score(params, *read, dropout=jax.random.fold_in(rng, 1))
+        return {"logits": logits}, state
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns the features at unit length: no projection is trained."""
+        return normalize(self.image_features(params, model_state, batch))
+
+
+def _encode_all(
+    model: DualEncoder, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], read
+) -> tuple[Float[Array, "b d"], Float[Array, "b *k d"], Float[Array, "b c"]]:
+    """Encodes in training mode; what is read from the image is among the texts."""
+    features, tokens = model.image_tokens(image, train=True)
+    logits, text, text_mask = read(features, tokens)
+    length = text.shape[-1]
+    ztxt = model.encode_text(text.reshape(-1, length), text_mask.reshape(-1, length), train=True)
+    return model.embed_features(features, True), ztxt.reshape(*text.shape[:-1], -1), logits
