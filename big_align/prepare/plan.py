@@ -12,7 +12,7 @@ from big_align.prepare.inputs import CHUNK, Inputs, Stretch
 from big_align.prepare.rules import Pair, Rules, draw_order
 from big_align.prepare.shards import NAME, SHARD_SIZE
 
-FORMAT = 1  # of the files of a job: another one begins anew
+FORMAT = 2  # of the files of a job: another one begins anew
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,10 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
                 stretches = inputs_of.sample_stretches(file, count, wanted, plan.seed)
             else:
                 stretches = inputs_of.list_stretches(file, count, plan.chunk)
-            if lost := int(source.broken.sum()):
+            if lines := getattr(source, "bad_lines", {}):
+                where = {"input": name, "row": -1, "count": 1}
+                broken += [where | {"line": n, "reason": why} for n, why in lines.items()]
+            elif lost := int(source.broken.sum()):
                 reason = "; ".join(getattr(source, "faults", ())) or "a part of them is missing"
                 broken.append({"input": name, "row": -1, "count": lost, "reason": reason})
             elif empty := plan.inputs.count_empty(file, count):

@@ -136,3 +136,21 @@ def test_a_damaged_file_costs_no_other(tmp_path):
     assert {data for name, data in members.items() if name.endswith(("jpg", "png"))} == {
         image for image, _ in rows[:2] + rows[4:]
     }
+
+
+def test_a_bad_line_of_a_table_costs_no_other(tmp_path):
+    raw = tmp_path / "raw"
+    write_images(raw)
+    bad = [b"1.jpg", b"2.jpg,\xff", b'3.jpg,"a bird']
+    lines = [b"filepath,title", b"0.jpg,a dog", *bad, b"4.jpg,x"]
+    (raw / "x.csv").write_bytes(b"\n".join(lines))
+    (raw / "y.jsonl").write_text('{"file_name": "5.jpg", "text": "a tree"}\n{\n')
+    for name, numbers, wrong in (("x.csv", (0, 4), [3, 4, 5]), ("y.jsonl", (5,), [2])):
+        output = tmp_path / f"out_{name}"
+        write_quarantine(write_shards(str(raw / name), output))
+        found = list(map(json.loads, (output / "quarantine.jsonl").read_text().splitlines()))
+        assert [each["line"] for each in found] == wrong
+        assert {each["input"] for each in found} == {str(raw / name)}
+        assert all(each["reason"] and each["count"] == 1 for each in found)
+        read = read_all(TarSource(f"{output}/pairs-*.tar"))
+        assert {image for image, _, _ in read} == {IMAGES[n] for n in numbers}
