@@ -140,8 +140,8 @@ def _run(pipeline: Callable[..., None], plan: JobPlan, *arguments: Any) -> None:
     """Runs a pipeline; what a worker says to the user comes through Beam as a line of a text."""
     try:
         pipeline(plan, *arguments)
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(str(error).split(" [while running")[0]) from error
     except Exception as error:
         for line in reversed(str(error).splitlines()):
             name, _, told = line.partition("UserError: ")

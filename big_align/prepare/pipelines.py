@@ -11,6 +11,8 @@ from big_align.errors import UserError, put_in_a_line, suggest
 from big_align.prepare import steps, storage, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import Rules
+from big_align.prepare.sampling import choose_rates
 from big_align.prepare.text_rules import identify_text
 
 
@@ -103,19 +105,34 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         measured = stretches | "Measure" >> beam.Map(steps.measure, plan)
         judged, partners = _judge_texts(plan, pairs)
         reasons, crowds = _judge_images(plan, pairs)
-        decided = (
+        images = (
             {"pairs": judged, "reasons": reasons}
             | "By image" >> beam.CoGroupByKey()
             | "Has pairs" >> beam.Filter(_has_pairs)
-            | "Decide" >> beam.ParDo(transforms.Decide(plan.rules, plan.draw))
-            .with_output_types(tuple[str, Any])
-        )  # fmt: skip
+        )
+        decide_image = transforms.Decide(plan.rules, plan.draw, plan.sample_languages)
+        decided = images | "Decide" >> beam.ParDo(
+            decide_image, *_choose_rates(images, plan.rules)
+        ).with_output_types(tuple[str, Any])
         counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
         noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
         if not plan.sample:
             noted.append(_note_rows(_select(decided, "kept"), plan))
         # all end in one: a runner may compute nothing but what the last step needs
         noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
+
+
+def _choose_rates(images: beam.PCollection, rules: Rules) -> list[beam.pvalue.AsSingleton]:
+    """Returns which fraction of each language is kept, where that is asked for."""
+    if rules.language_temperature is None:
+        return []
+    rates = (
+        images
+        | "Left by language" >> beam.Map(transforms.count_languages, rules)
+        | "Languages" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Rates" >> beam.Map(choose_rates, rules.language_temperature, rules.language_floor)
+    )
+    return [beam.pvalue.AsSingleton(rates)]
 
 
 def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:

@@ -3,13 +3,14 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from big_align.prepare import storage, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch
 from big_align.prepare.rules import Pair, Rules, draw_order
+from big_align.prepare.sampling import draw_pairs
 from big_align.prepare.shards import NAME, SHARD_SIZE
 
 FORMAT = 2  # of the files of a job: another one begins anew
@@ -75,6 +76,10 @@ class JobPlan:
     def draw(self, file: int, row: int) -> bytes:
         """Returns the place of an example in the order of all, as eight bytes."""
         return draw_order(self.seed, self.inputs.key(file, row))
+
+    def sample_languages(self, rates: Mapping[str, float]) -> Callable[[Pair], bool]:
+        """Returns what tells whether a pair is kept, by how much of its language is."""
+        return draw_pairs(rates, self.seed, self.inputs.key)
 
     def stretch_path(self, kind: str, stretch: Stretch) -> str:
         """Returns the file about a stretch of `kind`: `facts` or `broken`."""

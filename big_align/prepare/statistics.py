@@ -4,7 +4,8 @@ from typing import Any
 
 from big_align.prepare import storage
 from big_align.prepare.plan import JobPlan
-from big_align.prepare.rules import describe_rules
+from big_align.prepare.rules import Rules, describe_rules
+from big_align.prepare.sampling import choose_rates
 from big_align.prepare.shards import count_shards
 
 
@@ -52,14 +53,7 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         "quarantined_by_kind": _select_texts(counts, "kind") | _count_lost(lost),
         "rules": rules,
         "listed_by_reason": _select_texts(counts, "listed"),
-        "languages": {
-            language.removesuffix(" pairs"): {
-                "pairs": pairs,
-                "kept": counts.get(f"language {language.removesuffix(' pairs')} kept", 0),
-            }
-            for language, pairs in _select_texts(counts, "language").items()
-            if language.endswith(" pairs")
-        },
+        "languages": _count_languages(counts, plan.rules),
         "tokens": {
             "counted": "exactly" if plan.rules.tokens is not None else "not at all",
             "rule": token_rule.told if token_rule else "no token is rare",
@@ -74,6 +68,25 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
             "texts_of_an_image": _select(counts, "crowded"),
         },
     }
+
+
+def _count_languages(counts: dict[str, int], rules: Rules) -> dict[str, dict[str, Any]]:
+    """Returns pairs of each language, those kept and dropped, and which fraction was drawn."""
+    found = _select_texts(counts, "language")
+    names = [name.removesuffix(" pairs") for name in found if name.endswith(" pairs")]
+    tables = {}
+    for name in names:
+        pairs, kept = found[f"{name} pairs"], found.get(f"{name} kept", 0)
+        tables[name] = {"pairs": pairs, "kept": kept, "dropped": pairs - kept}
+        if rules.language_temperature is not None:
+            tables[name]["sampled_out"] = found.get(f"{name} abundant", 0)
+    if rules.language_temperature is not None:
+        left = {name: each["kept"] + each["sampled_out"] for name, each in tables.items()}
+        left = {name: count for name, count in left.items() if count}
+        rates = choose_rates(left, rules.language_temperature, rules.language_floor)
+        for name, each in tables.items():
+            each["rate"] = rates.get(name, 1.0)
+    return tables
 
 
 def _select(counts: dict[str, int], name: str) -> dict[int, int]:

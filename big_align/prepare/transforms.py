@@ -6,7 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from big_align.prepare import text_rules
+from big_align.prepare import sampling, text_rules
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group
 
 BUCKETS = 4096  # of the order of all examples: each is sorted in the memory of a worker
@@ -179,19 +179,22 @@ class Decide(beam.DoFn):
     Args:
       rules: the numbers.
       draw: makes eight random bytes of file and row.
+      sample: makes of the rates of languages what tells whether a pair is kept.
     """
 
-    def __init__(self, rules: Rules, draw: Any):
-        self._rules, self._draw = rules, draw
+    def __init__(self, rules: Rules, draw: Any, sample: Any):
+        self._rules, self._draw, self._sample = rules, draw, sample
 
-    def process(self, element: tuple[bytes, dict[str, Iterable]]) -> Iterator[Any]:
+    def process(
+        self, element: tuple[bytes, dict[str, Iterable]], rates: dict[str, float] | None = None
+    ) -> Iterator[Any]:
         _, found = element
-        reasons = set(found["reasons"])
-        listed = min((reason for reason in reasons if reason.startswith("listed ")), default="")
+        crowded, listed = _find_reasons(found)
+        is_drawn = self._sample(rates) if rates else None
         counts: Counter = Counter({"different_images": 1})
         samples: dict[str, tuple] = {}
         pairs = _Pairs(found["pairs"])
-        for decided in decide_group(pairs, "crowded" in reasons, bool(listed), self._rules):
+        for decided in decide_group(pairs, crowded, bool(listed), self._rules, is_drawn):
             if isinstance(decided, Kept):
                 yield "kept", _flatten(self._draw(*decided.first[:2]), decided)
                 counts["examples"] += 1
@@ -205,12 +208,27 @@ class Decide(beam.DoFn):
             if pair.language:
                 counts[f"language {pair.language} pairs"] += 1
                 counts[f"language {pair.language} kept"] += not failed
+                counts[f"language {pair.language} abundant"] += "abundant" in failed
             for name in failed or ("kept",):
                 sample = (self._draw(*pair[:2]), *pair[:6])
                 samples[name] = min(samples.get(name, sample), sample)
         yield "counts", {k: n for k, n in counts.items() if n}
         for name, sample in samples.items():
             yield "samples", (name, sample)
+
+
+def count_languages(element: tuple[bytes, dict[str, Iterable]], rules: Rules) -> dict[str, int]:
+    """Returns how many pairs of an image each language has that no rule drops."""
+    crowded, listed = _find_reasons(element[1])
+    pairs = _Pairs(element[1]["pairs"])
+    return sampling.count_languages(pairs, crowded, bool(listed), rules)
+
+
+def _find_reasons(found: dict[str, Iterable]) -> tuple[bool, str]:
+    """Returns whether an image has too many texts, and why it is listed, if it is."""
+    reasons = set(found["reasons"])
+    listed = min((reason for reason in reasons if reason.startswith("listed ")), default="")
+    return "crowded" in reasons, listed
 
 
 class _Pairs:

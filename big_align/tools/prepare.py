@@ -31,6 +31,7 @@ NUMBERS = {
     "min_unigrams": (int, "of a text, at least"),
     "max_unigrams": (int, "of a text, at most"),
     "tokens": (int, "a text has none outside so many most frequent unigrams and bigrams"),
+    "language_temperature": (float, "of what is left, languages are sampled by n^(1/T)"),
 }
 
 
@@ -54,7 +55,10 @@ def make_parser() -> argparse.ArgumentParser:
     preset = rules_of.PRESETS["align"]
     for name, (kind, told) in NUMBERS.items():
         add(f"--{name}", type=_read_number(kind), default=argparse.SUPPRESS, metavar="N",
-            help=f"{told}, or none ({getattr(preset, name):,} in align)")  # fmt: skip
+            help=f"{told}, or none ({_show(getattr(preset, name))} in align)")  # fmt: skip
+    add("--language_floor", type=int, default=argparse.SUPPRESS, metavar="N",
+        help="languages of at most so many pairs are not sampled "
+        f"({preset.language_floor:,})")  # fmt: skip
     add("--duplicates", choices=rules_of.DUPLICATES, default=argparse.SUPPRESS,
         help="of images with the same pixels: merge makes one example with all their texts, first "
         "keeps the first, keep keeps all (merge in align)")  # fmt: skip
@@ -77,6 +81,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--wave_megabytes", type=int, default=4096,
         help="of images that DirectRunner groups in memory at a time (%(default)s)")  # fmt: skip
     return parser
+
+
+def _show(number: int | float | None) -> str:
+    return "none" if number is None else f"{number:,}"
 
 
 def _read_number(kind: type) -> Any:
@@ -141,7 +149,7 @@ def make_rules(options: argparse.Namespace) -> rules_of.Rules:
         raise UserError(
             f"--rules={options.rules} is not {' or '.join(known)}{suggest(options.rules, known)}"
         )
-    names = (*NUMBERS, "duplicates", "normalize")
+    names = (*NUMBERS, "duplicates", "normalize", "language_floor")
     given = {name: getattr(options, name) for name in names if hasattr(options, name)}
     if "tokens" in given:
         given["scale_tokens"] = False

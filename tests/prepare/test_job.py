@@ -143,7 +143,9 @@ def test_a_classifier_and_languages_are_functions_of_the_user(done, run, tmp_pat
     rows = list(filter(can_be_read, make_rows()))
     dark = sum(identify_image(image)[1].mean() < 30 for image, _ in rows)
     assert found["rules"]["unsafe"]["fails"] == dark > 0
-    assert found["languages"] == {"en": {"pairs": len(rows), "kept": found["kept_pairs"]}}
+    kept = found["kept_pairs"]
+    told = {"pairs": len(rows), "kept": kept, "dropped": len(rows) - kept}
+    assert found["languages"] == {"en": told}
     members = read_tar(tmp_path / "out" / "pairs-00000.tar")
     about = json.loads(next(data for name, data in members.items() if name.endswith(".json")))
     assert about["languages"] == ["en"] * len(about["captions"])
