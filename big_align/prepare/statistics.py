@@ -7,6 +7,7 @@ from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules, describe_rules
 from big_align.prepare.sampling import choose_rates
 from big_align.prepare.shards import count_shards
+from big_align.prepare.sketch import SAMPLED
 
 
 def make_statistics(plan: JobPlan) -> dict[str, Any]:
@@ -55,10 +56,12 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         "listed_by_reason": _select_texts(counts, "listed"),
         "languages": _count_languages(counts, plan.rules),
         "tokens": {
-            "counted": "exactly" if plan.rules.tokens is not None else "not at all",
+            "counted": _tell_counts(plan),
             "rule": token_rule.told if token_rule else "no token is rare",
             "min_count": token_rule.min_count if token_rule else 0,
         },
+        "counts": "sketch" if plan.sketch_width else "exact",
+        "sketches": _read_sketches(plan),
         "classifier": plan.examination.classifier or "none: unsafe images are not looked for",
         "histograms": {
             "shorter_side": _select(counts, "side"),
@@ -68,6 +71,27 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
             "texts_of_an_image": _select(counts, "crowded"),
         },
     }
+
+
+def _read_sketches(plan: JobPlan) -> dict[str, dict[str, float]]:
+    """Returns how much each sketch has counted, and how exactly."""
+    if not plan.sketch_width:
+        return {}
+    return storage.read_json(storage.join(plan.counted, "sketches.json")) or {}
+
+
+def _tell_counts(plan: JobPlan) -> str:
+    if plan.rules.tokens is None:
+        return "not at all"
+    found = _read_sketches(plan).get("tokens")
+    if not found:
+        return "exactly"
+    return (
+        f"by a count-min sketch: a count is never too low, and with probability "
+        f"{found['confidence']:.1%} at most {found['error']:,.3g} too high, so some rare tokens "
+        f"may be taken for others; how many occur how often is told from one in {SAMPLED}, as is "
+        "how many images texts have"
+    )
 
 
 def _count_languages(counts: dict[str, int], rules: Rules) -> dict[str, dict[str, Any]]:

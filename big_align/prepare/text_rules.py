@@ -94,6 +94,12 @@ def pair_up(unigrams: list[str]) -> list[str]:
     return [f"{a} {b}" for a, b in zip(unigrams, unigrams[1:], strict=False)]
 
 
+def name_tokens(unigrams: list[str], bigrams: bool) -> list[bytes]:
+    """Returns the tokens of a text as they are counted: `1` before unigrams, `2` before bigrams."""
+    pairs = pair_up(unigrams) if bigrams else []
+    return [f"1{token}".encode() for token in unigrams] + [f"2{pair}".encode() for pair in pairs]
+
+
 class TokenRule(NamedTuple):
     """Which tokens are rare.
 

@@ -8,6 +8,7 @@ import apache_beam as beam
 
 from big_align.prepare import sampling, text_rules
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group
+from big_align.prepare.sketch import SAMPLED, CountMinSketch, is_sampled
 
 BUCKETS = 4096  # of the order of all examples: each is sorted in the memory of a worker
 SHOWN = 12  # pairs that the report shows of each rule
@@ -86,32 +87,64 @@ class RareTexts(beam.CombineFn):
         return sorted(set(held[1])) if held[0] < self._min_count else []
 
 
-def count_tokens(texts: Iterable[str]) -> Iterator[tuple[bytes, int]]:
-    """Yields the unigrams (`1`) and bigrams (`2`) of texts, each with how often it occurs."""
-    unigrams: Counter = Counter()
-    bigrams: Counter = Counter()
+class MergeSketches(beam.CombineFn):
+    """Merges sketches by their names."""
+
+    def create_accumulator(self) -> dict[str, CountMinSketch]:
+        return {}
+
+    def add_input(self, held: dict, element: dict) -> dict:
+        return self.merge_accumulators([held, element])
+
+    def merge_accumulators(self, several: Iterable[dict]) -> dict:
+        merged: dict[str, CountMinSketch] = {}
+        for held in several:
+            for name, found in held.items():
+                merged[name] = merged[name].merge(found) if name in merged else found
+        return merged
+
+    def extract_output(self, held: dict) -> dict:
+        return held
+
+
+def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[bytes, int]]:
+    """Yields the tokens of texts (`text_rules.name_tokens`), each with how often it occurs.
+
+    Args:
+      texts: of a stretch.
+      sampled: whether to yield those alone that are counted beside a sketch.
+    """
+    counts: Counter = Counter()
     for text in texts:
-        words = text_rules.split_unigrams(text)
-        unigrams.update(words)
-        bigrams.update(text_rules.pair_up(words))
-    yield from ((f"1{token}".encode(), count) for token, count in unigrams.items())
-    yield from ((f"2{token}".encode(), count) for token, count in bigrams.items())
+        counts.update(text_rules.name_tokens(text_rules.split_unigrams(text), True))
+    yield from ((t, n) for t, n in counts.items() if not sampled or is_sampled(t))
 
 
 class CountTokens(beam.PTransform):
     """Counts how many tokens occur so often.
 
     Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
+
+    Args:
+      sampled: whether this is told from a sample of the tokens.
     """
 
+    def __init__(self, sampled: bool):
+        super().__init__()
+        self._sampled = sampled
+
     def expand(self, texts: beam.PCollection) -> beam.PCollection:
+        weight = SAMPLED if self._sampled else 1
         return (
             texts
-            | "Split" >> beam.FlatMap(count_tokens).with_output_types(tuple[bytes, int])
+            | "Split" >> beam.FlatMap(count_tokens, self._sampled)
+            .with_output_types(tuple[bytes, int])
             | "Count" >> beam.CombinePerKey(sum)
-            | "Frequency" >> beam.Map(lambda pair: {f"{pair[0][:1].decode()} {pair[1]}": 1})
+            | "Frequency" >> beam.Map(
+                lambda pair, weight=weight: {f"{pair[0][:1].decode()} {pair[1]}": weight}
+            )
             | "Histogram" >> beam.CombineGlobally(SumCounters())
-        )
+        )  # fmt: skip
 
 
 def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes, Any]]:
@@ -144,6 +177,13 @@ class FindRareTexts(beam.PTransform):
             | "Once" >> beam.Distinct()
             | "Tell" >> beam.Map(lambda text: (text, "rare")).with_output_types(tuple[bytes, str])
         )  # fmt: skip
+
+
+def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[str, int]:
+    """Returns a count of partners for their histogram: with a sketch, for all that are like it."""
+    if not sampled:
+        return {f"{name} {found[1]}": 1}
+    return {f"{name} {found[1]}": SAMPLED} if is_sampled(found[0]) else {}
 
 
 class CountPartners(beam.PTransform):

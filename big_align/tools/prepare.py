@@ -75,6 +75,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dry_run", action="store_true", help="look at a sample and write the report alone")
     add("--sample", type=int, default=20_000, help="examples of a dry run, about (%(default)s)")
     add("--shard_size", type=int, default=5000, help="examples of a shard at most (%(default)s)")
+    add("--counts", choices=("exact", "sketch"), default="exact",
+        help="of tokens and texts; a sketch is for data whose counts do not fit (%(default)s)")
+    add("--sketch_megabytes", type=int, default=64, help="of each sketch (%(default)s)")
+    add("--format", choices=("tar", "tfrecord", "array_record"), default="tar",
+        help="of the shards (%(default)s)")
     add("--seed", type=int, default=0, help="of the order of examples (%(default)s)")
     add("--work", help="a folder for what is in between, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
@@ -112,15 +117,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     """Runs the job; returns what it made, in words."""
+    from big_align.data.record_encoding import import_array_record
     from big_align.prepare import job
     from big_align.prepare.examination import Examination
     from big_align.prepare.inputs import find_inputs
     from big_align.prepare.plan import JobPlan
+    from big_align.prepare.sketch import choose_width
 
     rules = make_rules(options)
     for name in ("shard_size", "sample", "wave_megabytes"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name}={getattr(options, name)} must be at least 1")
+    width = choose_width(options.sketch_megabytes)
+    if options.format == "array_record":
+        import_array_record()
     ours = [option for action in make_parser()._actions for option in action.option_strings]
     beam = job.import_pipelines().read_options(flags, ours)
     output = options.output.rstrip("/") or "/"
@@ -135,6 +145,8 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
         options.shard_size,
         options.sample if options.dry_run else 0,
         keep=tuple(filter(None, options.keep.split(","))),
+        sketch_width=width if options.counts == "sketch" else 0,
+        shard_format=options.format,
     )
     found = job.run(plan, beam, options.wave_megabytes * 2**20)
     if not options.work:
