@@ -61,11 +61,12 @@ def _tell_paths(plan: JobPlan) -> str:
 
 def _write_tiles(statistics: dict[str, Any]) -> Iterator[str]:
     pairs, kept = statistics["pairs"], statistics["kept_pairs"]
+    texts = f"{'about ' * bool(statistics['sketches'])}{statistics['different_texts']:,}"
     quarantined = statistics["quarantined"]
     tiles = [
         (f"{pairs:,}", "raw pairs that can be read", False),
         (f"{statistics['different_images']:,}", "different images among them", False),
-        (f"{statistics['different_texts']:,}", "different texts", False),
+        (texts, "different texts", False),
         (f"{kept:,}", f"pairs kept ({_percent(kept, pairs)})", kept == 0),
         (f"{statistics['kept_images']:,}", "images kept", False),
         (f"{statistics['bytes'] / 2**20:,.1f} MB", "of image files", False),

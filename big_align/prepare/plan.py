@@ -137,7 +137,7 @@ class JobPlan:
             counts[length][int(count)] = kinds
         rules = self.rules
         return text_rules.choose_token_rule(
-            counts["1"], counts["2"], rules.tokens, rules.scale_tokens
+            counts["1"], counts["2"], rules.tokens, rules.scale_tokens, bool(self.sketch_width)
         )
 
 

@@ -82,7 +82,8 @@ def _read_sketches(plan: JobPlan) -> dict[str, dict[str, float]]:
 
 def _tell_counts(plan: JobPlan) -> str:
     if plan.rules.tokens is None:
-        return "not at all"
+        told = f"; how many images texts have is told from one in {SAMPLED}"
+        return "not at all" + told * bool(plan.sketch_width)
     found = _read_sketches(plan).get("tokens")
     if not found:
         return "exactly"
