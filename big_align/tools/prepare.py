@@ -22,6 +22,7 @@ from absl import logging
 
 from big_align.errors import UserError, suggest
 from big_align.prepare import rules as rules_of
+from big_align.prepare.shards import FORMATS
 
 NUMBERS = {
     "min_side": (int, "the shorter side of an image has more pixels than this"),
@@ -78,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--counts", choices=("exact", "sketch"), default="exact",
         help="of tokens and texts; a sketch is for data whose counts do not fit (%(default)s)")
     add("--sketch_megabytes", type=int, default=64, help="of each sketch (%(default)s)")
-    add("--format", choices=("tar", "tfrecord", "array_record"), default="tar",
+    add("--format", choices=FORMATS, default="tar",
         help="of the shards (%(default)s)")
     add("--seed", type=int, default=0, help="of the order of examples (%(default)s)")
     add("--work", help="a folder for what is in between, which is kept (default: OUTPUT/work, "
