@@ -59,6 +59,10 @@ NOT_RUN = {
         "python -m big_align.tools.benchmark --model=clip-vit-base-patch32",
         "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
     ),
+    "needs an archive that its authors give; tests/prepare/test_flickr8k.py has a miniature": (
+        "python -m big_align.tools.flickr8k",
+        "BIG_ALIGN_DATA=data python main.py --config=configs/align_flickr8k.py",
+    ),
     "needs Apache Beam, which .[test] has not; tests/prepare runs jobs where it is": (
         "python -m big_align.tools.prepare",
     ),

@@ -8,9 +8,9 @@ from big_align.data.labels.classes import ClassList, read_classes
 from big_align.errors import UserError
 
 TASKS = ("classification", "multilabel", "retrieval", "composition", "similarity")
-KINDS = ("tfds", "clip_benchmark", "class_folders", "shards", "json_lines", "karpathy", "lines",
-         "crossmodal3600", "sugar_crepe", "winoground", "aro_boxes", "order_table", "crisscrossed",
-         "simlex")  # fmt: skip
+KINDS = ("tfds", "clip_benchmark", "class_folders", "label_lists", "shards", "json_lines",
+         "karpathy", "lines", "crossmodal3600", "sugar_crepe", "winoground", "aro_boxes",
+         "order_table", "crisscrossed", "simlex")  # fmt: skip
 JUDGED = ("composition", "similarity")
 """The tasks whose data are what people have judged (`judged/`)."""
 SPLITS = ("train", "validation", "test")

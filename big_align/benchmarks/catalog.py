@@ -169,6 +169,6 @@ def _tell_how(layouts: list[dict[str, Any]], page: str) -> str:
             ways.append(
                 f"hf download clip-benchmark/{stem} --repo-type=dataset --local-dir=FOLDER/{stem}"
             )
-        elif layout["kind"] == "class_folders":
+        elif layout["kind"] in ("class_folders", "label_lists"):
             ways.append(f"unpack what {page} has into FOLDER/{name}")
     return re.sub(r"\s+", " ", ", or ".join(dict.fromkeys(ways))) or f"see {page}"

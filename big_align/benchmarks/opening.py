@@ -4,7 +4,7 @@ import glob
 from collections.abc import Callable
 from typing import NamedTuple
 
-from big_align.benchmarks import caption_files, catalog, label_binding, tfds_labels
+from big_align.benchmarks import caption_files, catalog, label_binding, label_lists, tfds_labels
 from big_align.benchmarks.benchmark import ABSENT, JUDGED, Benchmark, Layout
 from big_align.benchmarks.relabeled_source import RelabeledSource
 from big_align.data import examples, files
@@ -216,6 +216,10 @@ def _open_folders(found: FoundLayout, task: str, index_dir: str | None) -> examp
     return FolderSource(f"{found.root}/{found.split}".rstrip("/"))
 
 
+def _open_label_lists(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
+    return label_lists.read_label_list(f"{found.root}/{found.split}", found.layout.own_names or ())
+
+
 def _open_shards(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
     shards, layout = _glob(found.root, f"{found.split}-*.tar"), found.layout
     return TarSource(shards, layout.caption or None, layout.label or None, index_dir)
@@ -243,6 +247,7 @@ _OPENERS: dict[str, Callable[[FoundLayout, str, str | None], examples.Source]] =
     "tfds": _open_tfds,
     "clip_benchmark": _open_clip_benchmark,
     "class_folders": _open_folders,
+    "label_lists": _open_label_lists,
     "shards": _open_shards,
     "json_lines": _open_json_lines,
     "karpathy": _open_karpathy,

@@ -26,7 +26,7 @@ ENDINGS = {
     r"\.tar": "tar",
     r"\.[ct]sv": "csv",
     r"\.parquet": "parquet",
-    r"\.tfrec(ord)?s?(-\S*)?": "tfrecord",
+    r"\.(tfrec(ord)?s?|array_record)(-\S*)?": "tfrecord",
     r"\.npz": "npz",
     r"\.txt": TEXT,
 }

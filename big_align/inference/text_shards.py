@@ -10,9 +10,10 @@ from absl import logging
 
 from big_align.data import boundary, files, row_groups
 from big_align.data.examples import BrokenExample, Source
-from big_align.data.sources.csv_source import find_delimiter, read_lines
+from big_align.data.sources.csv_source import read_csv
 from big_align.data.sources.split_source import key_of
 from big_align.data.sources.table_source import read_table
+from big_align.data.table_lines import BadLines
 from big_align.errors import UserError, suggest
 
 SHARD_SIZE = 2**15
@@ -120,8 +121,7 @@ def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
         if path.lower().endswith(".parquet"):
             shards += _list_row_groups(path, column, key)
             continue
-        text = read_table(path)
-        rows = read_lines(path, text, find_delimiter(path, text, (column, key)))
+        _, rows = read_csv(BadLines(path), None, (column, key))
         header = next(rows)[1]
         _check_columns(path, header, column, key)
         cells = [cells for _, cells in rows]

@@ -134,6 +134,7 @@ def examine_example(
     texts = example.captions
     if settings.normalize:
         texts = [normalize_text(text) for text in texts]
+    told = [examples.language_of(text) for text in example.captions]
     size = len(example.image) if isinstance(example.image, bytes) else pixels.nbytes
     return {
         "key": example.key,
@@ -145,7 +146,7 @@ def examine_example(
         "texts": texts,
         "labels": list(example.labels),
         "flag": put_in_a_line(str((classifier and classifier(pixels)) or "")),
-        "languages": [languages(text) for text in texts] if languages else [],
+        "languages": list(map(languages, texts)) if languages else told if any(told) else [],
     }
 
 

@@ -20,6 +20,8 @@ from big_align.prepare.rules import draw_order
 
 BY_FILE = ("tar", "parquet", "tfrecord", "csv", "imagefolder", "coco")
 """Kinds of which each file is opened by itself, so that a damaged one costs no other."""
+TOLERANT = ("csv", "imagefolder")
+"""Kinds of which a bad line costs no other."""
 OWN_ENDINGS = {".jsonl": "imagefolder", ".json": "coco"}
 CHUNK = 2000  # examples that are looked at as a piece of work, and are done again after a kill
 SAMPLED_FILES = 64
@@ -135,6 +137,8 @@ def _open_source(kind: str, path: str, arguments: tuple[str, ...]) -> Source:
         node = {"name": kind, "path": [path]}
         node |= source_flags.read_values(arguments, "--input_argument")
         return make_named(tables.SOURCES, node, "--input")
+    if kind in TOLERANT:
+        arguments = ("skip_bad_lines=True", *arguments)
     return source_flags.open_source(path, kind, arguments, captions=True)[0]
 
 

@@ -13,7 +13,7 @@ from big_align.prepare import steps, storage
 from big_align.prepare.inputs import sample_files
 from big_align.prepare.page import write_report
 from big_align.prepare.plan import JobPlan
-from big_align.prepare.shards import NAME
+from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
 
 WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
@@ -63,10 +63,11 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     if plan.sample:
         files = sample_files(plan.inputs, plan.seed)
     _open_first(plan, files)
-    if not storage.exists(_marker(plan.facts, plan)):
+    marker = _find_marker(plan)
+    if not storage.exists(marker):
         with _show_progress("examine", lambda: _count_examined(plan)):
             _run(pipelines.examine, plan, files, options)
-        storage.write_json(_marker(plan.facts, plan), {"files": len(files)})
+        storage.write_json(marker, {"files": len(files)})
     if not storage.exists(storage.join(plan.decisions, "done.json")):
         with _show_progress("decide", lambda: (0, 0)):
             _run(pipelines.decide, plan, options)
@@ -85,9 +86,10 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     return statistics
 
 
-def _marker(folder: str, plan: JobPlan) -> str:
-    """Returns the file that says that all is examined, and that tokens are counted if asked for."""
-    return storage.join(folder, "counted.json" if plan.rules.tokens is not None else "done.json")
+def _find_marker(plan: JobPlan) -> str:
+    """Returns the file that says that all is examined, and counted if that is asked for."""
+    counted = plan.rules.tokens is not None or plan.sketch_width
+    return storage.join(plan.counted if counted else plan.facts, "done.json")
 
 
 def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -140,8 +142,8 @@ def _run(pipeline: Callable[..., None], plan: JobPlan, *arguments: Any) -> None:
     """Runs a pipeline; what a worker says to the user comes through Beam as a line of a text."""
     try:
         pipeline(plan, *arguments)
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(str(error).split(" [while running")[0]) from error
     except Exception as error:
         for line in reversed(str(error).splitlines()):
             name, _, told = line.partition("UserError: ")
@@ -156,8 +158,7 @@ def _write_shards(
 ) -> None:
     """Writes the shards that are not there yet."""
     count = statistics["shards"]
-    there = set(storage.list_names(plan.output))
-    missing = [number for number in range(count) if NAME.format(number) not in there]
+    missing = _list_missing(count, plan)
     size = len(missing) or 1
     runner = (options.get_all_options().get("runner") or "DirectRunner").rpartition(".")[2]
     if runner in IN_MEMORY:
@@ -169,11 +170,14 @@ def _write_shards(
     with _show_progress("write shards", count_written):
         for start in range(0, len(missing), size):
             _run(pipelines.write, plan, missing[start : start + size], options)
-    there = set(storage.list_names(plan.output))
-    lost = [number for number in range(count) if NAME.format(number) not in there]
-    if lost:
+    if lost := _list_missing(count, plan):
         raise UserError(f"{len(lost)} shards are not there, such as {plan.shard_path(lost[0])}; "
                         "run the same command again")  # fmt: skip
+
+
+def _list_missing(count: int, plan: JobPlan) -> list[int]:
+    there = set(storage.list_names(plan.output))
+    return [n for n in range(count) if name_shard(n, plan.shard_format) not in there]
 
 
 def _count_examined(plan: JobPlan) -> tuple[int, int]:
@@ -243,7 +247,7 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
     if quarantined:
         lines.append(f"  {quarantined:>12,}  cannot be used: {plan.result('quarantine.jsonl')}")
     if statistics["shards"]:
-        pattern = storage.join(plan.output, NAME.replace("{:05d}", "*"))
+        pattern = storage.join(plan.output, name_shard("*", plan.shard_format))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")
     lines.append(plan.result("report.html"))
     return "\n".join(lines)

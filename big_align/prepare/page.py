@@ -61,11 +61,12 @@ def _tell_paths(plan: JobPlan) -> str:
 
 def _write_tiles(statistics: dict[str, Any]) -> Iterator[str]:
     pairs, kept = statistics["pairs"], statistics["kept_pairs"]
+    texts = f"{'about ' * bool(statistics['sketches'])}{statistics['different_texts']:,}"
     quarantined = statistics["quarantined"]
     tiles = [
         (f"{pairs:,}", "raw pairs that can be read", False),
         (f"{statistics['different_images']:,}", "different images among them", False),
-        (f"{statistics['different_texts']:,}", "different texts", False),
+        (texts, "different texts", False),
         (f"{kept:,}", f"pairs kept ({_percent(kept, pairs)})", kept == 0),
         (f"{statistics['kept_images']:,}", "images kept", False),
         (f"{statistics['bytes'] / 2**20:,.1f} MB", "of image files", False),
@@ -117,12 +118,17 @@ def _write_rules(statistics: dict[str, Any]) -> Iterator[str]:
         f"<p class=soft>Tokens were counted {html.escape(statistics['tokens']['counted'])}. Image "
         f"classifier: {html.escape(statistics['classifier'])}.</p>"
     )
-    if statistics["languages"]:
-        yield "<h3>Languages</h3><table><tr><th>pairs<th>kept<th>language"
-        languages = statistics["languages"].items()
-        for name, found in sorted(languages, key=lambda each: -each[1]["pairs"]):
-            kept = _percent(found["kept"], found["pairs"])
-            yield f"<tr><td>{found['pairs']:,}<td>{kept}<td>{html.escape(name)}"
+    if languages := statistics["languages"]:
+        sampled = any("rate" in found for found in languages.values())
+        yield "<h3>Languages</h3><table><tr><th>pairs<th>kept<th>of all<th>dropped"
+        yield f"{'<th>of these by sampling<th>rate' * sampled}<th>language"
+        for name, found in sorted(languages.items(), key=lambda each: -each[1]["pairs"]):
+            numbers = [f"{found['pairs']:,}", f"{found['kept']:,}"]
+            numbers += [_percent(found["kept"], found["pairs"]), f"{found['dropped']:,}"]
+            if sampled:
+                numbers += [f"{found['sampled_out']:,}", f"{found['rate']:.3g}"]
+            cells = "".join(f"<td class=number>{number}" for number in numbers)
+            yield f"<tr>{cells}<td>{html.escape(name)}"
         yield "</table>"
 
 

@@ -11,6 +11,8 @@ from big_align.errors import UserError, put_in_a_line, suggest
 from big_align.prepare import steps, storage, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import Rules
+from big_align.prepare.sampling import choose_rates
 from big_align.prepare.text_rules import identify_text
 
 
@@ -78,12 +80,20 @@ def examine(plan: JobPlan, files: list[int], options: PipelineOptions) -> None:
             | "Spread" >> beam.Reshuffle()
             | "Examine" >> beam.Map(steps.examine, plan)
         )
-        if plan.rules.tokens is not None:
+        texts = stretches | "Texts" >> beam.Map(steps.read_texts, plan)
+        tokens, width = plan.rules.tokens is not None, plan.sketch_width
+        if tokens:
             (
-                stretches
-                | "Texts" >> beam.Map(steps.read_texts, plan)
-                | "Tokens" >> transforms.CountTokens()
-                | "Note" >> beam.Map(_write_json, storage.join(plan.facts, "tokens.json"))
+                texts
+                | "Tokens" >> transforms.CountTokens(bool(width))
+                | "Note" >> beam.Map(_write_json, storage.join(plan.counted, "tokens.json"))
+            )
+        if width:
+            (
+                texts
+                | "Sketch" >> beam.Map(steps.sketch_texts, width, tokens)
+                | "Merge" >> beam.CombineGlobally(transforms.MergeSketches())
+                | "Note sketches" >> beam.Map(steps.write_sketches, plan)
             )
 
 
@@ -103,19 +113,34 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         measured = stretches | "Measure" >> beam.Map(steps.measure, plan)
         judged, partners = _judge_texts(plan, pairs)
         reasons, crowds = _judge_images(plan, pairs)
-        decided = (
+        images = (
             {"pairs": judged, "reasons": reasons}
             | "By image" >> beam.CoGroupByKey()
             | "Has pairs" >> beam.Filter(_has_pairs)
-            | "Decide" >> beam.ParDo(transforms.Decide(plan.rules, plan.draw))
-            .with_output_types(tuple[str, Any])
-        )  # fmt: skip
+        )
+        decide_image = transforms.Decide(plan.rules, plan.draw, plan.sample_languages)
+        decided = images | "Decide" >> beam.ParDo(
+            decide_image, *_choose_rates(images, plan.rules)
+        ).with_output_types(tuple[str, Any])
         counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
         noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
         if not plan.sample:
             noted.append(_note_rows(_select(decided, "kept"), plan))
         # all end in one: a runner may compute nothing but what the last step needs
         noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
+
+
+def _choose_rates(images: beam.PCollection, rules: Rules) -> list[beam.pvalue.AsSingleton]:
+    """Returns which fraction of each language is kept, where that is asked for."""
+    if rules.language_temperature is None:
+        return []
+    rates = (
+        images
+        | "Left by language" >> beam.Map(transforms.count_languages, rules)
+        | "Languages" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Rates" >> beam.Map(choose_rates, rules.language_temperature, rules.language_floor)
+    )
+    return [beam.pvalue.AsSingleton(rates)]
 
 
 def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
@@ -161,66 +186,53 @@ def _select(decided: beam.PCollection, kind: str) -> beam.PCollection:
 def _judge_texts(
     plan: JobPlan, pairs: beam.PCollection
 ) -> tuple[beam.PCollection, beam.PCollection]:
-    """Applies the rules about texts that need all pairs; returns pairs, and counts of images."""
+    """Applies the rules about texts that need all pairs; returns pairs, and counts of images.
+
+    Where a sketch has counted texts, those alone go through this that may belong to too many
+    images; and rare tokens have been found already.
+    """
     keyed = pairs | "By text id" >> beam.Map(
         lambda found: (identify_text(found[1][3]), found)
     ).with_output_types(tuple[bytes, Any])
+    suspects, others = keyed, []
+    if plan.sketch_width:
+        suspects = keyed | "Suspects" >> beam.Filter(steps.is_suspect, plan)
+        others = [
+            keyed
+            | "No suspects" >> beam.Filter(lambda found: not steps.is_suspect(found, plan))
+            | "As they are" >> beam.Map(lambda found: found[1]).with_output_types(tuple[bytes, Any])
+        ]
+        keyed = keyed | "Suspects and a sample" >> beam.Filter(steps.is_counted, plan)
     real = keyed | "Texts alone" >> beam.Filter(lambda found: found[1][1][2] >= 0)
-    images = (
-        real
-        | "Text and image" >> beam.Map(lambda found: (found[0], found[1][0]))
-        .with_output_types(tuple[bytes, bytes])
-        | "Images of a text" >> transforms.CountPartners()
-    )  # fmt: skip
-    failed = []
-    most = plan.rules.max_images
-    if most is not None:
-        failed.append(
-            images
-            | "Too many images" >> beam.Filter(lambda found, most=most: found[1] > most)
-            | "Shared" >> beam.Map(lambda found: (found[0], "shared"))
-            .with_output_types(tuple[bytes, str])
-        )  # fmt: skip
-    if rule := plan.token_rule():
+    partners = real | "Text and image" >> beam.Map(
+        lambda found: (found[0], found[1][0])
+    ).with_output_types(tuple[bytes, bytes])
+    failed, counted = _find_many(partners, plan.rules.max_images, "shared", bool(plan.sketch_width))
+    rule = None if plan.sketch_width else plan.token_rule()
+    if rule:
         failed.append(
             real
             | "Words" >> beam.Map(lambda found: (found[0], found[1][1][3]))
             .with_output_types(tuple[bytes, str])
             | "Rare" >> transforms.FindRareTexts(rule)
         )  # fmt: skip
-    nothing = pairs.pipeline | "No text" >> beam.Create([]).with_output_types(tuple[bytes, str])
-    failed = [nothing, *failed] | "Failed texts" >> beam.Flatten()
     judged = (
-        {"pairs": keyed, "failed": failed}
+        {"pairs": suspects, "failed": failed | "Failed texts" >> beam.Flatten()}
         | "By text" >> beam.CoGroupByKey()
         | "Judge texts" >> beam.FlatMap(transforms.judge_text).with_output_types(tuple[bytes, Any])
     )
-    counted = images | "Frequency of texts" >> beam.Map(lambda found: {f"shared {found[1]}": 1})
-    return judged, counted
+    return [judged, *others] | "All texts" >> beam.Flatten(), counted
 
 
 def _judge_images(
     plan: JobPlan, pairs: beam.PCollection
 ) -> tuple[beam.PCollection, beam.PCollection]:
     """Finds images with too many texts, and those that are listed; returns counts of texts too."""
-    texts = (
-        pairs
-        | "Real" >> beam.Filter(lambda found: found[1][2] >= 0)
-        | "Image and text" >> beam.Map(lambda found: (found[0], identify_text(found[1][3])))
-        .with_output_types(tuple[bytes, bytes])
-        | "Texts of an image" >> transforms.CountPartners()
-    )  # fmt: skip
-    reasons = [
-        pairs.pipeline | "No image" >> beam.Create([]).with_output_types(tuple[bytes, str])
-    ]
-    most = plan.rules.max_texts
-    if most is not None:
-        reasons.append(
-            texts
-            | "Too many texts" >> beam.Filter(lambda found, most=most: found[1] > most)
-            | "Crowded" >> beam.Map(lambda found: (found[0], "crowded"))
-            .with_output_types(tuple[bytes, str])
-        )  # fmt: skip
+    real = pairs | "Real" >> beam.Filter(lambda found: found[1][2] >= 0)
+    partners = real | "Image and text" >> beam.Map(
+        lambda found: (found[0], identify_text(found[1][3]))
+    ).with_output_types(tuple[bytes, bytes])
+    reasons, counted = _find_many(partners, plan.rules.max_texts, "crowded")
     if plan.listed:
         listed = pairs.pipeline | "Listed keys" >> beam.Create(
             sorted(steps.read_listed(plan).items())
@@ -233,8 +245,35 @@ def _judge_images(
             | "Join keys" >> beam.CoGroupByKey()
             | "Listed" >> beam.FlatMap(_list_images).with_output_types(tuple[bytes, str])
         )
-    counted = texts | "Frequency of images" >> beam.Map(lambda found: {f"crowded {found[1]}": 1})
     return reasons | "Reasons" >> beam.Flatten(), counted
+
+
+def _find_many(
+    partners: beam.PCollection, most: int | None, rule: str, sampled: bool = False
+) -> tuple[list[beam.PCollection], beam.PCollection]:
+    """Finds what has too many partners: texts their images, or images their texts.
+
+    Args:
+      partners: (key, partner), of all pairs.
+      most: partners of a key; None for any number.
+      rule: what is said against those with more.
+      sampled: whether keys are some of all, from which the histogram is told.
+
+    Returns:
+      Lists of (key, rule), and how many keys have so many partners.
+    """
+    counts = partners | f"Partners: {rule}" >> transforms.CountPartners()
+    nothing = beam.Create([]).with_output_types(tuple[bytes, str])
+    failed = [partners.pipeline | f"None {rule}" >> nothing]
+    if most is not None:
+        failed.append(
+            counts
+            | f"Too many: {rule}" >> beam.Filter(lambda found, most=most: found[1] > most)
+            | f"Say {rule}" >> beam.Map(lambda found, rule=rule: (found[0], rule))
+            .with_output_types(tuple[bytes, str])
+        )  # fmt: skip
+    weigh = beam.Map(transforms.weigh_partners, rule, sampled)
+    return failed, counts | f"Frequency: {rule}" >> weigh
 
 
 def _list_images(joined: tuple[str, dict[str, Any]]) -> list[tuple[bytes, str]]:

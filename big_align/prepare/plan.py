@@ -3,16 +3,17 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from big_align.prepare import storage, text_rules
+from big_align.prepare import sketch, storage, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch
 from big_align.prepare.rules import Pair, Rules, draw_order
-from big_align.prepare.shards import NAME, SHARD_SIZE
+from big_align.prepare.sampling import draw_pairs
+from big_align.prepare.shards import SHARD_SIZE, name_shard
 
-FORMAT = 1  # of the files of a job: another one begins anew
+FORMAT = 2  # of the files of a job: another one begins anew
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,9 @@ class JobPlan:
       sample: pairs that a dry run looks at; 0 for all.
       chunk: examples that are a piece of work.
       keep: other columns of Parquet files, such as `url`, that examples keep.
+      sketch_width: cells of a row of the sketches (`sketch.py`) that count tokens and texts; 0
+        counts exactly.
+      shard_format: one of `shards.FORMATS`.
     """
 
     inputs: Inputs
@@ -49,6 +53,8 @@ class JobPlan:
     sample: int = 0
     chunk: int = CHUNK
     keep: tuple[str, ...] = ()
+    sketch_width: int = 0
+    shard_format: str = "tar"
 
     @property
     def facts(self) -> str:
@@ -76,13 +82,17 @@ class JobPlan:
         """Returns the place of an example in the order of all, as eight bytes."""
         return draw_order(self.seed, self.inputs.key(file, row))
 
+    def sample_languages(self, rates: Mapping[str, float]) -> Callable[[Pair], bool]:
+        """Returns what tells whether a pair is kept, by how much of its language is."""
+        return draw_pairs(rates, self.seed, self.inputs.key)
+
     def stretch_path(self, kind: str, stretch: Stretch) -> str:
         """Returns the file about a stretch of `kind`: `facts` or `broken`."""
         return storage.join(self.facts, kind, f"{stretch.name}.jsonl")
 
     def shard_path(self, shard: int) -> str:
         """Returns the file of a shard."""
-        return storage.join(self.output, NAME.format(shard))
+        return storage.join(self.output, name_shard(shard, self.shard_format))
 
     def result(self, name: str) -> str:
         """Returns a file about the job in its output; that of a dry run is another."""
@@ -90,7 +100,7 @@ class JobPlan:
 
     def is_shard(self, name: str) -> bool:
         """Tells whether a file of the output is a shard."""
-        head, _, tail = NAME.partition("{:05d}")
+        head, _, tail = name_shard("*", self.shard_format).partition("*")
         number = name.removeprefix(head).removesuffix(tail)
         return name == f"{head}{number}{tail}" and number.isdecimal()
 
@@ -108,16 +118,26 @@ class JobPlan:
             image = bytes.fromhex(found["id"])
             yield from ((image, pair) for pair in make_pairs(stretch.file, found))
 
+    @property
+    def counted(self) -> str:
+        """The folder of what is counted over all pairs."""
+        sketched = f"-{self.sketch_width}" * bool(self.sketch_width)
+        return storage.join(self.facts, f"counts{sketched}")
+
+    def read_sketch(self, name: str) -> sketch.CountMinSketch:
+        """Returns how often each of the `tokens`, or `texts`, occurs in the raw data, or more."""
+        return sketch.read_sketch(storage.join(self.counted, f"{name}.npy"))
+
     def token_rule(self) -> text_rules.TokenRule | None:
         """Returns which tokens are rare, once they are counted."""
-        found = storage.read_json(storage.join(self.facts, "tokens.json")) or {}
+        found = storage.read_json(storage.join(self.counted, "tokens.json")) or {}
         counts: dict[str, dict[int, int]] = {"1": {}, "2": {}}
         for name, kinds in found.items():
             length, count = name.split()
             counts[length][int(count)] = kinds
         rules = self.rules
         return text_rules.choose_token_rule(
-            counts["1"], counts["2"], rules.tokens, rules.scale_tokens
+            counts["1"], counts["2"], rules.tokens, rules.scale_tokens, bool(self.sketch_width)
         )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from big_align.errors import UserError
@@ -29,6 +29,8 @@ class Rules:
       duplicates: of pairs whose images have the same pixels, `merge` makes one example with all
         their texts, `first` keeps the first, and `keep` keeps all.
       normalize: whether texts are normalized (`text_rules.normalize_text`).
+      language_temperature: of what is left, languages are sampled by it (`sampling.choose_rates`).
+      language_floor: languages of at most so many pairs are not sampled.
     """
 
     min_side: int | None = 200
@@ -41,12 +43,16 @@ class Rules:
     scale_tokens: bool = True
     duplicates: str = "merge"
     normalize: bool = True
+    language_temperature: int | float | None = None
+    language_floor: int = 1000
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not isinstance(value, bool) and not value >= 0:
                 raise UserError(f"{field.name} is {value}; it must be at least 0, or none")
+        if self.language_temperature == 0:
+            raise UserError("language_temperature is 0; it must be above 0, inf for equal shares")
         if self.duplicates not in DUPLICATES:
             raise UserError(f"duplicates is {self.duplicates!r}; it is {', '.join(DUPLICATES)}")
         if self.max_unigrams is not None and (self.min_unigrams or 0) > self.max_unigrams:
@@ -73,7 +79,7 @@ PRESETS = {
 }
 ORDER = (
     "small", "elongated", "unsafe", "listed", "crowded",
-    "shared", "short", "long", "rare", "repeated", "copied",
+    "shared", "short", "long", "rare", "repeated", "copied", "abundant",
 )  # fmt: skip
 """The rules: of those that would drop a pair, the first is said to have dropped it."""
 TEXT_RULES = ("shared", "short", "long", "rare")
@@ -98,6 +104,9 @@ def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:
         "rare": f"the text has {token_rule}" if token_rule else "",
         "repeated": "an earlier pair has the same pixels and the same text",
         "copied": "an earlier pair has the same pixels",
+        "abundant": _say(
+            rules.language_temperature, "its language has more than its share at temperature {:g}"
+        ),
     }
     if rules.duplicates == "keep":
         told |= {"repeated": "", "copied": ""}
@@ -188,7 +197,11 @@ class Kept(NamedTuple):
 
 
 def decide_group(
-    pairs: Iterable[Pair], crowded: bool, listed: bool, rules: Rules
+    pairs: Iterable[Pair],
+    crowded: bool,
+    listed: bool,
+    rules: Rules,
+    is_drawn: Callable[[Pair], bool] | None = None,
 ) -> Iterator[tuple[Pair, tuple[str, ...]] | Kept]:
     """Decides about all pairs of one image.
 
@@ -201,6 +214,7 @@ def decide_group(
       crowded: whether the image has too many texts.
       listed: whether it is in the list of those that are dropped.
       rules: the numbers.
+      is_drawn: tells which of the pairs that no rule drops are kept; None keeps all.
 
     Yields:
       Every pair, with the rules that would drop it in their order, none for one that is kept; and
@@ -221,12 +235,15 @@ def decide_group(
     chosen = sorted(kept.values(), key=lambda pair: pair[:3])
     if rules.duplicates == "first":
         chosen = [pair for pair in chosen if pair[:2] == chosen[0][:2]]
+    left = {pair[:3] for pair in chosen if is_drawn and not is_drawn(pair)}
     places = {pair[:3] for pair in chosen}
+    chosen = [pair for pair in chosen if pair[:3] not in left]
     for pair in pairs:
         failed = [*about_image, *pair.failed]
         if not failed and pair[:3] not in places:
             same = kept[_find_key(pair, rules)][:3] != pair[:3]
             failed = ["repeated" if same else "copied"]
+        failed = failed or ["abundant"] * (pair[:3] in left)
         yield pair, tuple(name for name in ORDER if name in failed)
     if rules.duplicates == "keep":
         yield from (_join(list(row)) for _, row in itertools.groupby(chosen, lambda p: p[:2]))

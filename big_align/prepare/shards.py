@@ -1,4 +1,4 @@
-"""Tar shards, the same bytes for the same examples, and which shard an example goes to."""
+"""Shards, the same bytes for the same examples, and which shard an example goes to."""
 
 import io
 import json
@@ -6,9 +6,11 @@ import tarfile
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from big_align.data import record_encoding
 from big_align.prepare import storage
 
-NAME = "pairs-{:05d}.tar"
+FORMATS = ("tar", "tfrecord", "array_record")
+"""What shards are, and how their names end."""
 SHARD_SIZE = 5000  # examples
 
 
@@ -47,30 +49,66 @@ def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
     return shard, rank - -(-shard * examples // shards)
 
 
-def write_shard(path: str, members: Iterable[Member]) -> int:
-    """Writes a shard in the layout of webdataset; it is there when it is whole.
+def name_shard(shard: int | str, shard_format: str) -> str:
+    """Returns the name of a shard; that of `*` stands for all."""
+    number = shard if isinstance(shard, str) else f"{shard:05d}"
+    return f"pairs-{number}.{shard_format}"
+
+
+def write_shard(path: str, members: Iterable[Member], shard_format: str = "tar") -> int:
+    """Writes a shard; it is there when it is whole.
+
+    A tar shard has the layout of webdataset. Records are tf.train.Example messages: `image`,
+    `caption` (all of them), `label`, `key`, and `json`, which is that of a tar shard.
 
     Args:
       path: of the shard.
       members: in any order.
+      shard_format: one of `FORMATS`.
 
     Returns:
       Bytes of the images.
     """
-    total = 0
+    ordered = sorted(members, key=lambda member: member.place)
+    records = map(_encode_record, ordered)
     with storage.open_whole(path) as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for member in sorted(members, key=lambda member: member.place):
-                _add(tar, f"{member.key}.{member.ending}", member.image)
-                captions, labels = member.about["captions"], member.about.get("labels", [])
-                if captions:
-                    _add(tar, f"{member.key}.txt", captions[0].encode())
-                if len(labels) == 1:
-                    _add(tar, f"{member.key}.cls", str(labels[0]).encode())
-                about = json.dumps(member.about, ensure_ascii=False, sort_keys=True)
-                _add(tar, f"{member.key}.json", about.encode("utf-8", "surrogatepass"))
-                total += len(member.image)
-    return total
+        if shard_format == "tar":
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+                for member in ordered:
+                    _add_members(tar, member)
+        elif shard_format == "tfrecord":
+            record_encoding.write_tfrecord(file, records)
+        else:
+            record_encoding.write_array_record(file, records)
+    return sum(len(member.image) for member in ordered)
+
+
+def _encode_record(member: Member) -> bytes:
+    about = member.about
+    return record_encoding.encode_example(
+        {
+            "image": [member.image],
+            "caption": [caption.encode() for caption in about["captions"]],
+            "label": about.get("labels", []),
+            "key": [member.key.encode()],
+            "json": [_write_about(about)],
+        }
+    )
+
+
+def _write_about(about: dict[str, Any]) -> bytes:
+    text = json.dumps(about, ensure_ascii=False, sort_keys=True)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _add_members(tar: tarfile.TarFile, member: Member) -> None:
+    captions, labels = member.about["captions"], member.about.get("labels", [])
+    _add(tar, f"{member.key}.{member.ending}", member.image)
+    if captions:
+        _add(tar, f"{member.key}.txt", captions[0].encode())
+    if len(labels) == 1:
+        _add(tar, f"{member.key}.cls", str(labels[0]).encode())
+    _add(tar, f"{member.key}.json", _write_about(member.about))
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -4,8 +4,10 @@ from typing import Any
 
 from big_align.prepare import storage
 from big_align.prepare.plan import JobPlan
-from big_align.prepare.rules import describe_rules
+from big_align.prepare.rules import Rules, describe_rules
+from big_align.prepare.sampling import choose_rates
 from big_align.prepare.shards import count_shards
+from big_align.prepare.sketch import SAMPLED
 
 
 def make_statistics(plan: JobPlan) -> dict[str, Any]:
@@ -52,19 +54,14 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         "quarantined_by_kind": _select_texts(counts, "kind") | _count_lost(lost),
         "rules": rules,
         "listed_by_reason": _select_texts(counts, "listed"),
-        "languages": {
-            language.removesuffix(" pairs"): {
-                "pairs": pairs,
-                "kept": counts.get(f"language {language.removesuffix(' pairs')} kept", 0),
-            }
-            for language, pairs in _select_texts(counts, "language").items()
-            if language.endswith(" pairs")
-        },
+        "languages": _count_languages(counts, plan.rules),
         "tokens": {
-            "counted": "exactly" if plan.rules.tokens is not None else "not at all",
+            "counted": _tell_counts(plan),
             "rule": token_rule.told if token_rule else "no token is rare",
             "min_count": token_rule.min_count if token_rule else 0,
         },
+        "counts": "sketch" if plan.sketch_width else "exact",
+        "sketches": _read_sketches(plan),
         "classifier": plan.examination.classifier or "none: unsafe images are not looked for",
         "histograms": {
             "shorter_side": _select(counts, "side"),
@@ -74,6 +71,47 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
             "texts_of_an_image": _select(counts, "crowded"),
         },
     }
+
+
+def _read_sketches(plan: JobPlan) -> dict[str, dict[str, float]]:
+    """Returns how much each sketch has counted, and how exactly."""
+    if not plan.sketch_width:
+        return {}
+    return storage.read_json(storage.join(plan.counted, "sketches.json")) or {}
+
+
+def _tell_counts(plan: JobPlan) -> str:
+    if plan.rules.tokens is None:
+        told = f"; how many images texts have is told from one in {SAMPLED}"
+        return "not at all" + told * bool(plan.sketch_width)
+    found = _read_sketches(plan).get("tokens")
+    if not found:
+        return "exactly"
+    return (
+        f"by a count-min sketch: a count is never too low, and with probability "
+        f"{found['confidence']:.1%} at most {found['error']:,.3g} too high, so some rare tokens "
+        f"may be taken for others; how many occur how often is told from one in {SAMPLED}, as is "
+        "how many images texts have"
+    )
+
+
+def _count_languages(counts: dict[str, int], rules: Rules) -> dict[str, dict[str, Any]]:
+    """Returns pairs of each language, those kept and dropped, and which fraction was drawn."""
+    found = _select_texts(counts, "language")
+    names = [name.removesuffix(" pairs") for name in found if name.endswith(" pairs")]
+    tables = {}
+    for name in names:
+        pairs, kept = found[f"{name} pairs"], found.get(f"{name} kept", 0)
+        tables[name] = {"pairs": pairs, "kept": kept, "dropped": pairs - kept}
+        if rules.language_temperature is not None:
+            tables[name]["sampled_out"] = found.get(f"{name} abundant", 0)
+    if rules.language_temperature is not None:
+        left = {name: each["kept"] + each["sampled_out"] for name, each in tables.items()}
+        left = {name: count for name, count in left.items() if count}
+        rates = choose_rates(left, rules.language_temperature, rules.language_floor)
+        for name, each in tables.items():
+            each["rate"] = rates.get(name, 1.0)
+    return tables
 
 
 def _select(counts: dict[str, int], name: str) -> dict[int, int]:

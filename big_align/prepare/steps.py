@@ -14,7 +14,8 @@ from big_align.prepare.examination import encode_member, examine_stretch, find_e
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import judge_length
-from big_align.prepare.text_rules import split_unigrams
+from big_align.prepare.sketch import CountMinSketch, is_sampled, write_sketch
+from big_align.prepare.text_rules import TokenRule, identify_text, name_tokens, split_unigrams
 
 ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; what is above is counted with the last
 
@@ -38,7 +39,10 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
                 stretches = inputs_of.sample_stretches(file, count, wanted, plan.seed)
             else:
                 stretches = inputs_of.list_stretches(file, count, plan.chunk)
-            if lost := int(source.broken.sum()):
+            if lines := getattr(source, "bad_lines", {}):
+                where = {"input": name, "row": -1, "count": 1}
+                broken += [where | {"line": n, "reason": why} for n, why in lines.items()]
+            elif lost := int(source.broken.sum()):
                 reason = "; ".join(getattr(source, "faults", ())) or "a part of them is missing"
                 broken.append({"input": name, "row": -1, "count": lost, "reason": reason})
             elif empty := plan.inputs.count_empty(file, count):
@@ -68,10 +72,57 @@ def read_texts(stretch: Stretch, plan: JobPlan) -> list[str]:
 
 
 def read_pairs(stretch: Stretch, plan: JobPlan) -> Iterator[tuple[bytes, tuple]]:
-    """Yields the pairs of a stretch, with the rules about the length of its text applied."""
+    """Yields the pairs of a stretch, with the rules applied that need the text alone.
+
+    These are the rules about its length and, where a sketch has counted them, about its tokens.
+    """
+    rule = plan.token_rule() if plan.sketch_width else None
     for group, pair in plan.read_pairs(stretch):
-        failed = judge_length(len(split_unigrams(pair.text)), plan.rules)
+        words = split_unigrams(pair.text)
+        failed = judge_length(len(words), plan.rules)
+        if rule and _has_rare(words, rule, plan):
+            failed = [*failed, "rare"]
         yield group, tuple(pair._replace(failed=tuple(failed)))
+
+
+def _has_rare(words: list[str], rule: TokenRule, plan: JobPlan) -> bool:
+    counts = plan.read_sketch("tokens").estimate(name_tokens(words, rule.bigrams))
+    return bool((counts < rule.min_count).any())
+
+
+def sketch_texts(texts: list[str], width: int, tokens: bool) -> dict[str, CountMinSketch]:
+    """Returns sketches of the texts of a stretch and, if asked for, of their tokens."""
+    made = {"texts": CountMinSketch(width)}
+    made["texts"].add(Counter(map(identify_text, texts)))
+    if tokens:
+        made["tokens"] = CountMinSketch(width)
+        words = map(split_unigrams, texts)
+        made["tokens"].add(Counter(token for each in words for token in name_tokens(each, True)))
+    return made
+
+
+def write_sketches(sketches: dict[str, CountMinSketch], plan: JobPlan) -> None:
+    """Writes the sketches of all texts, and how exact they are."""
+    for name, made in sketches.items():
+        write_sketch(storage.join(plan.counted, f"{name}.npy"), made)
+    about = {
+        name: {"counted": made.total, "error": made.error(), "confidence": made.confidence()}
+        for name, made in sketches.items()
+    }
+    storage.write_json(storage.join(plan.counted, "sketches.json"), about)
+
+
+def is_suspect(found: tuple[bytes, Any], plan: JobPlan) -> bool:
+    """Tells whether a text, given by its id, may belong to more images than a text has."""
+    if not plan.sketch_width:
+        return True
+    most = plan.rules.max_images
+    return most is not None and bool(plan.read_sketch("texts").estimate([found[0]])[0] > most)
+
+
+def is_counted(found: tuple[bytes, Any], plan: JobPlan) -> bool:
+    """Tells whether the images of a text are counted exactly."""
+    return is_suspect(found, plan) or is_sampled(found[0])
 
 
 def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
@@ -196,10 +247,9 @@ def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[
 def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
     """Writes a shard of all its examples."""
     shard, members = group
-    shards.write_shard(plan.shard_path(shard), (shards.Member(*each) for each in members))
+    made = (shards.Member(*each) for each in members)
+    shards.write_shard(plan.shard_path(shard), made, plan.shard_format)
     return shard
-
-
 
 
 def write_line(value: Any) -> bytes:

@@ -95,16 +95,20 @@ def read_json(path: str) -> Any:
 
 def read_text(path: str) -> str | None:
     """Returns the text of a file; None where there is no such file."""
+    data = read_bytes(path)
+    return None if data is None else data.decode("utf-8", "surrogatepass")
+
+
+def read_bytes(path: str) -> bytes | None:
+    """Returns what a file holds; None where there is no such file."""
     try:
         if "://" in path:
             system, name = _find_system(path)
-            data = system.cat_file(name)
-        else:
-            with open(path, "rb") as file:
-                data = file.read()
+            return system.cat_file(name)
+        with open(path, "rb") as file:
+            return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return data.decode("utf-8", "surrogatepass")
 
 
 def read_lines(path: str) -> Iterator[Any]:

@@ -94,6 +94,12 @@ def pair_up(unigrams: list[str]) -> list[str]:
     return [f"{a} {b}" for a, b in zip(unigrams, unigrams[1:], strict=False)]
 
 
+def name_tokens(unigrams: list[str], bigrams: bool) -> list[bytes]:
+    """Returns the tokens of a text as they are counted: `1` before unigrams, `2` before bigrams."""
+    pairs = pair_up(unigrams) if bigrams else []
+    return [f"1{token}".encode() for token in unigrams] + [f"2{pair}".encode() for pair in pairs]
+
+
 class TokenRule(NamedTuple):
     """Which tokens are rare.
 
@@ -127,7 +133,11 @@ def choose_min_count(histogram: Mapping[int, int], most: int) -> int:
 
 
 def choose_token_rule(
-    unigrams: Mapping[int, int], bigrams: Mapping[int, int], most: int | None, scale: bool
+    unigrams: Mapping[int, int],
+    bigrams: Mapping[int, int],
+    most: int | None,
+    scale: bool,
+    estimated: bool = False,
 ) -> TokenRule | None:
     """Returns which tokens are rare; None where none is.
 
@@ -140,9 +150,11 @@ def choose_token_rule(
       bigrams: likewise.
       most: unigrams and bigrams that are not rare; None for no such rule.
       scale: whether small data are judged by their unigrams alone.
+      estimated: whether these numbers are told from a sample of the tokens.
     """
     if most is None:
         return None
+    about = "about " if estimated else ""
     kinds = sum(unigrams.values()) + sum(bigrams.values())
     if kinds > most:
         both = {n: unigrams.get(n, 0) + bigrams.get(n, 0) for n in {*unigrams, *bigrams}}
@@ -151,16 +163,16 @@ def choose_token_rule(
         return TokenRule(
             lowest,
             True,
-            f"a unigram or bigram that occurs fewer than {lowest:,} times: outside the {kept:,} "
-            f"most frequent of {kinds:,} (at most {most:,} are asked for; equal ones "
-            "are treated alike)",
+            f"a unigram or bigram that occurs fewer than {lowest:,} times: outside the "
+            f"{about}{kept:,} most frequent of {about}{kinds:,} (at most {most:,} are asked for; "
+            "equal ones are treated alike)",
         )
     if not scale:
         return None
     return TokenRule(
         2,
         False,
-        f"a unigram that occurs once. The raw data have {kinds:,} unigrams and bigrams, fewer than "
-        f"the {most:,} of the paper, so its number would drop nothing: it is scaled to small data, "
-        "where bigrams, most of which occur once, are not judged",
+        f"a unigram that occurs once. The raw data have {about}{kinds:,} unigrams and bigrams, "
+        f"fewer than the {most:,} of the paper, so its number would drop nothing: it is scaled to "
+        "small data, where bigrams, most of which occur once, are not judged",
     )

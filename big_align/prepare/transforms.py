@@ -6,8 +6,9 @@ from typing import Any
 
 import apache_beam as beam
 
-from big_align.prepare import text_rules
+from big_align.prepare import sampling, text_rules
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group
+from big_align.prepare.sketch import SAMPLED, CountMinSketch, is_sampled
 
 BUCKETS = 4096  # of the order of all examples: each is sorted in the memory of a worker
 SHOWN = 12  # pairs that the report shows of each rule
@@ -86,32 +87,64 @@ class RareTexts(beam.CombineFn):
         return sorted(set(held[1])) if held[0] < self._min_count else []
 
 
-def count_tokens(texts: Iterable[str]) -> Iterator[tuple[bytes, int]]:
-    """Yields the unigrams (`1`) and bigrams (`2`) of texts, each with how often it occurs."""
-    unigrams: Counter = Counter()
-    bigrams: Counter = Counter()
+class MergeSketches(beam.CombineFn):
+    """Merges sketches by their names."""
+
+    def create_accumulator(self) -> dict[str, CountMinSketch]:
+        return {}
+
+    def add_input(self, held: dict, element: dict) -> dict:
+        return self.merge_accumulators([held, element])
+
+    def merge_accumulators(self, several: Iterable[dict]) -> dict:
+        merged: dict[str, CountMinSketch] = {}
+        for held in several:
+            for name, found in held.items():
+                merged[name] = merged[name].merge(found) if name in merged else found
+        return merged
+
+    def extract_output(self, held: dict) -> dict:
+        return held
+
+
+def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[bytes, int]]:
+    """Yields the tokens of texts (`text_rules.name_tokens`), each with how often it occurs.
+
+    Args:
+      texts: of a stretch.
+      sampled: whether to yield those alone that are counted beside a sketch.
+    """
+    counts: Counter = Counter()
     for text in texts:
-        words = text_rules.split_unigrams(text)
-        unigrams.update(words)
-        bigrams.update(text_rules.pair_up(words))
-    yield from ((f"1{token}".encode(), count) for token, count in unigrams.items())
-    yield from ((f"2{token}".encode(), count) for token, count in bigrams.items())
+        counts.update(text_rules.name_tokens(text_rules.split_unigrams(text), True))
+    yield from ((t, n) for t, n in counts.items() if not sampled or is_sampled(t))
 
 
 class CountTokens(beam.PTransform):
     """Counts how many tokens occur so often.
 
     Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
+
+    Args:
+      sampled: whether this is told from a sample of the tokens.
     """
 
+    def __init__(self, sampled: bool):
+        super().__init__()
+        self._sampled = sampled
+
     def expand(self, texts: beam.PCollection) -> beam.PCollection:
+        weight = SAMPLED if self._sampled else 1
         return (
             texts
-            | "Split" >> beam.FlatMap(count_tokens).with_output_types(tuple[bytes, int])
+            | "Split" >> beam.FlatMap(count_tokens, self._sampled)
+            .with_output_types(tuple[bytes, int])
             | "Count" >> beam.CombinePerKey(sum)
-            | "Frequency" >> beam.Map(lambda pair: {f"{pair[0][:1].decode()} {pair[1]}": 1})
+            | "Frequency" >> beam.Map(
+                lambda pair, weight=weight: {f"{pair[0][:1].decode()} {pair[1]}": weight}
+            )
             | "Histogram" >> beam.CombineGlobally(SumCounters())
-        )
+        )  # fmt: skip
 
 
 def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes, Any]]:
@@ -144,6 +177,13 @@ class FindRareTexts(beam.PTransform):
             | "Once" >> beam.Distinct()
             | "Tell" >> beam.Map(lambda text: (text, "rare")).with_output_types(tuple[bytes, str])
         )  # fmt: skip
+
+
+def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[str, int]:
+    """Returns a count of partners for their histogram: with a sketch, for all that are like it."""
+    if not sampled:
+        return {f"{name} {found[1]}": 1}
+    return {f"{name} {found[1]}": SAMPLED} if is_sampled(found[0]) else {}
 
 
 class CountPartners(beam.PTransform):
@@ -179,19 +219,22 @@ class Decide(beam.DoFn):
     Args:
       rules: the numbers.
       draw: makes eight random bytes of file and row.
+      sample: makes of the rates of languages what tells whether a pair is kept.
     """
 
-    def __init__(self, rules: Rules, draw: Any):
-        self._rules, self._draw = rules, draw
+    def __init__(self, rules: Rules, draw: Any, sample: Any):
+        self._rules, self._draw, self._sample = rules, draw, sample
 
-    def process(self, element: tuple[bytes, dict[str, Iterable]]) -> Iterator[Any]:
+    def process(
+        self, element: tuple[bytes, dict[str, Iterable]], rates: dict[str, float] | None = None
+    ) -> Iterator[Any]:
         _, found = element
-        reasons = set(found["reasons"])
-        listed = min((reason for reason in reasons if reason.startswith("listed ")), default="")
+        crowded, listed = _find_reasons(found)
+        is_drawn = self._sample(rates) if rates else None
         counts: Counter = Counter({"different_images": 1})
         samples: dict[str, tuple] = {}
         pairs = _Pairs(found["pairs"])
-        for decided in decide_group(pairs, "crowded" in reasons, bool(listed), self._rules):
+        for decided in decide_group(pairs, crowded, bool(listed), self._rules, is_drawn):
             if isinstance(decided, Kept):
                 yield "kept", _flatten(self._draw(*decided.first[:2]), decided)
                 counts["examples"] += 1
@@ -205,12 +248,27 @@ class Decide(beam.DoFn):
             if pair.language:
                 counts[f"language {pair.language} pairs"] += 1
                 counts[f"language {pair.language} kept"] += not failed
+                counts[f"language {pair.language} abundant"] += "abundant" in failed
             for name in failed or ("kept",):
                 sample = (self._draw(*pair[:2]), *pair[:6])
                 samples[name] = min(samples.get(name, sample), sample)
         yield "counts", {k: n for k, n in counts.items() if n}
         for name, sample in samples.items():
             yield "samples", (name, sample)
+
+
+def count_languages(element: tuple[bytes, dict[str, Iterable]], rules: Rules) -> dict[str, int]:
+    """Returns how many pairs of an image each language has that no rule drops."""
+    crowded, listed = _find_reasons(element[1])
+    pairs = _Pairs(element[1]["pairs"])
+    return sampling.count_languages(pairs, crowded, bool(listed), rules)
+
+
+def _find_reasons(found: dict[str, Iterable]) -> tuple[bool, str]:
+    """Returns whether an image has too many texts, and why it is listed, if it is."""
+    reasons = set(found["reasons"])
+    listed = min((reason for reason in reasons if reason.startswith("listed ")), default="")
+    return "crowded" in reasons, listed
 
 
 class _Pairs:

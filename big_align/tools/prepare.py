@@ -22,6 +22,7 @@ from absl import logging
 
 from big_align.errors import UserError, suggest
 from big_align.prepare import rules as rules_of
+from big_align.prepare.shards import FORMATS
 
 NUMBERS = {
     "min_side": (int, "the shorter side of an image has more pixels than this"),
@@ -31,6 +32,7 @@ NUMBERS = {
     "min_unigrams": (int, "of a text, at least"),
     "max_unigrams": (int, "of a text, at most"),
     "tokens": (int, "a text has none outside so many most frequent unigrams and bigrams"),
+    "language_temperature": (float, "of what is left, languages are sampled by n^(1/T)"),
 }
 
 
@@ -54,7 +56,10 @@ def make_parser() -> argparse.ArgumentParser:
     preset = rules_of.PRESETS["align"]
     for name, (kind, told) in NUMBERS.items():
         add(f"--{name}", type=_read_number(kind), default=argparse.SUPPRESS, metavar="N",
-            help=f"{told}, or none ({getattr(preset, name):,} in align)")  # fmt: skip
+            help=f"{told}, or none ({_show(getattr(preset, name))} in align)")  # fmt: skip
+    add("--language_floor", type=int, default=argparse.SUPPRESS, metavar="N",
+        help="languages of at most so many pairs are not sampled "
+        f"({preset.language_floor:,})")  # fmt: skip
     add("--duplicates", choices=rules_of.DUPLICATES, default=argparse.SUPPRESS,
         help="of images with the same pixels: merge makes one example with all their texts, first "
         "keeps the first, keep keeps all (merge in align)")  # fmt: skip
@@ -71,12 +76,21 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dry_run", action="store_true", help="look at a sample and write the report alone")
     add("--sample", type=int, default=20_000, help="examples of a dry run, about (%(default)s)")
     add("--shard_size", type=int, default=5000, help="examples of a shard at most (%(default)s)")
+    add("--counts", choices=("exact", "sketch"), default="exact",
+        help="of tokens and texts; a sketch is for data whose counts do not fit (%(default)s)")
+    add("--sketch_megabytes", type=int, default=64, help="of each sketch (%(default)s)")
+    add("--format", choices=FORMATS, default="tar",
+        help="of the shards (%(default)s)")
     add("--seed", type=int, default=0, help="of the order of examples (%(default)s)")
     add("--work", help="a folder for what is in between, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
     add("--wave_megabytes", type=int, default=4096,
         help="of images that DirectRunner groups in memory at a time (%(default)s)")  # fmt: skip
     return parser
+
+
+def _show(number: int | float | None) -> str:
+    return "none" if number is None else f"{number:,}"
 
 
 def _read_number(kind: type) -> Any:
@@ -104,15 +118,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     """Runs the job; returns what it made, in words."""
+    from big_align.data.record_encoding import import_array_record
     from big_align.prepare import job
     from big_align.prepare.examination import Examination
     from big_align.prepare.inputs import find_inputs
     from big_align.prepare.plan import JobPlan
+    from big_align.prepare.sketch import choose_width
 
     rules = make_rules(options)
     for name in ("shard_size", "sample", "wave_megabytes"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name}={getattr(options, name)} must be at least 1")
+    width = choose_width(options.sketch_megabytes)
+    if options.format == "array_record":
+        import_array_record()
     ours = [option for action in make_parser()._actions for option in action.option_strings]
     beam = job.import_pipelines().read_options(flags, ours)
     output = options.output.rstrip("/") or "/"
@@ -127,6 +146,8 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
         options.shard_size,
         options.sample if options.dry_run else 0,
         keep=tuple(filter(None, options.keep.split(","))),
+        sketch_width=width if options.counts == "sketch" else 0,
+        shard_format=options.format,
     )
     found = job.run(plan, beam, options.wave_megabytes * 2**20)
     if not options.work:
@@ -141,7 +162,7 @@ def make_rules(options: argparse.Namespace) -> rules_of.Rules:
         raise UserError(
             f"--rules={options.rules} is not {' or '.join(known)}{suggest(options.rules, known)}"
         )
-    names = (*NUMBERS, "duplicates", "normalize")
+    names = (*NUMBERS, "duplicates", "normalize", "language_floor")
     given = {name: getattr(options, name) for name in names if hasattr(options, name)}
     if "tokens" in given:
         given["scale_tokens"] = False

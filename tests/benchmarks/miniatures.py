@@ -54,6 +54,17 @@ def write_class_folders(root: pathlib.Path, layout, split: str) -> None:
         (folder / "0.JPEG").write_bytes(IMAGE)
 
 
+def write_label_lists(root: pathlib.Path, layout, split: str) -> None:
+    """As FGVC Aircraft comes: a line for each image, its number and its class."""
+    path = root / layout.name / layout.splits[split]
+    (path.parent / "images").mkdir(parents=True)
+    lines = []
+    for number, label in enumerate(choose_labels(layout)):
+        (path.parent / f"images/{1000 + number}.jpg").write_bytes(IMAGE)
+        lines.append(f"{1000 + number} {layout.own_names[label]}\n")
+    path.write_text("".join(lines))
+
+
 def write_shards(root: pathlib.Path, layout, split: str) -> None:
     examples = [{"jpg": IMAGE} for _ in TEXTS]
     if layout.order is not None:
@@ -123,6 +134,7 @@ def write_crossmodal(root: pathlib.Path, layout, split: str) -> None:
 WRITERS = {
     "clip_benchmark": write_clip_benchmark,
     "class_folders": write_class_folders,
+    "label_lists": write_label_lists,
     "shards": write_shards,
     "json_lines": write_json_lines,
     "karpathy": write_karpathy,

@@ -133,6 +133,29 @@ def test_folders_of_other_classes_are_refused(tmp_path):
     assert "'n00000000'" in refuse(benchmark, tmp_path)
 
 
+def test_a_list_with_another_class_is_refused_with_its_line(tmp_path):
+    benchmark, layout = write_mini(tmp_path, "fgvc_aircraft", "label_lists")
+    path = tmp_path / layout.name / layout.splits["test"]
+    source = opening.open_split(benchmark, "test", str(tmp_path))
+    assert source.name(0, 1) == "images_variant_test.txt, line 2"
+    path.write_text(path.read_text() + "1009 Boeing 707\n")
+    assert "line 4: 'Boeing 707' is no class of this data" in refuse(benchmark, tmp_path)
+    path.write_text("\n")
+    assert "images_variant_test.txt names no image" in refuse(benchmark, tmp_path)
+
+
+def test_countries_are_in_the_order_of_their_codes():
+    layout = next(
+        one for one in catalog.read_benchmark("country211").layouts if one.kind == "class_folders"
+    )
+    names = catalog.read_benchmark("country211").classes().names
+    assert list(layout.own_names) == sorted(set(layout.own_names)) and len(names) == 211
+    known = {"AD": "Andorra", "CD": "DR Congo", "CH": "Switzerland", "DE": "Germany",
+             "GB": "United Kingdom", "SE": "Sweden", "XK": "Kosovo", "ZW": "Zimbabwe"}  # fmt: skip
+    found = dict(zip(layout.own_names, (names[position] for position in layout.order), strict=True))
+    assert known.items() <= found.items()
+
+
 def test_shards_that_name_no_classes_are_refused(tmp_path):
     benchmark, layout = write_mini(tmp_path, "eurosat", "clip_benchmark")
     (tmp_path / "wds_vtab-eurosat/classnames.txt").unlink()

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from big_align.prepare import steps, text_rules
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Kept, Pair, decide_group
+from big_align.prepare.sampling import choose_rates, count_languages
 from big_align.prepare.text_rules import identify_text, pair_up, split_unigrams
 
 
@@ -27,6 +28,17 @@ def find_rare(plan, pairs):
     return rare
 
 
+def find_drawn(plan, groups, crowded):
+    """Returns what tells which pairs are kept of those that no rule drops."""
+    rules, counts = plan.rules, Counter()
+    if rules.language_temperature is None:
+        return None
+    for image, group in groups.items():
+        counts.update(count_languages(group, crowded[image], False, rules))
+    rates = choose_rates(counts, rules.language_temperature, rules.language_floor)
+    return plan.sample_languages(rates)
+
+
 def write_plainly(plan: JobPlan):
     """Writes the shards of a job; returns how many pairs each rule would drop."""
     files = range(len(plan.inputs.paths))
@@ -47,11 +59,11 @@ def write_plainly(plan: JobPlan):
         shared = ("shared",) * (most is not None and len(images_of[text]) > most)
         failed = pair.failed + shared + ("rare",) * (text in rare)
         groups[image].append(pair._replace(failed=failed))
-    fails, kept = Counter(), []
+    fails, kept, most = Counter(), [], plan.rules.max_texts
+    crowded = {image: most is not None and len(texts_of[image]) > most for image in groups}
+    is_drawn = find_drawn(plan, groups, crowded)
     for image, group in groups.items():
-        most = plan.rules.max_texts
-        crowded = most is not None and len(texts_of[image]) > most
-        for each in decide_group(group, crowded, False, plan.rules):
+        for each in decide_group(group, crowded[image], False, plan.rules, is_drawn):
             if isinstance(each, Kept):
                 kept.append(each)
             else:

@@ -126,6 +126,23 @@ def test_other_numbers_use_what_was_examined_and_listed_keys_are_dropped(done, r
     assert set(read_tar(paths[0])) != set(read_tar(paths[1]))  # another seed
 
 
+@pytest.mark.slow
+def test_a_shard_of_records_that_is_missing_is_written_again(done, run, tmp_path):
+    flags = *done.flags, "--format=tfrecord"
+    assert run("out", *flags)[0] == 0
+    first = read_output(tmp_path / "out")
+    shards = sorted(name for name in first if name.endswith(".tfrecord"))
+    assert [f"{name.partition('.')[0]}.tar" for name in shards] == sorted(
+        name for name in read_output(done.output) if name.endswith(".tar")
+    )
+    for name in (shards[0], "settings.json", "statistics.json"):
+        (tmp_path / "out" / name).unlink()
+    time = (tmp_path / "out" / shards[1]).stat().st_mtime_ns
+    assert run("out", *flags)[0] == 0
+    assert read_output(tmp_path / "out") == first
+    assert (tmp_path / "out" / shards[1]).stat().st_mtime_ns == time
+
+
 def is_dark(pixels: np.ndarray) -> str | None:
     return "dark" if pixels.mean() < 30 else None
 
@@ -143,7 +160,9 @@ def test_a_classifier_and_languages_are_functions_of_the_user(done, run, tmp_pat
     rows = list(filter(can_be_read, make_rows()))
     dark = sum(identify_image(image)[1].mean() < 30 for image, _ in rows)
     assert found["rules"]["unsafe"]["fails"] == dark > 0
-    assert found["languages"] == {"en": {"pairs": len(rows), "kept": found["kept_pairs"]}}
+    kept = found["kept_pairs"]
+    told = {"pairs": len(rows), "kept": kept, "dropped": len(rows) - kept}
+    assert found["languages"] == {"en": told}
     members = read_tar(tmp_path / "out" / "pairs-00000.tar")
     about = json.loads(next(data for name, data in members.items() if name.endswith(".json")))
     assert about["languages"] == ["en"] * len(about["captions"])

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import tarfile
 
@@ -95,12 +96,13 @@ def read_all(source):
     return sorted((each.image, tuple(each.captions), each.labels) for each in read)
 
 
-def write_shards(path, output, *arguments, kind=None):
+def write_shards(path, output, *arguments, kind=None, shard_format="tar"):
     inputs = find_inputs(path, kind, arguments)
     rules = PRESETS["none"]
     plan = JobPlan(
-        inputs, f"{output}", f"{output}/work", Examination(rules.normalize), rules, shard_size=4
-    )
+        inputs, f"{output}", f"{output}/work", Examination(rules.normalize), rules, shard_size=4,
+        shard_format=shard_format,
+    )  # fmt: skip
     write_plainly(plan)
     return plan
 
@@ -136,3 +138,62 @@ def test_a_damaged_file_costs_no_other(tmp_path):
     assert {data for name, data in members.items() if name.endswith(("jpg", "png"))} == {
         image for image, _ in rows[:2] + rows[4:]
     }
+
+
+def test_a_bad_line_of_a_table_costs_no_other(tmp_path):
+    raw = tmp_path / "raw"
+    write_images(raw)
+    bad = [b"1.jpg", b"2.jpg,\xff", b'3.jpg,"a bird']
+    lines = [b"filepath,title", b"0.jpg,a dog", *bad, b"4.jpg,x"]
+    (raw / "x.csv").write_bytes(b"\n".join(lines))
+    (raw / "y.jsonl").write_text('{"file_name": "5.jpg", "text": "a tree"}\n{\n')
+    for name, numbers, wrong in (("x.csv", (0, 4), [3, 4, 5]), ("y.jsonl", (5,), [2])):
+        output = tmp_path / f"out_{name}"
+        write_quarantine(write_shards(str(raw / name), output))
+        found = list(map(json.loads, (output / "quarantine.jsonl").read_text().splitlines()))
+        assert [each["line"] for each in found] == wrong
+        assert {each["input"] for each in found} == {str(raw / name)}
+        assert all(each["reason"] and each["count"] == 1 for each in found)
+        read = read_all(TarSource(f"{output}/pairs-*.tar"))
+        assert {image for image, _, _ in read} == {IMAGES[n] for n in numbers}
+
+
+@pytest.mark.parametrize("shard_format", ["tfrecord", "array_record"])
+@pytest.mark.parametrize("write", [write_metadata, write_classes], ids=lambda write: write.__name__)
+def test_records_hold_what_tar_shards_hold_in_the_same_places(write, shard_format, tmp_path):
+    if shard_format == "array_record":
+        pytest.importorskip("array_record.python.array_record_module")
+    path, arguments = write(tmp_path / "raw")
+    write_shards(path, tmp_path / "tar", *arguments)
+    write_shards(path, tmp_path / "records", *arguments, shard_format=shard_format)
+    write_shards(path, tmp_path / "again", *arguments, shard_format=shard_format)
+    labeled = write is write_classes
+    fields = {"caption": "", "label": "json.labels"} if labeled else {"caption": "json.captions"}
+    tars = TarSource(f"{tmp_path}/tar/pairs-*.tar", **fields)
+    arguments = ["label=label", "caption="] if labeled else []
+    records, node = open_source(
+        f"{tmp_path}/records/pairs-*.{shard_format}", None, arguments, captions=True
+    )
+    assert node["name"] == "tfrecord"
+    assert records.shard_sizes.tolist() == tars.shard_sizes.tolist() == [3, 3]
+    for place in itertools.product(range(2), range(3)):
+        found, wanted = records.read(*place), tars.read(*place)
+        assert (found.image, found.labels) == (wanted.image, wanted.labels)
+        assert found.captions == wanted.captions and (found.captions or found.labels)
+    for made in (tmp_path / "records").glob(f"*.{shard_format}"):
+        assert made.read_bytes() == (tmp_path / "again" / made.name).read_bytes()
+
+
+def test_a_record_tells_where_it_comes_from(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    path, _ = write_metadata(tmp_path / "raw")
+    write_shards(path, tmp_path / "out", shard_format="tfrecord")
+    paths = sorted(map(str, (tmp_path / "out").glob("*.tfrecord")))
+    for data in tf.data.TFRecordDataset(paths).as_numpy_iterator():  # TensorFlow's own reader
+        features = tf.train.Example.FromString(data).features.feature
+        about = json.loads(features["json"].bytes_list.value[0])
+        key = features["key"].bytes_list.value[0].decode()
+        assert key.endswith(f"-{about['origin']['row']:09d}")
+        captions = [text.decode() for text in features["caption"].bytes_list.value]
+        assert captions == about["captions"] == TEXTS[about["origin"]["row"]]
+        assert features["image"].bytes_list.value[0] == IMAGES[about["origin"]["row"]]

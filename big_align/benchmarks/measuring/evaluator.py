@@ -1,13 +1,14 @@
 """A named data set as an evaluator of a run, which reports it while it trains."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from big_align.benchmarks import catalog
-from big_align.benchmarks.benchmark import JUDGED
+from big_align.benchmarks.benchmark import JUDGED, Benchmark
 from big_align.benchmarks.judged.layouts import open_judged
 from big_align.benchmarks.measuring import tasks as measuring
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
@@ -61,13 +62,9 @@ class NamedBenchmark:
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Tells which verbs of an objective it calls."""
         named = str(settings["benchmark"])
-        kind = catalog.read_benchmark(named).task
-        task = settings.get("task") or next(iter(TASKS_OF.get(kind, ())), "")
-        features = ("image_features",) if task in FEATURE_TASKS else ()
-        if kind in JUDGED and "spearman" in list_judged_numbers(catalog.read_benchmark(named)):
-            return ("text_features",)
-        texts = ("embed_text",) if task == "few_shot" or task in TEXT_TASKS else ()
-        return "embed_image", *features, *texts
+        benchmark = catalog.read_benchmark(named)
+        fit = TASKS_OF.get(benchmark.task, ("",))
+        return _KINDS[benchmark.task].needs(benchmark, settings.get("task") or fit[0])
 
     def __init__(
         self,
@@ -83,36 +80,21 @@ class NamedBenchmark:
     ):
         self.benchmark = catalog.read_benchmark(benchmark)
         fit = TASKS_OF.get(self.benchmark.task, ())
-        self.task = task or next(iter(fit), "")
-        if self.task not in fit:
+        if task and task not in fit or not fit:
             known = ", ".join(fit) or "nothing yet"
             raise UserError(f"task = {task!r} does not fit {benchmark}, which is of: {known}")
-        self.transform, self.tokenizer = transform, tokenizer
-        self.settings = TaskSettings(shots, draws)
-        self.max_broken_fraction = max_broken_fraction
-        self.names: tuple[str, ...] = ()
-        self.texts: list[list[str]] = []
-        self.sources: Mapping[str, Source] = {}
-        if self.benchmark.task in JUDGED:
-            self.judged = open_judged(self.benchmark, choose_measured(self.benchmark), data)
-            self.source = self.judged.source
-            return
-        splits = [choose_measured(self.benchmark)]
-        splits += ["train"] if self.task in TRAIN_TASKS else []
-        self.sources = {split: open_split(self.benchmark, split, data) for split in splits}
-        self.source = self.sources[splits[0]]
-        if self.benchmark.task != "retrieval":
-            self._classes = read_class_list(self.benchmark, data)
-            self.names = self._classes.names
-            self.texts = fill_class_templates(self._classes, templates)
+        self.task = task or fit[0]
+        images = _ImageReader(transform, max_broken_fraction, self.task in FEATURE_TASKS)
+        kind = _KINDS[self.benchmark.task]
+        settings = TaskSettings(shots, draws)
+        self._kind = kind(
+            self.benchmark, self.task, data, images, tokenizer, settings, templates
+        )
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The names of what is measured."""
-        if self.benchmark.task in JUDGED:
-            return list_judged_numbers(self.benchmark)
-        metric, count = self.benchmark.metric, len(self.names)
-        return measuring.list_numbers(self.task, metric, count, self.settings)
+        return self._kind.numbers
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and texts and returns the numbers."""
@@ -120,51 +102,30 @@ class NamedBenchmark:
 
     def measure(self, embedder: Embedder) -> Measured:
         """Embeds all images and texts and returns the numbers; it shows what is found."""
-        if self.task == "retrieval":
-            pairs = self._pair(embedder)
-            outcome = measuring.measure_retrieval(pairs, self.benchmark.folds)
-            return Measured(outcome.numbers, lambda: show_pairs(pairs, read_pixels(self.source)))
-        if self.benchmark.task in JUDGED:
-            return Measured(self._judge(embedder).numbers, lambda: [])
-        outcome = self._classify(embedder)
-        return Measured(outcome.numbers, lambda: outcome.confusions)
+        return self._kind.measure(embedder)
 
-    def _judge(self, embedder: Embedder) -> Outcome:
-        def embed_texts(texts: Sequence[str], what: str) -> np.ndarray:
-            tokens = self.tokenizer(list(texts))
-            features = what == "features"
-            return embedder.text_features(*tokens) if features else embedder.embed_texts(*tokens)
 
-        images = None if self.source is None else self._embed(embedder, self.source)
-        return measure_judged(self.judged, self.benchmark.metric, images, embed_texts)
+@dataclasses.dataclass(frozen=True)
+class _ImageReader:
+    """How the images of a source are read and embedded.
 
-    def _classify(self, embedder: Embedder) -> Outcome:
-        classes, metric = self._classes, self.benchmark.metric
-        test, *train = (self._read(embedder, split) for split in self.sources)
-        if self.task == "linear_probe":
-            given = classes, metric, self.settings
-            return measuring.measure_linear_probe(test, train[0], None, *given)
-        if self.task == "knn":
-            return measuring.measure_knn(test, train[0])
-        ztxt = embed_classes(embedder, self.tokenizer, self.texts)
-        if self.task == "few_shot":
-            return measuring.measure_few_shot(test, train[0], ztxt, self.settings)
-        return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)
+    Attributes:
+      transform: image operations, without randomness.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
+      with_features: whether the features before the projection are wanted, too.
+    """
 
-    def _read(self, embedder: Embedder, split: str) -> LabeledSplit:
-        several = self.benchmark.task == "multilabel"
-        source = self.sources[split]
-        label = measuring.read_labels(source, self._classes, several)
-        images = self._embed(embedder, source)
-        return LabeledSplit(f"{self.benchmark.name} {split}", source, images, label)
+    transform: str
+    max_broken_fraction: float
+    with_features: bool
 
-    def _embed(self, embedder: Embedder, source: Source) -> EmbeddedImages:
+    def embed(self, embedder: Embedder, source: Source) -> EmbeddedImages:
         rows = embedder.batch_size, embedder.rows
         fraction = self.max_broken_fraction
         with EvalLoader(source, self.transform, *rows, max_broken_fraction=fraction) as loader:
             same = SameImages(loader.num_examples, *rows)
             given = same.watch(loader.images()), loader.num_examples
-            if self.task in FEATURE_TASKS:
+            if self.with_features:
                 embedding, features, readable = embedder.embeddings_and_features(*given)
             else:
                 embedding, readable = embedder.embed_images(*given)
@@ -174,9 +135,126 @@ class NamedBenchmark:
             hashes = multihost_utils.process_allgather(hashes).max(axis=0)
         return EmbeddedImages(embedding, features, find_firsts(hashes), readable)
 
-    def _pair(self, embedder: Embedder) -> Pairs:
-        images = self._embed(embedder, self.source)
-        tell_copies(images.first, self.source, self.transform)
-        captions, owner, number = measuring.pair_captions(self.source, images)
+
+@dataclasses.dataclass
+class _Kind:
+    """Data sets of one kind: how one is opened, what is measured of it, and how."""
+
+    benchmark: Benchmark
+    task: str
+    data: str
+    images: _ImageReader
+    tokenizer: Tokenizer
+    settings: TaskSettings
+    templates: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        self.measured = choose_measured(self.benchmark)
+        self.open()
+
+    @staticmethod
+    def needs(benchmark: Benchmark, task: str) -> tuple[str, ...]:
+        """Tells which verbs of an objective a task calls."""
+        features = ("image_features",) if task in FEATURE_TASKS else ()
+        texts = ("embed_text",) if task == "few_shot" or task in TEXT_TASKS else ()
+        return "embed_image", *features, *texts
+
+    def open(self) -> None:
+        """Opens the data."""
+        splits = [self.measured, *(["train"] if self.task in TRAIN_TASKS else [])]
+        self.sources = {split: open_split(self.benchmark, split, self.data) for split in splits}
+        self.names: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        metric = self.benchmark.metric
+        return measuring.list_numbers(self.task, metric, len(self.names), self.settings)
+
+
+class _Judgments(_Kind):
+    """What people have judged: which text is right, or how similar two things are."""
+
+    @staticmethod
+    def needs(benchmark: Benchmark, task: str) -> tuple[str, ...]:
+        if "spearman" in list_judged_numbers(benchmark):  # of words, without images
+            return ("text_features",)
+        return "embed_image", "embed_text"
+
+    def open(self) -> None:
+        self.judged = open_judged(self.benchmark, self.measured, self.data)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return list_judged_numbers(self.benchmark)
+
+    def measure(self, embedder: Embedder) -> Measured:
+        def embed_texts(texts: Sequence[str], what: str) -> np.ndarray:
+            tokens = self.tokenizer(list(texts))
+            features = what == "features"
+            return embedder.text_features(*tokens) if features else embedder.embed_texts(*tokens)
+
+        source = self.judged.source
+        images = None if source is None else self.images.embed(embedder, source)
+        outcome = measure_judged(self.judged, self.benchmark.metric, images, embed_texts)
+        return Measured(outcome.numbers, lambda: [])
+
+
+class _Captions(_Kind):
+    """Images and their captions, of which each finds the other."""
+
+    def measure(self, embedder: Embedder) -> Measured:
+        source = self.sources[self.measured]
+        images = self.images.embed(embedder, source)
+        tell_copies(images.first, source, self.images.transform)
+        captions, owner, number = measuring.pair_captions(source, images)
         ztxt = embedder.embed_texts(*self.tokenizer(captions))
-        return Pairs(images.embedding[number], ztxt, captions, owner, np.asarray(number))
+        pairs = Pairs(images.embedding[number], ztxt, captions, owner, np.asarray(number))
+        outcome = measuring.measure_retrieval(pairs, self.benchmark.folds)
+        return Measured(outcome.numbers, lambda: show_pairs(pairs, read_pixels(source)))
+
+
+class _Classes(_Kind):
+    """Images and their classes, one or several each."""
+
+    several = False
+
+    def open(self) -> None:
+        super().open()
+        self.classes = read_class_list(self.benchmark, self.data)
+        self.names = self.classes.names
+
+    def measure(self, embedder: Embedder) -> Measured:
+        outcome = self._classify(embedder)
+        return Measured(outcome.numbers, lambda: outcome.confusions)
+
+    def _classify(self, embedder: Embedder) -> Outcome:
+        classes, metric = self.classes, self.benchmark.metric
+        test, *train = (self._read(embedder, *split) for split in self.sources.items())
+        if self.task == "linear_probe":
+            given = classes, metric, self.settings
+            return measuring.measure_linear_probe(test, train[0], None, *given)
+        if self.task == "knn":
+            return measuring.measure_knn(test, train[0])
+        texts = fill_class_templates(classes, self.templates)
+        ztxt = embed_classes(embedder, self.tokenizer, texts)
+        if self.task == "few_shot":
+            return measuring.measure_few_shot(test, train[0], ztxt, self.settings)
+        return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)
+
+    def _read(self, embedder: Embedder, split: str, source: Source) -> LabeledSplit:
+        label = measuring.read_labels(source, self.classes, self.several)
+        images = self.images.embed(embedder, source)
+        return LabeledSplit(f"{self.benchmark.name} {split}", source, images, label)
+
+
+class _SeveralClasses(_Classes):
+    several = True
+
+
+_KINDS: dict[str, type[_Kind]] = {
+    "classification": _Classes,
+    "multilabel": _SeveralClasses,
+    "retrieval": _Captions,
+    **dict.fromkeys(JUDGED, _Judgments),
+}
+"""By the task of the data set."""

@@ -1,13 +1,13 @@
 """A CSV or TSV table of image files with captions, labels or both."""
 
-import csv
-import io
+import itertools
 from collections.abc import Iterator
 
 from absl import logging
 
 from big_align.data import columns
-from big_align.data.sources.table_source import Row, TableSource, is_integer, read_table
+from big_align.data.sources.table_source import Row, TableSource, is_integer
+from big_align.data.table_lines import BadLines, read_rows, read_text_lines
 from big_align.errors import UserError
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon"}
@@ -33,6 +33,8 @@ class CsvSource(TableSource):
       caption: the column of the text, or of several texts in a JSON list; None finds it, "" reads
         none.
       delimiter: what parts the columns, `tab` for one; None finds a comma, a tab or a semicolon.
+      skip_bad_lines: whether lines that cannot be used count as broken examples, and the rest is
+        read.
 
     Raises:
       UserError: names the file, and the line where there is one: it cannot be read, a column is
@@ -47,11 +49,11 @@ class CsvSource(TableSource):
         label: str | None = None,
         caption: str | None = None,
         delimiter: str | None = None,
+        skip_bad_lines: bool = False,
     ):
-        text = read_table(path)
+        bad = BadLines(path, skip_bad_lines)
         delimiter = SPELLED.get(delimiter or "", delimiter)
-        delimiter = delimiter or find_delimiter(path, text, (image, label, caption))
-        lines = read_lines(path, text, delimiter)
+        delimiter, lines = read_csv(bad, delimiter, (image, label, caption))
         _, header = next(lines)
         where = f"the first line of {path}"
         image = columns.choose_image(image, header, columns.FILES, where)
@@ -60,37 +62,32 @@ class CsvSource(TableSource):
         found = columns.describe(image=image, caption=caption, label=label)
         logging.info("%s: columns parted by %s: %s", path, parted, found)
         slots = [header.index(name) if name else None for name in (image, label, caption)]
-        super().__init__(
-            path, path.rpartition("/")[0], _make_rows(path, lines, image, slots), bool(caption)
-        )
+        rows = _make_rows(bad, lines, image, slots)
+        super().__init__(path, path.rpartition("/")[0], rows, bool(caption), bad)
 
 
-def read_lines(
-    path: str, text: str, delimiter: str
-) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number and the cells of each line that has any; the first names the columns."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] = []
-    try:
-        for cells in reader:
-            if cells and not header:
-                cells = header = [cell.strip() for cell in cells]
-            if len(cells) not in (0, len(header)):
-                raise UserError(
-                    f"{path}, line {reader.line_num} has {len(cells)} columns and the first line "
-                    f"{len(header)}; a text with {delimiter!r} in it goes in double quotes"
-                )
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}") from error
-    if not header:
-        raise UserError(f"{path} is empty; its first line must name the columns")
+def read_csv(
+    bad: BadLines, delimiter: str | None, wanted: tuple[str | None, ...]
+) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """Opens a table; returns what parts its columns, and the rows, of which the first names these.
+
+    Args:
+      bad: names the table, and takes its bad lines.
+      delimiter: what parts the columns; None finds it.
+      wanted: columns that are known by name.
+
+    Raises:
+      UserError: it cannot be read, or is empty.
+    """
+    lines = read_text_lines(bad)
+    first = next((line for line in lines if line[1].strip()), (1, ""))
+    delimiter = delimiter or find_delimiter(bad.path, first[1], wanted)
+    return delimiter, read_rows(itertools.chain([first], lines), delimiter, bad)
 
 
-def find_delimiter(path: str, text: str, wanted: tuple[str | None, ...]) -> str:
+def find_delimiter(path: str, line: str, wanted: tuple[str | None, ...]) -> str:
     """Finds what parts the first line into most columns that are wanted or have a usual name."""
-    line = next(filter(str.strip, io.StringIO(text)), "").strip("\r\n")
+    line = line.strip("\r\n")
     groups = (*columns.FILES, *columns.CAPTIONS, *columns.LABELS)
     usual = {name for group in groups for name in group}
 
@@ -103,16 +100,17 @@ def find_delimiter(path: str, text: str, wanted: tuple[str | None, ...]) -> str:
 
 
 def _make_rows(
-    path: str, lines: Iterator[tuple[int, list[str]]], column: str, slots: list[int | None]
+    bad: BadLines, lines: Iterator[tuple[int, list[str]]], column: str, slots: list[int | None]
 ) -> Iterator[Row]:
     line = 0
     for line, cells in lines:
         image, label, caption = ("" if slot is None else cells[slot] for slot in slots)
-        if not image.strip():
-            raise UserError(f"{path}, line {line} names no image in the column {column!r}")
-        yield Row(line, image.strip(), _split_labels(label), [caption])
+        if image.strip():
+            yield Row(line, image.strip(), _split_labels(label), [caption])
+        else:
+            bad.add(line, f" names no image in the column {column!r}")
     if not line:
-        raise UserError(f"{path} has no line after the names of the columns")
+        raise UserError(f"{bad.path} has no line after the names of the columns")
 
 
 def _split_labels(cell: str) -> list[str]:

@@ -8,7 +8,8 @@ from absl import logging
 
 from big_align.data import columns, examples, files
 from big_align.data.sources.csv_source import CsvSource
-from big_align.data.sources.table_source import Row, TableSource, read_table
+from big_align.data.sources.table_source import Row, TableSource
+from big_align.data.table_lines import BadLines, read_text_lines
 from big_align.errors import FieldError, UserError
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -26,6 +27,8 @@ class JsonLinesSource(TableSource):
       caption: the field of the text or texts; None finds it, "" reads none.
       label: the field of the class or classes. None finds it where no captions are read; ""
         reads none.
+      skip_bad_lines: whether lines that cannot be used count as broken examples, and the rest is
+        read.
 
     Raises:
       UserError: names the file, and the line where there is one.
@@ -37,19 +40,25 @@ class JsonLinesSource(TableSource):
         image: str | None = None,
         caption: str | None = None,
         label: str | None = None,
+        skip_bad_lines: bool = False,
     ):
-        objects = list(_read_objects(path))
+        bad = BadLines(path, skip_bad_lines)
+        objects = list(_read_objects(bad))
         names = list(dict.fromkeys(name for _, found in objects for name in found))
         image = columns.choose_image(image, names, columns.FILES, path)
         caption, label = columns.choose_texts(caption, label, names, path)
         found = columns.describe(image=image, caption=caption, label=label)
         logging.info("%s: %s", path, found)
-        rows = (_make_row(path, *each, image, caption, label) for each in objects)
-        super().__init__(path, path.rpartition("/")[0], rows, bool(caption))
+        made = (_make_row(bad, *each, image, caption, label) for each in objects)
+        super().__init__(path, path.rpartition("/")[0], filter(None, made), bool(caption), bad)
 
 
 def read_image_folder(
-    path: str, image: str | None = None, caption: str | None = None, label: str | None = None
+    path: str,
+    image: str | None = None,
+    caption: str | None = None,
+    label: str | None = None,
+    skip_bad_lines: bool = False,
 ) -> TableSource:
     """Makes a source of a folder of images with a `metadata.jsonl` or `metadata.csv`.
 
@@ -59,6 +68,8 @@ def read_image_folder(
       caption: the column of the text or texts; None finds it, "" reads none.
       label: the column of the class or classes. None finds it where no captions are read; ""
         reads none.
+      skip_bad_lines: whether lines that cannot be used count as broken examples, and the rest is
+        read.
 
     Raises:
       UserError: there is no such file in the folder, or it cannot be used.
@@ -66,7 +77,9 @@ def read_image_folder(
     if not path.endswith((".jsonl", ".csv")):
         path = _find_metadata(path.rstrip("/"))
     source = JsonLinesSource if path.endswith(".jsonl") else CsvSource
-    return source(path, image=image, caption=caption, label=label)
+    return source(
+        path, image=image, caption=caption, label=label, skip_bad_lines=skip_bad_lines
+    )
 
 
 def _find_metadata(folder: str) -> str:
@@ -84,37 +97,39 @@ def _find_metadata(folder: str) -> str:
     raise UserError(f"{message}; a folder for each class is read by the source folder")
 
 
-def _read_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(read_table(path).split("\n"), start=1):
+def _read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in read_text_lines(bad, "\n"):
         if not line.strip():
             continue
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise UserError(f"{path}, line {number} is not a JSON object: {line.strip()[:40]}")
-        yield number, found
+            bad.add(number, f" is not JSON: {error}")
+            continue
+        if isinstance(found, dict):
+            yield number, found
+        else:
+            bad.add(number, f" is not a JSON object: {line.strip()[:40]}")
 
 
 def _make_row(
-    path: str,
+    bad: BadLines,
     line: int,
     found: dict[str, Any],
     image: str,
     caption: str | None,
     label: str | None,
-) -> Row:
+) -> Row | None:
     name = found.get(image)
     if not isinstance(name, str) or not name.strip():
-        raise UserError(f"{path}, line {line} names no image in the field {image!r}")
+        bad.add(line, f" names no image in the field {image!r}")
+        return None
     labels = found.get(label) if label else None
     labels = labels if isinstance(labels, list) else [] if labels is None else [labels]
     for one in labels:
         if isinstance(one, bool) or not isinstance(one, int | str):
-            raise UserError(
-                f"{path}, line {line}: the label is {str(one)[:40]!r}, not an integer or a name"
-            )
+            bad.add(line, f": the label is {str(one)[:40]!r}, not an integer or a name")
+            return None
     texts = found.get(caption) if caption else None
     texts = texts if isinstance(texts, list) else [] if texts is None else [texts]
     # it is told when it is read: one broken example ends no run

@@ -4,15 +4,14 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from absl import logging
 
 from big_align.data import columns, examples, files, tensorflow_on_cpu
+from big_align.data.record_encoding import CHECKSUM, mask_checksum
 from big_align.data.sources import shard_index
 
-LENGTH, CHECKSUM = 8, 4  # bytes before the data of a record: its length and that one's checksum
-MASK = 0xA282EAD8
+LENGTH = 8  # bytes before the data of a record, and before the checksum of this length
 
 
 class RecordSource:
@@ -95,11 +94,11 @@ class RecordSource:
 
 
 class TFRecordSource(RecordSource):
-    """Examples of TFRecord files; the headers of the records are scanned once.
+    """Examples of TFRecord files, whose headers are scanned once, or of ArrayRecord files.
 
     Args:
-      path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path; or a
-        list of them.
+      path: shards, with `array_record` in the names of the latter; globs, `{00000..00005}` and
+        comma lists, local or any fsspec or gs:// path; or a list of them.
       image: the feature that holds the encoded image; None finds it, by its name in the first
         record: `jpg` (img2dataset's), `image`, `image/encoded`.
       caption: the feature that holds one or more texts; None finds it, "" reads none.
@@ -120,7 +119,7 @@ class TFRecordSource(RecordSource):
         index_dir: str | None = None,
     ):
         paths = files.expand_paths(path)
-        shards, broken = open_tfrecords(paths, index_dir)
+        shards, broken = _open_records(paths, index_dir)
         names = [os.path.basename(path) for path in paths]
         image, caption, label = _find_features(shards, names, image, caption, label)
         super().__init__(shards, names, broken, image, caption, label)
@@ -155,17 +154,19 @@ class TFDSSource(RecordSource):
     ):
         builder, parts = _open_split(dataset, split, data_dir)
         paths = [part.filename for part in parts]
-        if "array_record" in os.path.basename(paths[0]):
-            shards = [_ArrayRecords(path) for path in paths]
-            broken = np.zeros(len(paths), np.int64)
-        else:
-            shards, broken = open_tfrecords(paths, index_dir)
+        shards, broken = _open_records(paths, index_dir)
         shards = [
             _Part(shard, part.skip, part.take) for shard, part in zip(shards, parts, strict=True)
         ]
         names = [os.path.basename(path) for path in paths]
         super().__init__(shards, names, broken, image, caption, label)
         self.class_names = _class_names(builder.info.features, label) if label else None
+
+
+def _open_records(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
+    if "array_record" in os.path.basename(paths[0]):
+        return [_ArrayRecords(path) for path in paths], np.zeros(len(paths), np.int64)
+    return open_tfrecords(paths, index_dir)
 
 
 def open_tfrecords(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
@@ -285,12 +286,6 @@ def _index(file: files.ReadableFile, size: int) -> shard_index.ShardIndex:
             rows.append((start, length))
     table = np.array(rows, np.uint64).reshape(-1, 2)
     return shard_index.ShardIndex(table, np.array([], "S1"), 0, fault)
-
-
-def mask_checksum(data: bytes) -> bytes:
-    """Returns the checksum that TFRecord files have of some bytes: CRC-32C, turned and shifted."""
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + MASK & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
 
 
 def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int, str]]:

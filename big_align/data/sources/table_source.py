@@ -1,14 +1,20 @@
 """Image files named by the rows of a table: rows of one image are one example."""
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 from absl import logging
 
 from big_align.data import columns, examples, files
-from big_align.data.sources.listed_source import ListedSource
+from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
+from big_align.data.table_lines import BadLines
 from big_align.errors import UserError
+
+LOOKED_FOR = 200
+"""Images that are looked for, spread over a table whose bad lines are left out: where none is
+there, the folder is wrong, and not the lines."""
 
 
 class Row(NamedTuple):
@@ -44,17 +50,35 @@ class TableSource(ListedSource):
       folder: what image files are relative to.
       rows: of the table.
       has_captions: whether captions are read.
+      bad: takes the lines of the table that cannot be used; None ends the reading at the first.
+
+    Attributes:
+      bad_lines: why each line that is left out cannot be used, by its number; `broken` counts them.
 
     Raises:
-      UserError: there is no row, the first image is not there, or a label is not like the others.
+      UserError: there is no row, the first image is not there (or, where bad lines are left out,
+        none of many), or a label is not like the others.
     """
 
-    def __init__(self, path: str, folder: str, rows: Iterable[Row], has_captions: bool):
-        rows = list(rows)
+    def __init__(
+        self,
+        path: str,
+        folder: str,
+        rows: Iterable[Row],
+        has_captions: bool,
+        bad: BadLines | None = None,
+    ):
+        bad = bad or BadLines(path)
+        rows = list(_pass_addresses(rows, bad) if bad.skip else rows)
+        if not bad.skip and rows:
+            _check_first(path, rows[0], folder, has_captions)
+        rows, integers = _check_labels(rows, bad)
         if not rows:
-            raise UserError(f"{path} has no row of an image")
-        _check_first(path, rows[0], folder, has_captions)
-        labels, class_names = _number_labels(path, rows)
+            told = "".join(f"; line {n} {why}" for n, why in list(bad.found.items())[:1])
+            raise UserError(f"{path} has no row of an image{told}")
+        if bad.skip:
+            _check_some(path, rows, folder)
+        labels, class_names = _number_labels(rows, integers)
         grouped: dict[str, list[int]] = {}
         for number, row in enumerate(rows):
             grouped.setdefault(_normalize(row.image), []).append(number)
@@ -74,6 +98,10 @@ class TableSource(ListedSource):
                 for number, group in enumerate(groups) for n in group if rows[n].fault
             },
         )
+        self.bad_lines = dict(sorted(bad.found.items()))
+        starts = [rows[group[0]].line for group in groups[::SHARD_SIZE]]
+        at = np.searchsorted(starts, list(self.bad_lines), side="right") - 1
+        np.add.at(self.broken, np.maximum(at, 0), 1)
 
 
 def read_table(path: str) -> str:
@@ -118,32 +146,69 @@ def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> None:
         pass
 
 
-def _number_labels(
-    path: str, rows: list[Row]
-) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
-    """Returns the labels of each row, and the names of the labels where they are names."""
-    found = [(row.line, label) for row in rows for label in row.labels]
-    if not found:
-        return [()] * len(rows), None
-    integers = is_integer(found[0][1])
-    for line, label in found:
-        if is_integer(label) != integers:
-            raise UserError(
-                f"{path}, line {line}: the label is {label!r} and that of line {found[0][0]} is "
-                f"{found[0][1]!r}; labels are integers on all lines or names on all lines"
-            )
-    if not integers:
-        names = sorted({label for _, label in found})
-        numbers = {name: number for number, name in enumerate(names)}
-        numbered = ([numbers[name] for name in row.labels] for row in rows)
-        return list(map(examples.clean_labels, numbered)), tuple(names)
-    labels = []
+def _pass_addresses(rows: Iterable[Row], bad: BadLines) -> Iterator[Row]:
     for row in rows:
         try:
-            labels.append(examples.clean_labels(row.labels))
-        except examples.WrongLabel as error:
-            raise UserError(f"{path}, line {row.line}: {error}") from error
-    return labels, None
+            columns.check_address(row.image, None, bad.path, "")
+        except UserError as error:
+            bad.add(row.line, str(error))
+        else:
+            yield row
+
+
+def _check_some(path: str, rows: list[Row], folder: str) -> None:
+    """Tells a wrong folder from images that are not there."""
+    for row in rows[:: -(-len(rows) // LOOKED_FOR)]:
+        image = join(folder, row.image)
+        try:
+            files.files_of(image).stamp(image)
+        except (OSError, ValueError):
+            continue
+        return
+    raise UserError(
+        f"{path}: there is no file {join(folder, rows[0].image)}, nor any other that was looked "
+        "for; images are relative to the folder of the table"
+    )
+
+
+def _check_labels(rows: list[Row], bad: BadLines) -> tuple[list[Row], bool]:
+    """Returns the rows whose labels are like the first one, and whether these are integers."""
+    first = next(((row.line, label) for row in rows for label in row.labels), None)
+    if first is None:
+        return rows, False
+    integers, kept = is_integer(first[1]), []
+    for row in rows:
+        if fault := _find_fault(row.labels, integers, first):
+            bad.add(row.line, fault)
+        else:
+            kept.append(row)
+    return kept, integers
+
+
+def _find_fault(labels: list[str], integers: bool, first: tuple[int, str]) -> str:
+    for label in labels:
+        if is_integer(label) != integers:
+            return (
+                f": the label is {label!r} and that of line {first[0]} is {first[1]!r}; labels "
+                "are integers on all lines or names on all lines"
+            )
+    try:
+        examples.clean_labels(labels if integers else [])
+    except examples.WrongLabel as error:
+        return f": {error}"
+    return ""
+
+
+def _number_labels(
+    rows: list[Row], integers: bool
+) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
+    """Returns the labels of each row, and the names of the labels where they are names."""
+    if integers:
+        return [examples.clean_labels(row.labels) for row in rows], None
+    names = sorted({label for row in rows for label in row.labels})
+    numbers = {name: number for number, name in enumerate(names)}
+    numbered = ([numbers[name] for name in row.labels] for row in rows)
+    return list(map(examples.clean_labels, numbered)), tuple(names) if names else None
 
 
 def is_integer(text: str) -> bool:

@@ -26,11 +26,6 @@ NAMES = catalog.expand(["composition", "similarity"])
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small.save_model(tmp_path_factory.mktemp("models") / "dual")
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     small_judgments.write_all(root)

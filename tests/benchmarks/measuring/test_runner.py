@@ -33,11 +33,6 @@ FITTED = dict(benchmarks="cifar10", tasks="linear_probe,few_shot", shots="1", dr
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return small.save_model(tmp_path_factory.mktemp("models") / "dual")
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     small.write_cifar(root)

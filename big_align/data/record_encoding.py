@@ -1,0 +1,83 @@
+"""Examples as records: tf.train.Example messages in TFRecord and ArrayRecord files."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import google_crc32c
+
+from big_align.data import tensorflow_on_cpu
+from big_align.errors import UserError
+
+CHECKSUM = 4  # bytes
+MASK = 0xA282EAD8
+
+
+def mask_checksum(data: bytes) -> bytes:
+    """Returns the checksum that TFRecord files have of some bytes: CRC-32C, turned and shifted."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + MASK & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
+
+
+def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int]]) -> bytes:
+    """Returns a tf.train.Example message, the same bytes for the same features.
+
+    Args:
+      features: lists of bytes or of integers, by name; an empty list is left out.
+    """
+    train = tensorflow_on_cpu.load().train
+    made = {}
+    for name, values in features.items():
+        if values and isinstance(values[0], bytes):
+            made[name] = train.Feature(bytes_list=train.BytesList(value=values))
+        elif values:
+            made[name] = train.Feature(int64_list=train.Int64List(value=values))
+    example = train.Example(features=train.Features(feature=made))
+    return example.SerializeToString(deterministic=True)
+
+
+def write_tfrecord(file: Any, records: Iterable[bytes]) -> None:
+    """Writes records as a TFRecord file.
+
+    Args:
+      file: open for writing bytes.
+      records: each is preceded by its length and that one's checksum, and followed by its own.
+    """
+    for record in records:
+        length = len(record).to_bytes(8, "little")
+        file.write(length + mask_checksum(length))
+        file.write(record)
+        file.write(mask_checksum(record))
+
+
+def write_array_record(file: Any, records: Iterable[bytes]) -> None:
+    """Writes records as an ArrayRecord file, of which each record is read by itself.
+
+    Args:
+      file: open for writing bytes.
+      records: in their order.
+
+    Raises:
+      UserError: the package array_record is not installed.
+    """
+    module = import_array_record()
+    with tempfile.NamedTemporaryFile(suffix=".array_record") as made:  # its writer takes a path
+        writer = module.ArrayRecordWriter(made.name, "group_size:1")
+        for record in records:
+            writer.write(record)
+        writer.close()
+        with open(made.name, "rb") as whole:
+            shutil.copyfileobj(whole, file, 2**24)
+
+
+def import_array_record() -> Any:
+    """Imports what writes ArrayRecord files; raises UserError where it is not installed."""
+    try:
+        from array_record.python import array_record_module
+    except ImportError as error:
+        raise UserError(
+            "ArrayRecord files are written by array_record, which is not installed: pip install "
+            "array_record"
+        ) from error
+    return array_record_module

@@ -1,0 +1,178 @@
+"""Lines of tables, read one at a time and of bounded length, and what becomes of bad ones."""
+
+import collections
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from big_align.data import files
+from big_align.errors import UserError, put_in_a_line
+
+LINE_MAX = 2**24  # characters; what is longer is no line of a table
+BUFFER = 2**20  # bytes that are read at a time
+
+
+class BadLines:
+    """What becomes of lines that cannot be used: the first ends the reading, or all are noted.
+
+    Args:
+      path: the table.
+      skip: whether bad lines are noted, and the rest is read.
+
+    Attributes:
+      found: why each bad line cannot be used, by its number.
+    """
+
+    def __init__(self, path: str, skip: bool = False):
+        self.path, self.skip = path, skip
+        self.found: dict[int, str] = {}
+
+    def add(self, line: int, told: str) -> None:
+        """Notes a bad line, or raises UserError.
+
+        Args:
+          line: its number.
+          told: what is wrong; it goes on after "FILE, line 3".
+        """
+        if not self.skip:
+            self.refuse(line, told)
+        self.found.setdefault(line, put_in_a_line(told.removeprefix(":").strip()))
+
+    def refuse(self, line: int, told: str) -> None:
+        """Raises UserError about a line without which nothing can be read."""
+        raise UserError(f"{self.path}, line {line}{told}")
+
+
+class _Bytes(io.RawIOBase):
+    """A file that need not have more than `read`."""
+
+    def __init__(self, file: files.ReadableFile):
+        super().__init__()
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str]]:
+    r"""Yields the number of each line of a table in UTF-8, and its text with what ends it.
+
+    Lines that are no UTF-8 or longer than `LINE_MAX` are bad; one is never held as a whole.
+
+    Args:
+      bad: names the table, and takes its bad lines.
+      newline: "" ends lines at "\n", "\r" and "\r\n", and "\n" at that alone.
+
+    Raises:
+      UserError: the file cannot be read, or its first line is bad.
+    """
+    first = True
+    try:
+        with files.files_of(bad.path).open(bad.path) as file:
+            lines = io.TextIOWrapper(
+                io.BufferedReader(_Bytes(file), BUFFER), "utf-8-sig", "surrogateescape", newline
+            )
+            number = 0
+            while line := lines.readline(LINE_MAX):
+                number += 1
+                fault = _find_fault(line, lines)
+                if fault and first:  # it may name the columns
+                    bad.refuse(number, fault)
+                if fault:
+                    bad.add(number, fault)
+                else:
+                    yield number, line
+                first = first and not line.strip()
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UserError(f"{bad.path} cannot be read: {error}") from error
+
+
+def _find_fault(line: str, lines: io.TextIOWrapper) -> str:
+    """Returns what is wrong with a line; passes over the rest of one that is too long."""
+    if len(line) == LINE_MAX and line[-1] not in "\r\n":
+        rest = lines.readline(LINE_MAX)
+        if rest.strip("\r\n"):
+            while rest and rest[-1] not in "\r\n":
+                rest = lines.readline(LINE_MAX)
+            return f" has more than {LINE_MAX:,} characters"
+    if not line.isascii():
+        try:
+            line.encode("utf-8", "surrogateescape").decode("utf-8")
+        except UnicodeDecodeError as error:
+            return f" is not UTF-8: {error}"
+    return ""
+
+
+class _Taken:
+    """Lines of which those that were taken last can be given back."""
+
+    def __init__(self, lines: Iterator[tuple[int, str]]):
+        self._lines, self._back = lines, collections.deque[tuple[int, str]]()
+        self.taken: list[tuple[int, str]] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        found = self._back.popleft() if self._back else next(self._lines)
+        self.taken.append(found)
+        return found[1]
+
+    def give_back(self) -> None:
+        """Gives back all that were taken but the first."""
+        self._back.extendleft(reversed(self.taken[1:]))
+
+
+def read_rows(
+    lines: Iterator[tuple[int, str]], delimiter: str, bad: BadLines
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number of the first line and the cells of each row; the first names the columns.
+
+    A quote that is not closed takes in the lines after it. So of a row that cannot be used the
+    first line is bad, and reading goes on with the second.
+
+    Args:
+      lines: with their numbers.
+      delimiter: what parts the columns.
+      bad: takes the bad lines.
+
+    Raises:
+      UserError: there are no names of columns, or these cannot be read.
+    """
+    source = _Taken(lines)
+    header: list[str] = []
+    while True:
+        source.taken, cells, fault = [], [], ""
+        try:
+            cells = next(csv.reader(source, delimiter=delimiter, strict=True))
+        except StopIteration:
+            break
+        except csv.Error as error:
+            fault = f": {error}"
+        first, last = source.taken[0][0], source.taken[-1][0]
+        if last - first >= len(source.taken):
+            fault = " begins a text that goes on over a bad line"
+        elif header and not fault and len(cells) not in (0, len(header)):
+            fault = (
+                f" has {len(cells)} columns and the first line {len(header)}; a text with "
+                f"{delimiter!r} in it goes in double quotes"
+            )
+        if fault and not header:
+            bad.refuse(first, fault)
+        if fault:
+            bad.add(first, fault)
+            source.give_back()
+        elif cells:
+            if not header:
+                cells = header = [cell.strip() for cell in cells]
+            yield first, cells
+    if not header:
+        raise UserError(f"{bad.path} is empty; its first line must name the columns")

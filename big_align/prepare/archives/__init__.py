@@ -1,0 +1,1 @@
+"""Archives of data sets as their authors give them, made into shards."""

@@ -1,0 +1,65 @@
+"""Makes shards of Flickr8k from the archive that its authors give, as the configs want them.
+
+    python -m big_align.tools.flickr8k --input=downloads/flickr8k --output=data/flickr8k
+
+The input is a folder with what Flickr8k_Dataset.zip and Flickr8k_text.zip hold: photographs in
+Flicker8k_Dataset (or Images), Flickr8k.token.txt (or Kaggle's captions.txt), and the lists of the
+splits, Flickr_8k.trainImages.txt, devImages and testImages. The output is train-*.tar, dev-*.tar
+and test-*.tar, with `jpg`, `txt` (the first caption) and `json` (all captions, `flickr_id`). With
+BIG_ALIGN_DATA=data, configs/align_flickr8k.py and its like train on data/flickr8k.
+"""
+
+import argparse
+import sys
+
+from big_align.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.flickr8k",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--input", required=True, help="the folder of the unpacked archive")
+    add("--output", required=True, help="the folder of the shards")
+    add("--side", type=int, default=128,
+        help="pixels to which width and height are resized, as in what has been measured; 0 keeps "
+        "the files as they are (%(default)s)")  # fmt: skip
+    add("--shard_size", type=int, default=1000, help="examples of a shard at most (%(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        print(convert(options))
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def convert(options: argparse.Namespace) -> str:
+    """Writes the shards; returns what there is, in words."""
+    from big_align.prepare.archives.flickr8k import read_archive, write_shards
+
+    for name, least in (("side", 0), ("shard_size", 1)):
+        if getattr(options, name) < least:
+            raise UserError(f"--{name}={getattr(options, name)} must be at least {least}")
+    archive = read_archive(options.input)
+    paths = write_shards(
+        archive, options.output.rstrip("/"), options.side or None, options.shard_size
+    )
+    lines = [
+        f"{split}: {len(names):,} photographs, {len(paths[split])} shards: {paths[split][0]} ..."
+        for split, names in archive.splits.items()
+    ]
+    used = sum(map(len, archive.splits.values()))
+    if unused := len(archive.captions) - used:
+        lines.append(f"{unused:,} photographs are in no split, and left out")
+    if archive.left_out:
+        lines.append(f"{archive.left_out:,} captions are of a photograph that there is not")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

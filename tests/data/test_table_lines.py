@@ -1,0 +1,145 @@
+"""Bad lines of tables: each costs itself alone, is named, and is never held in memory."""
+
+import csv
+import io
+import json
+import random
+import tracemalloc
+
+import pytest
+
+from big_align.data import files, table_lines
+from big_align.data.sources.csv_source import CsvSource
+from big_align.data.sources.image_folder import JsonLinesSource
+from big_align.errors import UserError
+from tests.data.samples import encode_image, make_pixels
+
+BAD = [b'"0.png","an open quote', b"0.png,\xff", b"0.png", b"0.png,a,b", b",no image",
+       b'"0.png" x,"after a quote"', b"https://a.test/1.jpg,an address"]  # fmt: skip
+
+
+def write_images(folder):
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(encode_image(make_pixels(number)))
+
+
+def read_all(source):
+    places = [(s, n) for s, size in enumerate(source.shard_sizes) for n in range(size)]
+    return [(source.key(*place).rpartition("/")[2], source.read_text(*place)) for place in places]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
+@pytest.mark.parametrize("seed", range(5))
+def test_of_a_table_with_bad_lines_all_others_are_read(tmp_path, seed, quoting):
+    write_images(tmp_path)
+    rng = random.Random(seed)
+    good, lines, bad, at = [], [b"file,text\n"], set(), 2
+    for number in range(60):
+        if rng.random() < 0.3:
+            bad.add(at)
+            lines.append(rng.choice(BAD) + b"\n")
+            at += 1
+        text = f"text {number}" + rng.choice(["", ", a comma", " a 'quote'", "\n\nthree lines"])
+        made = io.StringIO()
+        csv.writer(made, quoting=quoting, lineterminator="\n").writerow([f"./{number}.png", text])
+        good.append((f"{number}.png", ([text], ())))
+        lines.append(made.getvalue().encode())
+        at += made.getvalue().count("\n")
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"".join(lines))
+    source = CsvSource(str(path), skip_bad_lines=True)
+    assert read_all(source) == good
+    assert set(source.bad_lines) == bad and int(source.broken.sum()) == len(bad) > 5
+    with pytest.raises(UserError, match=r"x.csv, line \d"):
+        CsvSource(str(path))
+
+
+def test_a_bad_line_inside_of_a_text_in_quotes_costs_that_row(tmp_path):
+    write_images(tmp_path)
+    data = b'file,text\n0.png,"two\n\xff\nlines"\n1.png,whole\n'
+    (tmp_path / "x.csv").write_bytes(data)
+    source = CsvSource(str(tmp_path / "x.csv"), skip_bad_lines=True)
+    assert read_all(source) == [("1.png", (["whole"], ()))] and list(source.bad_lines) == [2, 3, 4]
+
+
+def test_json_lines_and_labels_of_another_kind(tmp_path):
+    write_images(tmp_path)
+    named = [("0.png", 1), ("1.png", "dog"), ("1.png", -3), ("2.png", 2), ("9.png", [2.5])]
+    lines = [{"file_name": name, "label": label} for name, label in named]
+    lines[3:3] = [["0.png"], {"label": 2}]
+    text = "\n".join(map(json.dumps, lines)) + "\n{\n" + "[" * 100_000 + "\n"
+    (tmp_path / "x.jsonl").write_text(text)
+    source = JsonLinesSource(str(tmp_path / "x.jsonl"), skip_bad_lines=True)
+    assert read_all(source) == [("0.png", ([], (1,))), ("2.png", ([], (2,)))]
+    assert list(source.bad_lines) == [2, 3, 4, 5, 7, 8, 9]
+    assert "the label is 'dog' and that of line 1 is '1'" in source.bad_lines[2]
+    assert all(len(why) < 310 and "\n" not in why for why in source.bad_lines.values())
+
+
+def test_what_all_lines_share_is_an_error_of_the_table(tmp_path):
+    path = tmp_path / "x.csv"
+    for text, message in [
+        ("file,text\n8.png,a\n9.png,b\n", "there is no file .*8.png, nor any other"),
+        ("file,text\n,a\n,b\n", "x.csv has no row of an image; line 2 names no image"),
+        ("\xff,text\n0.png,a\n", "x.csv, line 1 is not UTF-8"),
+        ('"file,text\n0.png,a\n', "x.csv, line 1: "),
+        ("file,text\nhttps://a.test/a.jpg,a\n", "no row of an image; line 2 the image is an addre"),
+    ]:
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(UserError, match=message):
+            CsvSource(str(path), skip_bad_lines=True)
+
+
+def test_a_missing_image_is_a_broken_example_even_in_the_first_row(tmp_path):
+    write_images(tmp_path)
+    (tmp_path / "x.csv").write_text("file,text\n9.png,a\n0.png,b\n")
+    source = CsvSource(str(tmp_path / "x.csv"), skip_bad_lines=True)
+    assert source.shard_sizes.sum() == 2 and not source.bad_lines
+    with pytest.raises(ValueError, match="there is no file"):
+        source.read(0, 0)
+    assert source.read(0, 1).captions == ["b"]
+
+
+class BombFile(io.RawIOBase):
+    """A table whose second line is long."""
+
+    def __init__(self, size):
+        super().__init__()
+        self._left, self._end = size, [b"\n1.png,b\n", b""]
+        self._start = [b"file,text\n0.png,a\n0.png,"]
+
+    def read(self, size=-1):
+        if self._start:
+            return self._start.pop()
+        if not self._left:
+            return self._end.pop(0) if self._end else b""
+        count = min(size, self._left)
+        self._left -= count
+        return b"x" * count
+
+
+def test_a_long_line_is_named_and_not_held(tmp_path, monkeypatch):
+    class Bombs:
+        def open(self, path):
+            return BombFile(2**26)
+
+    monkeypatch.setattr(table_lines, "LINE_MAX", 2**20)
+    monkeypatch.setattr(files, "files_of", lambda path: Bombs())
+    bad = table_lines.BadLines("x.csv", skip=True)
+    tracemalloc.start()
+    try:
+        rows = list(table_lines.read_rows(table_lines.read_text_lines(bad), ",", bad))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows == [(1, ["file", "text"]), (2, ["0.png", "a"]), (4, ["1.png", "b"])]
+    assert bad.found == {3: f"has more than {table_lines.LINE_MAX:,} characters"}
+    assert peak < 10 * table_lines.LINE_MAX
+
+
+def test_line_endings_of_any_system_are_read(tmp_path):
+    for end in ("\n", "\r\n", "\r"):
+        (tmp_path / "x.csv").write_bytes(f"{end}file,text{end}0.png,a{end}1.png,b{end}".encode())
+        bad = table_lines.BadLines(str(tmp_path / "x.csv"))
+        rows = list(table_lines.read_rows(table_lines.read_text_lines(bad), ",", bad))
+        assert rows == [(2, ["file", "text"]), (3, ["0.png", "a"]), (4, ["1.png", "b"])]
