@@ -60,10 +60,16 @@ def differentiate(objective, params, model_state, tables, batch, seed=2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 4])
-@pytest.mark.parametrize("name", PLAIN)
-def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
-    objective, batch = make_objective(devices, loss=name), make_batch()
+@pytest.mark.parametrize(
+    "name, devices, negatives",
+    [
+        *(("mlcd", devices, names) for devices in (1, 4) for names in ("sampled", "drawn")),
+        *(("mlc", 4, "sampled"), ("unicom", 1, "sampled"), ("unicom", 4, "drawn")),
+    ],
+)
+def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices, negatives):
+    objective = make_objective(devices, loss=name, negatives=negatives, sampling_ratio=0.3)
+    batch = make_batch()
     params, model_state = make_params(objective)
     tables = make_tables(objective)
     run = jax.jit(functools.partial(differentiate, objective))
@@ -78,18 +84,35 @@ def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
         centers,
         batch["clusters"][:, :LABELS],
         batch["mask"],
-        sampled=jnp.asarray(numbers),
+        sampled=jnp.where(drawn.sampled, numbers, -1),
+        negatives=negatives,
         scale=8.0,
         margin=0.2,
     )
     np.testing.assert_allclose(value, expected, rtol=1e-4)
+    assert_share(metrics["negative_share"], batch, drawn, objective)
     assert metrics["labels_outside"] == 1
     assert metrics["centers_drawn"] == (numbers >= 0).sum() < K
 
 
+def assert_share(share, batch, drawn, objective):
+    """The share of the centers that are not an image's own of which it has seen the cosine."""
+    chosen = drawn.mask if objective.negatives == "drawn" else drawn.sampled
+    candidates = set(np.asarray(drawn.ids)[np.asarray(chosen)].tolist())
+    counts = []
+    given = np.asarray(batch["clusters"][:, : objective.labels_per_image]).tolist()
+    for labels, real in zip(given, batch["mask"], strict=True):
+        if own := {i for i in labels if 0 <= i < K and real}:
+            counts.append((len(candidates - own), K - len(own)))
+    seen, all_others = np.sum(counts, axis=0)
+    np.testing.assert_allclose(share, seen / all_others, rtol=1e-5)
+    if objective.negatives == "sampled":
+        np.testing.assert_allclose(share, 0.3, atol=0.05)
+
+
 @pytest.mark.slow
 def test_steps_bring_images_to_their_centers_and_away_from_others():
-    objective, batch = make_objective(4, scale=16.0), make_batch(16)
+    objective, batch = make_objective(4, scale=16.0, sampling_ratio=0.5), make_batch(16)
     params, model_state = make_params(objective)
     options = {"name": "adamw", "weight_decay": 0.01}
     optimizer, rows = make_optimizer(1e-2, **options), make_row_optimizer(**options)
@@ -153,6 +176,7 @@ def test_fewer_clusters_than_labels_is_an_error_that_names_both():
         {"labels_per_image": K + 1},
         {"labels_per_image": 0},
         {"sampling_ratio": 0.0},
+        {"negatives": "all"},
         {"scale": -1.0},
         {"margin": 2.0},
     ],
