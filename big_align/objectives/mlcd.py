@@ -51,6 +51,8 @@ class Mlcd(ComposedObjective):
         the batch, so that the share of the centers that are negatives depends on the batch too.
       scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle between an image and its centers (MLCD A.1: 0.3).
+      min_similarity: the least cosine that the clusters of images were kept from (Table 5d), which
+        the folder of clusters must have been made with; None takes any folder.
 
     Raises:
       ValueError: a value is out of its range.
@@ -70,6 +72,7 @@ class Mlcd(ComposedObjective):
         negatives: str = "sampled",
         scale: float = 64.0,
         margin: float = 0.3,
+        min_similarity: float | None = None,
     ):
         super().__init__(ProjectedImageTower(model, NO_TEXTS), mesh)
         if loss not in LOSSES:
@@ -96,6 +99,7 @@ class Mlcd(ComposedObjective):
         self.negatives = negatives
         self.cosine_scale = scale
         self.margin = margin
+        self.min_similarity = min_similarity
 
     @property
     def table_sizes(self) -> dict[str, int]:
@@ -130,6 +134,12 @@ class Mlcd(ComposedObjective):
             raise ConfigError(
                 f"config.objective.labels_per_image = {wanted}, but {path} has {there} clusters an "
                 f"image: lower it, or cluster again with --labels_per_image={wanted}"
+            )
+        kept = index.get("made_by", {}).get("min_similarity")
+        if self.min_similarity is not None and kept != self.min_similarity:
+            raise ConfigError(
+                f"config.objective.min_similarity = {self.min_similarity}, but {path} was made "
+                f"with {kept}: cluster again with --min_similarity={self.min_similarity}"
             )
 
     def describe_fields(self) -> dict[str, tuple[int, ...]]:
