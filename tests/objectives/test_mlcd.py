@@ -1,6 +1,7 @@
 """MLCD's objective: what it compares is eq. 5 of the drawn centers, on any number of devices."""
 
 import functools
+import json
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,7 @@ import optax
 import pytest
 
 from big_align import sharding
+from big_align.errors import ConfigError
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.objectives.mlcd import Mlcd
 from big_align.row_tables import join_rows, split_rows
@@ -184,6 +186,20 @@ def test_fewer_clusters_than_labels_is_an_error_that_names_both():
 def test_values_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         make_objective(**wrong)
+
+
+def test_clusters_must_be_made_with_the_similarity_that_is_asked_for(tmp_path):
+    folders = {"clusters": str(tmp_path)}
+    index = {"format": 1, "k": K, "labels_per_image": LABELS}
+    for made, wanted, right in ((0.9, 0.9, True), (0.9, None, True), (None, 0.9, False)):
+        index["made_by"] = {"min_similarity": made}
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        objective = make_objective(min_similarity=wanted)
+        if right:
+            objective.check_precomputed(folders, "config.data")
+            continue
+        with pytest.raises(ConfigError, match=r"min_similarity = 0.9, but .* was made with None"):
+            objective.check_precomputed(folders, "config.data")
 
 
 def test_one_cluster_is_no_classification():
