@@ -49,12 +49,14 @@ class Drawn(NamedTuple):
       ids: the numbers of the drawn rows in the table, all distinct; -1 where nothing was drawn.
       columns: the place [0, n) of each label's row, -1 for none; on every device.
       rows: the values; arbitrary where nothing was drawn.
+      sampled: True where a row is in the random sample, whether or not it is a label's as well.
     """
 
     # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
     ids: Any
     columns: Any
     rows: Any
+    sampled: Any
 
     @property
     def mask(self) -> Bool[Array, " n"]:
@@ -109,12 +111,12 @@ def draw_rows(
     ratio: float,
     mesh: Mesh,
 ) -> Drawn:
-    """Draws all positives of a batch and a fraction of the other rows, inside a compiled function.
+    """Draws all positives of a batch and a sample of all rows, inside a compiled function.
 
-    The others are a systematic sample: a device lays its n rows in a circle, cuts it at a random
-    place into q runs as equal as can be, and takes one row of each. So a row is drawn with
+    The sample is systematic: a device lays its n rows in a circle, cuts it at a random place into q
+    runs as equal as can be, and takes one row of each. So a row, positive or not, is sampled with
     probability q / n, never twice, the time is that of q rows, and reading them goes through memory
-    in order. A row that is positive for some example is not drawn again as one of these.
+    in order. A row that is both positive and sampled is drawn once.
 
     Args:
       values: of the table.
@@ -144,15 +146,19 @@ def draw_rows(
         positives = jnp.unique(labels, size=capacity, fill_value=local).astype(jnp.int32)
         key = jax.random.fold_in(rng, device)
         sampled, drawn = _sample(key, jnp.array(real)[device], jnp.array(quotas)[device], quota)
-        drawn &= positives[_find(positives, sampled)] != sampled
+        found = _find(positives, sampled)
+        both = drawn & (positives[found] == sampled)
+        drawn &= ~both
         places = jnp.concatenate([positives, jnp.where(drawn, sampled, local)])
         places = jnp.pad(places, (0, width - len(places)), constant_values=local)
         columns = jnp.where(labels < local, device * width + _find(positives, labels), -1)
         ids = jnp.where(places < local, device * local + places, -1)
-        return (ids, values.at[places].get(mode="clip")), shards.max(columns)
+        marks = jnp.pad(drawn, (capacity, width - capacity - quota))
+        marks = marks.at[jnp.where(both, found, width)].set(True, mode="drop")
+        return (ids, values.at[places].get(mode="clip"), marks), shards.max(columns)
 
-    (ids, rows), columns = shards.run(draw, (values, inside), rng)
-    return Drawn(ids, columns[: len(labels)], rows)
+    (ids, rows, marks), columns = shards.run(draw, (values, inside), rng)
+    return Drawn(ids, columns[: len(labels)], rows, marks)
 
 
 def _find(ordered: Int[Array, " n"], wanted: Int[Array, "..."]) -> Int[Array, "..."]:

@@ -5,10 +5,20 @@ Arguments, separated by commas:
   data=laion400m | coyo700m
   stage=image          on clusters of CLIP's embeddings, --config.data.precomputed.clusters=FOLDER
   stage=text           a text tower for the image encoder, --config.init.all=WORKDIR of the former
+  epochs, and those of `ROWS`
+Tables of the paper, and the arguments of their rows:
+  1 to 4   image=l14, then stage=text,image=l14
+  5a       epochs=5,clusters=100000 | 200000 | 500000 | 1000000 | 2000000 | 5000000
+  5b       epochs=5,ratio=0.01 | 0.05 | 0.1 | 0.2 | 0.5 | 1.0
+  5c       epochs=5,labels=1 | 2 | 4 | 8 | 16 | 32
+  5d       epochs=5,min_similarity=0.95 | 0.93 | 0.91 | 0.89 | 0.87 | 0.85
+  6        loss=mlc | mlcd, then stage=text
+  7        image=l14,loss=unicom | mlcd,data=laion400m | coyo700m
 The clusters come from
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \
       --source='data/laion400m/*.tar'
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000000 --output=clusters
+with --labels_per_image=32 for 5c's, and --labels_per_image=32 --min_similarity=0.91 for 5d's.
 """
 
 from big_align.configs import clip_text, common
@@ -18,28 +28,40 @@ LEGAL = {
     "image": ("b32", "b16", "l14"),
     "data": ("laion400m", "coyo700m"),
     "stage": ("image", "text"),
+    "epochs": ("5", "32"),
 }
+ROWS = {
+    "loss": ("mlcd", "mlc", "unicom"),
+    "clusters": (),
+    "ratio": (),
+    "labels": (),
+    "min_similarity": (),
+    "negatives": ("sampled", "drawn"),
+}
+"""Arguments that all configs of MLCD take, for `set_row`; an empty one is any number."""
 EXAMPLES = {"laion400m": 389_737_314, "coyo700m": 686_591_232}  # Table 11: train size
 
 
 def get_config(arg: str = ""):
     """Returns the config of a stage."""
-    given = common.parse_argument(arg, LEGAL)
+    given = common.parse_argument(arg, LEGAL | ROWS)
     image, data = given.get("image", "b32"), given.get("data", "laion400m")
     large = image == "l14"
     config = clip_text.get_base()
     # Table 10: 32,800, which divides over 32 devices and not over 64 or more.
     config.batch_size = 32_768
-    config.total_steps = round(32 * EXAMPLES[data] / config.batch_size)  # Table 10: 32 epochs
+    # Table 10: 32 epochs; Table 5: 5.
+    config.total_steps = round(int(given.get("epochs", 32)) * EXAMPLES[data] / config.batch_size)
     config.data.source = dict(name="tar", path=f"data/{data}/*.tar", caption="txt")
     # The paper says neither how images are cropped nor Adam's rates: these are common for CLIP.
     config.data.transform = "random_resized_crop(224, 0.9, 1.0)"
     config.model.image = dict(
         name="vit",
         variant=f"{image[0]}/{image[1:]}",
-        input_norm=True,  # this and the next two: "the same model configurations as CLIP" (§4.1)
+        input_norm=True,  # this and the next three: "the same model configurations as CLIP" (§4.1)
         patch_bias=False,
         layer_norm_eps=1e-5,
+        activation="quick_gelu",
         dtype="bfloat16",
         remat=True,
     )
@@ -61,7 +83,7 @@ def get_config(arg: str = ""):
     config.data.captions_per_image = 0
     config.tokenizer = dict(name="none")
     config.model.text = {}
-    # §4.1: a million centers, 8 of them an image's own, a tenth of the others as negatives. A.1:
+    # §4.1: a million centers, 8 of them an image's own, a tenth of all sampled as negatives. A.1:
     # margin 0.3, as in ArcFace, whose scale of 64 the paper leaves unsaid.
     config.objective = dict(
         name="mlcd",
@@ -71,6 +93,31 @@ def get_config(arg: str = ""):
         margin=0.3,
         scale=64.0,
     )
+    set_row(config.objective, given)
     config.evaluators = dict(imagenet=clip_text.imagenet_linear_probe())
     config.evaluate_every = config.total_steps
     return complete_config(config)
+
+
+def set_row(objective, given: dict[str, str]) -> None:
+    """Changes an objective as the arguments of a row of the paper's Tables 5, 6, 7 or 12 say.
+
+    Args:
+      objective: the node, changed in place.
+      given: values of `ROWS` and of others, by name.
+    """
+    if "min_similarity" in given:
+        objective.labels_per_image = 32  # at most; the paper gives no bound
+    for name, field, kind in (
+        ("loss", "loss", str),
+        ("clusters", "num_clusters", int),
+        ("ratio", "sampling_ratio", float),
+        ("labels", "labels_per_image", int),
+        ("min_similarity", "min_similarity", float),
+        ("negatives", "negatives", str),
+    ):
+        if name in given:
+            try:
+                objective[field] = kind(given[name])
+            except ValueError as error:
+                raise ValueError(f"{name}={given[name]} is no number") from error

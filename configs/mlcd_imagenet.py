@@ -3,17 +3,18 @@
 Arguments, separated by commas:
   loss=mlcd | mlc | unicom
   clusters=500 | 1000 | 2000 | 4000 | 8000 | 20000 | 40000 | 80000 | 160000 | 320000 | 500000
+  and the others of configs/mlcd.py:ROWS
+Table 13's rows of MLCD are those of 1000, 160000 and 320000 clusters.
 The clusters are those of CLIP's ViT-L/14, given as --config.data.precomputed.clusters=FOLDER:
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \
       --source_name=tfds --source=imagenet2012 --source_argument=split=train
   python -m big_align.tools.cluster --embeddings=embeddings --k=320000 --output=clusters
 """
 
-from big_align.configs import clip_text, common
+from big_align.configs import clip_text, common, mlcd
 from big_align.runs.defaults import complete_config
 
-LEGAL = {
-    "loss": ("mlcd", "mlc", "unicom"),
+LEGAL = mlcd.ROWS | {
     "clusters": (  # Table 12
         *("500", "1000", "2000", "4000", "8000", "20000"),
         *("40000", "80000", "160000", "320000", "500000"),
@@ -42,12 +43,12 @@ def get_config(arg: str = ""):
     )
     config.objective = dict(
         name="mlcd",
-        loss=given.get("loss", "mlcd"),
-        num_clusters=int(given.get("clusters", 320_000)),  # Table 12: the best of MLCD
+        num_clusters=320_000,  # Table 12: the best of MLCD
         labels_per_image=8,  # A.2
         sampling_ratio=0.1,  # A.2
         margin=0.3,  # A.1
     )
+    mlcd.set_row(config.objective, given)
     config.evaluators = dict(imagenet=clip_text.imagenet_linear_probe())
     config.evaluate_every = config.total_steps
     return complete_config(config)

@@ -1,9 +1,20 @@
-"""UniCL on labeled and captioned photographs together (Yang et al. 2022, §4.2, Tables 5 and 6).
+"""UniCL on labeled and captioned photographs together (Yang et al. 2022, §4.2, Tables 5, 6, 8).
 
 Arguments, separated by commas:
-  labels=imagenet (Table 5) | imagenet21k | imagenet22k (Table 6)
-  captions=yfcc14m | gcc3m | gcc15m
-  method=unicl | multitask
+  labels=imagenet (Table 5) | imagenet21k | imagenet22k (Tables 6 and 8) | none
+  captions=yfcc14m | gcc3m | gcc12m | gcc15m | none
+  method=unicl | multitask     unicl on captions alone is CLIP's loss
+  half=yes            half of both: every other shard, those of even numbers
+  image=swin_tiny | swin_base
+Tables of the paper, and the arguments of their rows:
+  5   labels=imagenet with captions=gcc3m | yfcc14m | gcc15m; the rest is configs/unicl_imagenet.py
+  6   labels=none (CLIP); labels=imagenet21k,captions=none; labels=imagenet21k,half=yes, with
+      method=multitask too; labels=imagenet21k; captions=none; nothing and captions=gcc15m, both
+      with method=multitask too
+  8   image=swin_base,labels=none, then with labels=imagenet21k: captions=none; half=yes; nothing
+  9   detection from the Swin-Tiny of Table 6: export the tower, the detector is elsewhere
+Tables 1, 10 and 11 count images and concepts of these data sets. Every number of 14 and 18 data
+sets is `tools.benchmark`'s, with the suites unicl14 and unicl18.
 Captions lie in img2dataset shards, data/NAME-*.tar; ImageNet-21K and 22K in such shards with `cls`
 members and the class list data/NAME.json, which `describe_classes` makes from WordNet ids.
 """
@@ -12,51 +23,64 @@ from big_align.configs import clip_text, common, unicl_imagenet
 from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
 
+IMAGES = {  # Table 1; ImageNet-21K is 22K without the classes of 1K (§4.2.2): 12.9 million
+    "imagenet": 1.28e6, "imagenet21k": 14.2e6 - 1.28e6, "imagenet22k": 14.2e6,
+    "gcc3m": 3.3e6, "gcc12m": 12e6, "gcc15m": 15.3e6, "yfcc14m": 14e6, "none": 0,
+}  # fmt: skip
 LEGAL = {
-    "labels": ("imagenet", "imagenet21k", "imagenet22k"),
-    "captions": ("yfcc14m", "gcc3m", "gcc15m"),
+    "labels": ("imagenet", "imagenet21k", "imagenet22k", "none"),
+    "captions": ("yfcc14m", "gcc3m", "gcc12m", "gcc15m", "none"),
     "method": ("unicl", "multitask"),
-}
-IMAGES = {  # Table 1
-    "imagenet": 1.28e6, "imagenet21k": 13.2e6, "imagenet22k": 14.2e6,
-    "gcc3m": 3.3e6, "gcc15m": 15.3e6, "yfcc14m": 14e6,
+    "half": ("yes",),
+    "image": ("swin_tiny", "swin_base"),
 }
 
 
 def get_config(arg: str = ""):
-    """Returns the config of a row of Table 5 or 6."""
+    """Returns the config of a row of Table 5, 6 or 8."""
     given = common.parse_argument(arg, LEGAL)
     labels, captions = given.get("labels", "imagenet22k"), given.get("captions", "yfcc14m")
+    method = given.get("method", "unicl")
+    if labels == "none" and (captions == "none" or method == "multitask"):
+        raise ValueError("labels=none needs captions and method=unicl")
+    if labels == "imagenet" and "half" in given:
+        raise ValueError("half=yes is for labels=imagenet21k, imagenet22k or none")
     config = clip_text.get_base()
     config.batch_size = 4096  # B.2
-    config.model.image = unicl_imagenet.towers("swin_tiny")  # §4.2
-    config.objective = dict(name=given.get("method", "unicl"))
-    config.optimizer.name = "adamw"
+    config.model.image = unicl_imagenet.towers(given.get("image", "swin_tiny"))  # §4.2, C.2
+    config.objective = dict(name=method)
+    share = 0.5 if "half" in given else 1.0
     if labels == "imagenet":  # §4.2.1, B.2: as §4.1, 500 epochs, half of each batch is captioned
-        fraction = 0.5
+        fraction = 0.0 if captions == "none" else 0.5
+        epoch = clip_text.IMAGENET_IMAGES / ((1 - fraction) * config.batch_size)
         config.data.transform = unicl_imagenet.TRAIN
-        config.total_steps = round(500 * clip_text.IMAGENET_IMAGES / (fraction * config.batch_size))
-        config.optimizer.weight_decay = 0.05
-        warmup = round(20 * clip_text.IMAGENET_IMAGES / (fraction * config.batch_size))
-        config.schedule = dict(decay="cosine", learning_rate=0.002, warmup_steps=warmup)
-    else:  # §4.2.2, B.2: random crops alone, "a standard data sampler", 32 epochs of all images
-        images = IMAGES[labels] + IMAGES[captions]
-        fraction = round(IMAGES[captions] / images, 3)
-        config.data.transform = "random_resized_crop(224)"
+        config.total_steps = round(500 * epoch)
+        config.optimizer = unicl_imagenet.adamw_settings(0.05)
+        config.schedule = dict(decay="cosine", learning_rate=0.002, warmup_steps=round(20 * epoch))
+    else:  # §4.2.2, B.2: "a standard data sampler", 32 epochs of all images
+        images = share * (IMAGES[labels] + IMAGES[captions])
+        fraction = round(share * IMAGES[captions] / images, 3)
+        # B.2: "merely random crop", as CLIP's "random square crop from resized images" (§2.4).
+        config.data.transform = "resize_small(224)|random_crop(224)"
         config.total_steps = round(32 * images / config.batch_size)
-        config.optimizer.weight_decay = 0.1
+        config.optimizer = unicl_imagenet.adamw_settings(0.1)
         config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=5000)
-    config.data.mixture = dict(
-        captions=dict(weight=fraction, source=dict(name="tar", path=f"data/{captions}-*.tar")),
-        labels=dict(weight=1 - fraction, **labeled(labels)),
+    shards = "-*[02468].tar" if "half" in given else "-*.tar"
+    parts = dict(
+        captions=dict(source=dict(name="tar", path=f"data/{captions}{shards}")),
+        labels=labeled(labels, shards),
     )
+    weights = dict(captions=fraction, labels=1 - fraction)
+    config.data.mixture = {
+        name: dict(weight=weights[name], **part) for name, part in parts.items() if weights[name]
+    }
     return complete_config(config)
 
 
-def labeled(name: str) -> dict:
+def labeled(name: str, shards: str) -> dict:
     """Returns source, classes and templates of ImageNet-1K or of the larger ones."""
     if name == "imagenet":
         return dict(source=clip_text.imagenet("train"), classes="imagenet")
-    source = dict(name="tar", path=f"data/{name}-*.tar", caption="", label="cls")
+    source = dict(name="tar", path=f"data/{name}{shards}", caption="", label="cls")
     templates = read_classes("imagenet").templates
     return dict(source=source, classes=f"data/{name}.json", templates=templates)

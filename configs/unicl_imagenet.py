@@ -1,65 +1,75 @@
-"""UniCL, cross-entropy and SupCon on ImageNet-1K (Yang et al. 2022, §4.1, Tables 2 to 4, B.1).
+"""UniCL, cross-entropy and SupCon on labels (Yang et al. 2022, §4.1, Tables 2 to 5, B.1).
 
 Arguments, separated by commas:
   method=unicl | cross_entropy | supcon | unicl_table | unicl_table_one_direction
+  method=supcon_classifier  SupCon's second stage, a linear classifier on the image tower of
+                      --config.init.image=WORKDIR_OF_THE_FIRST
   image=swin_tiny | resnet50 | resnet101
+  data=imagenet | cifar10 | cifar100
   mixing=yes          with MixUp and CutMix (the last column of Table 2)
   batch=1024 | 2048   instead of 4096 (Table 4: the same number of epochs)
+  optimizer=sgd       for UniCL with a ResNet, where B.1 may be read either way
+Tables of the paper, and the arguments of their rows and columns:
+  2   method, with data=cifar10 | cifar100 and image=resnet50 | resnet101, or with image and mixing;
+      SupCon takes both of its stages
+  3   nothing, method=unicl_table, method=unicl_table_one_direction
+  4   batch=1024 | 2048 | 4096, with method=unicl_table too
+  5   the first three rows: method=cross_entropy, method=supcon, nothing
 """
 
 from big_align.configs import clip_text, common
 from big_align.runs.defaults import complete_config
+from big_align.training.optimizers import EXCLUDE
 
+TABLES = ("unicl_table", "unicl_table_one_direction")
+CLASSIFIERS = ("cross_entropy", "supcon_classifier")
 LEGAL = {
-    "method": ("unicl", "cross_entropy", "supcon", "unicl_table", "unicl_table_one_direction"),
+    "method": ("unicl", *CLASSIFIERS, "supcon", *TABLES),
     "image": ("swin_tiny", "resnet50", "resnet101"),
+    "data": ("imagenet", "cifar10", "cifar100"),
     "mixing": ("yes",),
     "batch": ("1024", "2048", "4096"),
+    "optimizer": ("sgd", "adamw"),
 }
 # B.1: "the same set of data augmentation and regularization" as Swin's (Liu et al. 2021).
-TRAIN = "random_resized_crop(224)|flip_horizontal|rand_augment(2, 9)|random_erasing(0.25)"
+TRAIN = (
+    "random_resized_crop(224, 0.08, 1.0)|flip_horizontal|rand_augment(2, 9)|random_erasing(0.25)"
+)
+# §4.1: "standard random crop". The paper gives no size of CIFAR's images: as they are.
+SMALL_TRAIN, SMALL_EVALUATE = "random_resized_crop(32, 0.2, 1.0)|flip_horizontal", "resize(32)"
+CLIP_NORM = 5.0
+"""Of the whole gradient, in the released code; the paper does not say."""
+CLASSIFIER_EPOCHS = 90
+"""Of SupCon's second stage, with SGD's rate of 0.1 for 256 images: usual, and not in the paper."""
 
 
 def get_config(arg: str = ""):
-    """Returns the config of a cell of Tables 2 to 4."""
+    """Returns the config of a cell of Tables 2 to 5."""
     given = common.parse_argument(arg, LEGAL)
     method, image = given.get("method", "unicl"), given.get("image", "swin_tiny")
+    data = given.get("data", "imagenet")
     config = clip_text.get_base()
     config.batch_size = int(given.get("batch", 4096))  # B.1: 4096
-    epoch = clip_text.IMAGENET_IMAGES / config.batch_size
+    images = clip_text.IMAGENET_IMAGES if data == "imagenet" else 50_000
+    epoch = images / config.batch_size
     config.total_steps = round(500 * epoch)  # B.1: 500 epochs
-    config.data.source = clip_text.imagenet("train")
-    config.data.classes = "imagenet"  # §4: one of CLIP's templates at random, all 80 in validation
-    config.data.transform = TRAIN
+    config.data.classes = data  # §4: one of CLIP's templates at random, all 80 in validation
     config.model.image = towers(image)
-    # B.1: SGD with 0.4 and 1e-4 for CNNs alone, AdamW with 0.002 and 0.05 with any transformer.
-    sgd = image != "swin_tiny" and method in ("cross_entropy", "supcon")
-    config.optimizer = dict(name="sgd" if sgd else "adamw", weight_decay=1e-4 if sgd else 0.05)
+    use_data(config, data, image)
+    # B.1: SGD with 0.4 and 1e-4 for CNNs, AdamW with 0.002 and 0.05 with a transformer on either
+    # side. So UniCL with a ResNet and a text encoder has AdamW, and with a table of classes SGD.
+    sgd = image != "swin_tiny" and (method != "unicl" or given.get("optimizer") == "sgd")
+    config.optimizer = sgd_settings() if sgd else adamw_settings(0.05, texts=method == "unicl")
     config.schedule = dict(
         decay="cosine",
         learning_rate=0.4 if sgd else 0.002,
         warmup_steps=round((20 if image == "swin_tiny" else 5) * epoch),  # B.1: 5 and 20 epochs
     )
     config.objective = dict(name="unicl")  # §3.4: tau starts at 1
-    if method in ("cross_entropy", "supcon"):
-        config.objective = dict(name=method)
-        config.model.text, config.evaluators = {}, {}
-        config.model.embedding_dim, config.model.image_projection = None, False
-        if method == "cross_entropy":
-            config.objective.label_smoothing = 0.1  # Swin's
-            config.evaluators.imagenet = dict(
-                name="classification",
-                source=clip_text.imagenet("validation"),
-                transform=clip_text.EVALUATE,
-            )
-        else:
-            config.data.views_per_image = 2
-    if method.startswith("unicl_table"):
-        config.tokenizer = dict(name="class_names", classes="data/imagenet_described.json")
-        config.model.text = dict(name="embedding_table", vocab_size=1000)
-        config.data.classes = config.evaluators.imagenet.names = "data/imagenet_described.json"
-        config.data.describe_classes = config.evaluators.imagenet.with_descriptions = True
-        config.data.templates = config.evaluators.imagenet.templates = ("{}",)
+    if method in (*CLASSIFIERS, "supcon"):
+        use_no_texts(config, method, round(CLASSIFIER_EPOCHS * epoch))
+    if method in TABLES:
+        use_table(config, data)
     if method == "unicl_table_one_direction":
         config.objective.direction = "image_to_text"
     if "mixing" in given:
@@ -67,8 +77,83 @@ def get_config(arg: str = ""):
     return complete_config(config)
 
 
+def use_data(config, data: str, image: str) -> None:
+    """Sets source, image operations and zero-shot evaluation; small images have a small stem."""
+    if data == "imagenet":
+        config.data.source = clip_text.imagenet("train")
+        config.data.transform = TRAIN
+        return
+    if image == "swin_tiny":
+        raise ValueError(f"data={data} needs image=resnet50 or resnet101, as in Table 2")
+    source = dict(name="benchmark", benchmark=data, data=common.data_dir())
+    config.data.source = source | dict(split="train")
+    config.data.transform = SMALL_TRAIN
+    config.model.image.stem = "small"
+    measured = dict(source=source | dict(split="test"), transform=SMALL_EVALUATE, names=data)
+    config.evaluators = {data: dict(name="zero_shot", **measured)}
+
+
+def use_no_texts(config, method: str, classifier_steps: int) -> None:
+    """Makes it a run by labels alone: cross-entropy, or one of SupCon's two stages."""
+    (name, evaluator), = config.evaluators.items()
+    measured = {field: evaluator[field] for field in ("source", "transform")}
+    config.evaluators = {name: dict(name="classification", **measured)}
+    config.model.text = {}
+    config.model.embedding_dim, config.model.image_projection = None, False
+    config.objective = dict(name="supcon" if method == "supcon" else "cross_entropy")
+    if method == "supcon":
+        config.data.views_per_image = 2
+        config.evaluators = {}
+    if method == "cross_entropy":
+        config.objective.label_smoothing = 0.1  # Swin's
+    if method == "supcon_classifier":
+        config.objective.train_image_tower = False
+        config.total_steps = classifier_steps
+        config.optimizer = dict(name="sgd", nesterov=True, frozen=("model/image",))
+        rate = 0.1 * config.batch_size / 256
+        config.schedule = dict(decay="cosine", learning_rate=rate, warmup_steps=0)
+        size = 224 if "imagenet" in config.evaluators else 32
+        config.data.transform = f"random_resized_crop({size}, 0.08, 1.0)|flip_horizontal"
+
+
+def use_table(config, data: str) -> None:
+    """Takes a vector a class instead of a text encoder (§3.3, Table 3)."""
+    (evaluator,) = config.evaluators.values()
+    classes = {"imagenet": "data/imagenet_described.json"}.get(data, data)
+    config.tokenizer = dict(name="class_names", classes=classes)
+    sizes = {"imagenet": 1000, "cifar10": 10, "cifar100": 100}
+    config.model.text = dict(name="embedding_table", vocab_size=sizes[data])
+    config.data.classes = evaluator.names = classes
+    if data == "imagenet":  # some names stand for two classes; descriptions tell them apart
+        config.data.describe_classes = evaluator.with_descriptions = True
+    config.data.templates = evaluator.templates = ("{}",)
+
+
 def towers(image: str) -> dict:
     """Returns the node of an image tower."""
-    if image == "swin_tiny":
-        return dict(name="swin", variant="tiny", drop_path=0.2, dtype="bfloat16")
+    if image.startswith("swin"):
+        size = image.removeprefix("swin_")
+        rate = 0.5 if size == "base" else 0.2  # the released code's
+        return dict(name="swin", variant=size, drop_path=rate, dtype="bfloat16")
     return dict(name="resnet", variant=image.removeprefix("resnet"), dtype="bfloat16")
+
+
+def sgd_settings() -> dict:
+    """Returns the node of SGD (B.1)."""
+    return dict(name="sgd", weight_decay=1e-4, clip_norm=CLIP_NORM)
+
+
+def adamw_settings(weight_decay: float, texts: bool = True) -> dict:
+    """Returns the node of AdamW.
+
+    The released code does not decay positions and tokens of the text encoder, nor positions and
+    tables of relative ones of Swin; the latter never decay here.
+
+    Args:
+      weight_decay: of the rest.
+      texts: False where the tower of texts is a table of classes, which decays as a classifier.
+    """
+    kept = ("position_embedding", "token_embedding") if texts else ()
+    return dict(
+        name="adamw", weight_decay=weight_decay, clip_norm=CLIP_NORM, exclude=(*EXCLUDE, *kept)
+    )

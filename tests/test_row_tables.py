@@ -68,6 +68,19 @@ def test_every_positive_is_drawn_and_no_row_twice(k, devices, ratio):
     assert (columns[~known] == -1).all()
 
 
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("k, ratio", [(61, 0.3), (37, 1.0), (50, 0.0)])
+def test_the_sample_is_that_of_no_labels_and_of_its_share(k, devices, ratio):
+    labels = np.random.default_rng(1).integers(-1, k + 2, (11, 4))
+    for seed in range(3):
+        drawn, numbers, _ = draw(k, devices, ratio, labels, seed)
+        alone, others, _ = draw(k, devices, ratio, np.full((11, 4), -1), seed)
+        sample = set(numbers[np.asarray(drawn.sampled)])
+        assert sample == set(others[others >= 0]) and -1 not in sample
+        np.testing.assert_array_equal(alone.sampled, alone.mask)
+        assert len(sample) == np.floor(ratio * k + 0.5)
+
+
 def test_positives_beyond_any_quota_are_all_there():
     labels = np.arange(96).reshape(12, 8)  # A quota of 0.05 * 100 has room for five.
     for devices in (1, 8):
@@ -143,7 +156,8 @@ def make_drawn(rows, k, devices):
     local = k // devices
     parts = [[r for r in rows if r // local == p] for p in range(devices)]
     width = max(map(len, parts)) + 3
-    return Drawn(jnp.asarray([p + [-1] * (width - len(p)) for p in parts]).ravel(), None, None)
+    ids = jnp.asarray([p + [-1] * (width - len(p)) for p in parts]).ravel()
+    return Drawn(ids, None, None, None)
 
 
 def run_sparse(optimizer, values, steps, devices):
@@ -222,7 +236,7 @@ def test_padding_of_a_draw_never_updates_the_last_row():
     table = optimizer.init(jnp.ones((k, D)))
     ids = np.full(2 * 1500, -1)
     ids[[0, 1499, 1500]] = [2047, 0, 2053]
-    drawn = Drawn(jnp.asarray(ids), None, None)
+    drawn = Drawn(jnp.asarray(ids), None, None, None)
     new = optimizer.update(table, drawn, jnp.ones((3000, D)), jnp.float32(0.1), mesh)
     changed = np.flatnonzero((np.asarray(new.values) != 1).any(1))
     np.testing.assert_array_equal(changed, [0, 2047, 2053])
@@ -234,7 +248,7 @@ def test_an_update_is_made_in_place():
     k, mesh = 20_000, make_mesh(1)
     optimizer = make_row_optimizer("adamw")
     table = jax.eval_shape(optimizer.init, jax.ShapeDtypeStruct((k, 64), jnp.float32))
-    drawn = Drawn(jax.ShapeDtypeStruct((2048,), jnp.int32), None, None)
+    drawn = Drawn(jax.ShapeDtypeStruct((2048,), jnp.int32), None, None, None)
     grads = jax.ShapeDtypeStruct((2048, 64), jnp.float32)
     update = jax.jit(functools.partial(optimizer.update, mesh=mesh), donate_argnums=0)
     rate = jax.ShapeDtypeStruct((), jnp.float32)

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from big_align.losses.explicit_axes import on_any_mesh
 
 LOSSES = ("mlcd", "mlc", "unicom")
+NEGATIVES = ("sampled", "drawn")
 LOWEST = -1e30  # the logarithm of an empty sum; finite, so that neither sum nor slope is NaN
 _SMALLEST_SINE_SQUARED = 1e-6
 
@@ -35,6 +36,7 @@ def mlcd_loss(
     mask: Bool[Array, " b"] | None = None,
     *,
     sampled: Int[Array, " n"] | None = None,
+    negatives: str = "sampled",
     scale: float = 64.0,
     margin: float = 0.3,
 ) -> Float[Array, ""]:
@@ -43,18 +45,22 @@ def mlcd_loss(
     The mean is over the examples that are real and have a label; it is 0 if there are none. The
     others take no part: their labels are nobody's negatives either, unless they are sampled.
 
+    An example's own positives are never among its negatives.
+
     Args:
       zimg: unit-length image embeddings.
       centers: class centers of any length; only their directions count (MLCD A.1).
       labels: the positives i of each example; a repeated one counts once, and one outside
         [0, k), as -1, not at all.
       mask: True on real examples; None when all are.
-      sampled: the negatives j of an example are these and all centers that are positive for any
-        example, without its own positives; -1 stands for none. With None all centers are.
+      sampled: the centers among which the negatives are, the set that MLCD §3.2 draws anew in each
+        step; -1 stands for none. With None all centers are.
+      negatives: "sampled", these alone, as in §3.2; or "drawn", with them all centers that are
+        positive for any example.
       scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle of positives (MLCD A.1: 0.3), see `add_margin`.
     """
-    return _discriminate("mlcd", zimg, centers, labels, mask, sampled, scale, margin)
+    return _discriminate("mlcd", zimg, centers, labels, mask, sampled, negatives, scale, margin)
 
 
 @on_any_mesh
@@ -65,6 +71,7 @@ def mlc_loss(
     mask: Bool[Array, " b"] | None = None,
     *,
     sampled: Int[Array, " n"] | None = None,
+    negatives: str = "sampled",
     scale: float = 64.0,
     margin: float = 0.3,
 ) -> Float[Array, ""]:
@@ -72,7 +79,7 @@ def mlc_loss(
 
     Arguments and mean are those of `mlcd_loss`.
     """
-    return _discriminate("mlc", zimg, centers, labels, mask, sampled, scale, margin)
+    return _discriminate("mlc", zimg, centers, labels, mask, sampled, negatives, scale, margin)
 
 
 @on_any_mesh
@@ -83,6 +90,7 @@ def unicom_loss(
     mask: Bool[Array, " b"] | None = None,
     *,
     sampled: Int[Array, " n"] | None = None,
+    negatives: str = "sampled",
     scale: float = 64.0,
     margin: float = 0.3,
 ) -> Float[Array, ""]:
@@ -90,7 +98,8 @@ def unicom_loss(
 
     Arguments and mean are those of `mlcd_loss`; of the labels only the first column counts.
     """
-    return _discriminate("unicom", zimg, centers, labels[:, :1], mask, sampled, scale, margin)
+    first = labels[:, :1]
+    return _discriminate("unicom", zimg, centers, first, mask, sampled, negatives, scale, margin)
 
 
 def add_margin(cosine: Float[Array, "..."], margin: float) -> Float[Array, "..."]:
@@ -145,22 +154,27 @@ def _discriminate(
     labels: Int[Array, "b p"],
     mask: Bool[Array, " b"] | None,
     sampled: Int[Array, " n"] | None,
+    negatives: str,
     scale: float,
     margin: float,
 ) -> Float[Array, ""]:
+    if negatives not in NEGATIVES:
+        raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
     k = len(centers)
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
     positive = _mark(labels if mask is None else jnp.where(mask[:, None], labels, -1), k)
     takes_part = positive.any(axis=1)
     candidate = jnp.ones(k, bool)
     if sampled is not None:
-        candidate = positive.any(axis=0) | _mark(sampled[None], k)[0]
+        candidate = _mark(sampled[None], k)[0]
+        if negatives == "drawn":
+            candidate |= positive.any(axis=0)
     # Zeros before any product: what is not finite in the other rows must not reach the gradient.
     zimg = jnp.where(takes_part[:, None], zimg.astype(dtype), 0)
     cosine = jnp.einsum("bd,kd->bk", zimg, normalize_rows(centers.astype(dtype))[0])
-    negatives = log_sum(scale * cosine, candidate & ~positive)
-    positives = log_sum(-scale * add_margin(cosine, margin), positive)
-    return average(combine(loss, negatives, positives), takes_part)
+    negative_sum = log_sum(scale * cosine, candidate & ~positive)
+    positive_sum = log_sum(-scale * add_margin(cosine, margin), positive)
+    return average(combine(loss, negative_sum, positive_sum), takes_part)
 
 
 def _mark(labels: Int[Array, "b p"], k: int) -> Bool[Array, "b k"]:

@@ -47,6 +47,7 @@ def sampled_cluster_loss(
     row_mask: Bool[Array, " n"],
     columns: Int[Array, "b p"],
     *,
+    sampled: Bool[Array, " n"] | None = None,
     scale: float = 64.0,
     margin: float = 0.3,
     mesh: Mesh | Shards | None = None,
@@ -54,8 +55,9 @@ def sampled_cluster_loss(
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Returns one of the losses of `cluster_discrimination`, in less memory.
 
-    Every real row is a candidate of every example. Besides its arguments and their gradients a
-    device needs memory for all embeddings [b d] and for a few blocks [block b].
+    The negatives of an example are the sampled rows that are not its positives. Besides its
+    arguments and their gradients a device needs memory for all embeddings [b d] and for a few
+    blocks [block b].
 
     Args:
       loss: "mlcd", "mlc" or "unicom"; the last uses the first column of `columns` alone.
@@ -64,6 +66,9 @@ def sampled_cluster_loss(
       row_mask: True on real rows.
       columns: which rows are the positives of each example, -1 for none. One may be repeated and
         counts once. An example without any takes no part.
+      sampled: True on the rows that are negatives of all examples but those whose positives they
+        are (MLCD §3.2); the others are there for the examples that they are positive for. With None
+        all real rows are, so one example's positive is every other's negative.
       scale: what multiplies the cosines.
       margin: added to the angle of positives.
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
@@ -71,8 +76,9 @@ def sampled_cluster_loss(
       block: rows that a device compares with all examples at a time.
 
     Returns:
-      A scalar, and the means `positive_cosine` and `negative_cosine` of the cosines, without
-      margin, of the examples that take part, 0 over nothing.
+      A scalar, and of the examples that take part the means of the cosines, without margin,
+      `positive_cosine` and `negative_cosine`, and of how many there are of each, `positives` and
+      `negatives`; 0 over nothing.
 
     Raises:
       ValueError: `loss` is unknown, `block` is not positive, or the rows do not divide over the
@@ -90,21 +96,26 @@ def sampled_cluster_loss(
     count, dtype = len(zimg), jnp.promote_types(zimg.dtype, jnp.float32)
     takes_part = (columns >= 0).any(axis=1)
     # What is not finite in the other rows must not reach any gradient.
-    given = jnp.where(takes_part[:, None], zimg, 0), columns
+    zimg = jnp.where(takes_part[:, None], zimg, 0)
     padding = -count % shards.size
-    padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in given]
-    sums = _contrast(_Plan(shards, block, scale), padded[0], rows, row_mask, padded[1])
-    negatives, cosines, total = sums[0][:count], sums[1][:count], sums[2]
-    own = _mark_first(columns)
+    padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in (zimg, columns)]
+    candidate = row_mask if sampled is None else row_mask & sampled
+    split = padded[0], rows, (row_mask, candidate), padded[1]
+    log_sums, cosines, total, among = _contrast(_Plan(shards, block, scale), *split)
+    cosines, among, own = cosines[:count], among[:count], _mark_first(columns)
     positives = log_sum(-scale * add_margin(cosines, margin), own)
-    value = average(combine(loss, negatives, positives), takes_part)
+    value = average(combine(loss, log_sums[:count], positives), takes_part)
 
-    positive_sum, positive_count = jnp.where(own, cosines, 0).sum(), own.sum()
-    all_sum = (given[0].astype(dtype) * total).sum()
-    all_count = takes_part.sum().astype(dtype) * row_mask.sum().astype(dtype)
+    own_sum = jnp.where(own, cosines, 0).sum()
+    # Positives that are candidates as well are no negatives of their own examples.
+    examples, among = takes_part.sum(), own & (among > 0)
+    pairs = candidate.sum().astype(dtype) * examples.astype(dtype) - among.sum().astype(dtype)
+    pair_sum = (zimg.astype(dtype) * total).sum() - jnp.where(among, cosines, 0).sum()
     metrics = {
-        "positive_cosine": _divide(positive_sum, positive_count),
-        "negative_cosine": _divide(all_sum - positive_sum, all_count - positive_count),
+        "positive_cosine": _divide(own_sum, own.sum()),
+        "negative_cosine": _divide(pair_sum, pairs),
+        "positives": _divide(own.sum().astype(dtype), examples),
+        "negatives": _divide(pairs, examples),
     }
     return value, jax.lax.stop_gradient(metrics)
 
@@ -120,6 +131,10 @@ def _mark_first(columns: Int[Array, "b p"]) -> Bool[Array, "b p"]:
     return (columns >= 0) & ~(same & before).any(axis=2)
 
 
+# Which rows are real, and which of these are negatives of those whose positives they are not.
+Masks = tuple[Bool[Array, " n"], Bool[Array, " n"]]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Plan:
     """How the work is split, and the scale; known when compiling."""
@@ -129,8 +144,8 @@ class _Plan:
     scale: float
 
     def cut(
-        self, rows: Float[Array, "n d"], row_mask: Bool[Array, " n"]
-    ) -> tuple[Float[Array, "blocks r d"], Bool[Array, "blocks r"], Int[Array, " blocks"]]:
+        self, rows: Float[Array, "n d"], masks: Masks
+    ) -> tuple[Float[Array, "blocks r d"], tuple[Array, Array], Int[Array, " blocks"]]:
         """Cuts the rows of a device into blocks, and numbers the first row of each.
 
         The last block is filled up; rows in whole blocks are not copied for it.
@@ -138,12 +153,13 @@ class _Plan:
         count = len(rows)
         size = max(min(self.block, count), 1)
         padding = -count % size
-        rows, row_mask = jnp.pad(rows, ((0, padding), (0, 0))), jnp.pad(row_mask, (0, padding))
+        rows = jnp.pad(rows, ((0, padding), (0, 0)))
+        real, candidate = (jnp.pad(mask, (0, padding)).reshape(-1, size) for mask in masks)
         first = jnp.arange(0, len(rows), size, dtype=jnp.int32) + count * self.shards.index()
-        return rows.reshape(-1, size, rows.shape[1]), row_mask.reshape(-1, size), first
+        return rows.reshape(-1, size, rows.shape[1]), (real, candidate), first
 
 
-Sums = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"]]
+Sums = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"], Float[Array, "b p"]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -151,24 +167,25 @@ def _contrast(
     plan: _Plan,
     zimg: Float[Array, "b d"],
     rows: Float[Array, "n d"],
-    row_mask: Bool[Array, " n"],
+    masks: Masks,
     columns: Int[Array, "b p"],
 ) -> Sums:
     """Compares examples with rows, as differentiable functions of both.
 
     Returns:
       Of each example the logsumexp of its negatives, `LOWEST` over nothing, and the cosines of its
-      positives, 0 where there is none; and, without a derivative, the sum of all directions.
+      positives, 0 where there is none. Without a derivative: the sum of the candidates' directions,
+      and 1 for each positive that is a candidate.
     """
-    split = zimg, rows, row_mask, columns
+    split = zimg, rows, masks, columns
     return plan.shards.run(functools.partial(_accumulate, plan), split, ())[1]
 
 
 def _forward_rule(
-    plan: _Plan, zimg: Array, rows: Array, row_mask: Array, columns: Array
+    plan: _Plan, zimg: Array, rows: Array, masks: Masks, columns: Array
 ) -> tuple[Sums, Any]:
-    sums = _contrast(plan, zimg, rows, row_mask, columns)
-    return sums, (zimg, rows, row_mask, columns, sums[0])
+    sums = _contrast(plan, zimg, rows, masks, columns)
+    return sums, (zimg, rows, masks, columns, sums[0])
 
 
 def _backward_rule(plan: _Plan, residuals: Any, cotangents: Sums) -> tuple:
@@ -196,56 +213,59 @@ def _compare(
 
 def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
     """Goes through the rows of one device and joins its sums with the others'."""
-    zimg, rows, row_mask, columns = split
+    zimg, rows, masks, columns = split
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
     zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
 
     def add(sums: tuple, block: tuple) -> tuple:
-        peak, exponentials, cosines, total = sums
-        rows, real, first = block
+        peak, exponentials, cosines, total, among = sums
+        rows, (_, candidate), first = block
         directions, _ = normalize_rows(rows.astype(dtype))
         logits = _compare(plan, directions, zimg)
         own = _place(columns, first, len(rows))
         cosines += logits.at[own].get(mode="fill", fill_value=0) / plan.scale
-        negatives = jnp.where(real[:, None], logits, -jnp.inf).at[own].set(-jnp.inf, mode="drop")
+        among += candidate.astype(dtype).at[own[0]].get(mode="fill", fill_value=0)
+        negatives = jnp.where(candidate[:, None], logits, -jnp.inf)
+        negatives = negatives.at[own].set(-jnp.inf, mode="drop")
         new = jnp.maximum(peak, negatives.max(axis=0))
         exponentials *= jnp.exp(peak - new)
         exponentials += jnp.exp(negatives - new).sum(axis=0)
-        total += jnp.where(real[:, None], directions, 0).sum(axis=0)
-        return new, exponentials, cosines, total
+        total += jnp.where(candidate[:, None], directions, 0).sum(axis=0)
+        return new, exponentials, cosines, total, among
 
     def step(sums: tuple, block: tuple) -> tuple:
         # The room for positives is for the worst case, and mostly empty.
-        return jax.lax.cond(block[1].any(), add, lambda sums, _: sums, sums, block), None
+        return jax.lax.cond(block[1][0].any(), add, lambda sums, _: sums, sums, block), None
 
     start = (
         jnp.full(len(zimg), LOWEST, dtype),
         jnp.zeros(len(zimg), dtype),
         jnp.zeros(columns.shape, dtype),
         jnp.zeros(zimg.shape[1], dtype),
+        jnp.zeros(columns.shape, dtype),
     )
-    sums, _ = jax.lax.scan(step, start, plan.cut(rows, row_mask))
-    peak, exponentials, cosines, total = sums
+    sums, _ = jax.lax.scan(step, start, plan.cut(rows, masks))
+    peak, exponentials, cosines, total, among = sums
     top = plan.shards.max(peak)
     exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))
     # A NaN stays one.
     log_sums = jnp.where(exponentials == 0, LOWEST, top + jnp.log(exponentials))
-    return (), (log_sums, plan.shards.sum(cosines), plan.shards.sum(total))
+    return (), (log_sums, *map(plan.shards.sum, (cosines, total, among)))
 
 
 def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tuple]:
     """Computes the gradients of one device's examples and rows, block by block."""
-    zimg, rows, row_mask, columns = split
+    zimg, rows, masks, columns = split
     log_sums, log_sum_grad, cosine_grad = whole
     narrow, dtype = zimg.dtype, log_sums.dtype
     zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
 
     def pull(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
-        rows, real, first = block
+        rows, (_, candidate), first = block
         directions, inverse = normalize_rows(rows.astype(dtype))
         own = _place(columns, first, len(rows))
         logits = recompute(functools.partial(_compare, plan), directions, zimg)
-        logits = jnp.where(real[:, None], logits, -jnp.inf)
+        logits = jnp.where(candidate[:, None], logits, -jnp.inf)
         slope = plan.scale * log_sum_grad * jnp.exp(logits - log_sums)
         slope = slope.at[own].set(0, mode="drop").at[own].add(cosine_grad, mode="drop")
         zimg_grad += jnp.einsum("rb,rd->bd", slope, directions)
@@ -255,8 +275,8 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
 
     def step(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
         skip = lambda zimg_grad, block: (zimg_grad, jnp.zeros_like(block[0]))  # noqa: E731
-        return jax.lax.cond(block[1].any(), pull, skip, zimg_grad, block)
+        return jax.lax.cond(block[1][0].any(), pull, skip, zimg_grad, block)
 
-    zimg_grad, row_grads = jax.lax.scan(step, jnp.zeros_like(zimg), plan.cut(rows, row_mask))
+    zimg_grad, row_grads = jax.lax.scan(step, jnp.zeros_like(zimg), plan.cut(rows, masks))
     row_grads = row_grads.reshape(-1, rows.shape[1])[: len(rows)]
     return (plan.shards.scatter_sum(zimg_grad).astype(narrow), row_grads), ()

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from big_align.data.precomputed.shard_files import read_index
 from big_align.errors import ConfigError, UserError
-from big_align.losses.cluster_discrimination import LOSSES
+from big_align.losses.cluster_discrimination import LOSSES, NEGATIVES
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
@@ -44,10 +44,15 @@ class Mlcd(ComposedObjective):
       loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, by the nearest center alone).
       labels_per_image: how many of an image's clusters, from the nearest on, are its labels (MLCD
         §4.1: 8).
-      sampling_ratio: fraction of the centers that is drawn as negatives in each step, beside all
-        that are positive for some image (MLCD §4.1: 0.1).
+      sampling_ratio: fraction of the centers that is sampled as negatives in each step (MLCD §4.1:
+        0.1).
+      negatives: "sampled", an image's negatives are the sampled centers alone (MLCD §3.2:
+        |Ω'n| = r |Ωn|); or "drawn", with them all centers that are positive for another image of
+        the batch, so that the share of the centers that are negatives depends on the batch too.
       scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle between an image and its centers (MLCD A.1: 0.3).
+      min_similarity: the least cosine that the clusters of images were kept from (Table 5d), which
+        the folder of clusters must have been made with; None takes any folder.
 
     Raises:
       ValueError: a value is out of its range.
@@ -64,8 +69,10 @@ class Mlcd(ComposedObjective):
         loss: str = "mlcd",
         labels_per_image: int = 8,
         sampling_ratio: float = 0.1,
+        negatives: str = "sampled",
         scale: float = 64.0,
         margin: float = 0.3,
+        min_similarity: float | None = None,
     ):
         super().__init__(ProjectedImageTower(model, NO_TEXTS), mesh)
         if loss not in LOSSES:
@@ -79,6 +86,8 @@ class Mlcd(ComposedObjective):
             )
         if not 0 < sampling_ratio <= 1:
             raise ValueError(f"sampling_ratio = {sampling_ratio} is not in (0, 1]")
+        if negatives not in NEGATIVES:
+            raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
         if scale <= 0:
             raise ValueError(f"scale = {scale} must be positive")
         if not 0 <= margin < 1.5:
@@ -87,8 +96,10 @@ class Mlcd(ComposedObjective):
         self.loss_name = loss
         self.labels_per_image = 1 if loss == "unicom" else labels_per_image
         self.sampling_ratio = sampling_ratio
+        self.negatives = negatives
         self.cosine_scale = scale
         self.margin = margin
+        self.min_similarity = min_similarity
 
     @property
     def table_sizes(self) -> dict[str, int]:
@@ -124,6 +135,12 @@ class Mlcd(ComposedObjective):
                 f"config.objective.labels_per_image = {wanted}, but {path} has {there} clusters an "
                 f"image: lower it, or cluster again with --labels_per_image={wanted}"
             )
+        kept = index.get("made_by", {}).get("min_similarity")
+        if self.min_similarity is not None and kept != self.min_similarity:
+            raise ConfigError(
+                f"config.objective.min_similarity = {self.min_similarity}, but {path} was made "
+                f"with {kept}: cluster again with --min_similarity={self.min_similarity}"
+            )
 
     def describe_fields(self) -> dict[str, tuple[int, ...]]:
         """Needs the clusters of each image."""
@@ -137,7 +154,7 @@ class Mlcd(ComposedObjective):
     def draw(
         self, tables: Mapping[str, Table], batch: Batch, rng: PRNGKeyArray
     ) -> dict[str, Drawn]:
-        """Draws the centers that are positive for some image, and a fraction of the others."""
+        """Draws the centers that are positive for some image, and a sample of all."""
         drawn = draw_rows(
             tables[TABLE].values,
             self._labels(batch),
@@ -168,9 +185,9 @@ class Mlcd(ComposedObjective):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the loss over the drawn centers, `params["drawn"]`.
 
-        Metrics are the mean cosines of images with their own centers and with the others that were
-        drawn (Fig. 3), by how much the former are larger, how many centers were drawn, and how many
-        clusters are beyond the last.
+        Metrics are the mean cosines of images with their own centers and with their negatives (Fig.
+        3), by how much the former are larger, which share of the other centers an image's negatives
+        were (r of §3.2), how many centers were drawn, and how many clusters are beyond the last.
         """
         drawn = params["drawn"][TABLE]
         loss, metrics = sampled_cluster_loss(
@@ -179,12 +196,15 @@ class Mlcd(ComposedObjective):
             drawn.rows,
             drawn.mask,
             drawn.columns,
+            sampled=drawn.sampled if self.negatives == "sampled" else None,
             scale=self.cosine_scale,
             margin=self.margin,
             mesh=self.mesh,
         )
         outside = self._labels(batch) >= self.num_clusters
+        others = jnp.maximum(self.num_clusters - metrics.pop("positives"), 1)
         return loss, metrics | {
+            "negative_share": metrics.pop("negatives") / others,
             "cosine_gap": metrics["positive_cosine"] - metrics["negative_cosine"],
             "centers_drawn": drawn.mask.sum().astype(jnp.float32),
             "labels_outside": outside.sum().astype(jnp.float32),

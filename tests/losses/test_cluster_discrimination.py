@@ -47,7 +47,8 @@ def assert_finite(tree):
     [
         (mlcd_loss, "mlcd_loss_full", {}),
         (mlcd_loss, "mlcd_loss_no_margin", {"margin": 0.0}),
-        (mlcd_loss, "mlcd_loss_sampled", {"sampled": "mlcd_sampled"}),
+        (mlcd_loss, "mlcd_loss_sampled", {"sampled": "mlcd_sampled", "negatives": "drawn"}),
+        (mlcd_loss, "mlcd_loss_sampled_own", {"sampled": "mlcd_sampled"}),
         (mlc_loss, "mlc_loss_full", {"margin": 0.0}),
     ],
 )
@@ -80,15 +81,17 @@ def by_hand(name, zimg, centers, positives, negatives, scale, margin):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
-def test_by_hand(name):
+@pytest.mark.parametrize("negatives", ["sampled", "drawn"])
+def test_by_hand(name, negatives):
     zimg, centers, _ = draw(3)
     labels = jnp.array([[4, 4, 0], [2, -1, -1], [-1, -1, -1]])
     sampled = jnp.array([4, 7, 8, -1])
-    value = LOSSES[name](zimg, centers, labels, sampled=sampled, scale=3.0, margin=0.2)
-    # UNICOM knows but the first label, so 0 is nobody's positive and no negative.
-    cases = [([4, 0], [2, 7, 8]), ([2], [0, 4, 7, 8])]
-    if name == "unicom":
-        cases = [([4], [2, 7, 8]), ([2], [4, 7, 8])]
+    options = {"sampled": sampled, "negatives": negatives, "scale": 3.0, "margin": 0.2}
+    value = LOSSES[name](zimg, centers, labels, **options)
+    own = [[4] if name == "unicom" else [4, 0], [2]]
+    cases = [(own[0], [7, 8]), (own[1], [4, 7, 8])]
+    if negatives == "drawn":  # UNICOM knows but the first label, so 0 is nobody's positive.
+        cases = [(own[0], [2, 7, 8]), (own[1], [4, 7, 8] if name == "unicom" else [0, 4, 7, 8])]
     expected = [
         by_hand(name, np.asarray(z), np.asarray(centers), *case, 3.0, 0.2)
         for z, case in zip(zimg, cases, strict=False)
@@ -142,6 +145,11 @@ def test_mask_and_no_label_equal_slicing(loss):
     for actual, desired in zip((value, z_grad[keep], c_grad), jax.tree.leaves(sliced), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-7)
     assert not z_grad[np.array([2, 4])].any()
+
+
+def test_an_unknown_choice_of_negatives_is_named(loss):
+    with pytest.raises(ValueError, match="negatives = 'all' is unknown; known: sampled, drawn"):
+        loss(*draw(), negatives="all")
 
 
 def test_all_sampled_equals_not_sampled(loss):

@@ -64,8 +64,10 @@ def draw(case, shape, seed=0):
 
 
 def differentiate_plain(name, zimg, centers, labels, numbers):
-    """The plain loss on the whole table; negatives are the rows that were drawn."""
-    loss = functools.partial(PLAIN[name], labels=labels, sampled=numbers, **OPTIONS)
+    """The plain loss on the whole table; negatives are all rows that were drawn."""
+    loss = functools.partial(
+        PLAIN[name], labels=labels, sampled=numbers, negatives="drawn", **OPTIONS
+    )
     value, grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(zimg, centers)
     return value, *grads
 

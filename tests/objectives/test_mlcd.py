@@ -1,6 +1,7 @@
 """MLCD's objective: what it compares is eq. 5 of the drawn centers, on any number of devices."""
 
 import functools
+import json
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,7 @@ import optax
 import pytest
 
 from big_align import sharding
+from big_align.errors import ConfigError
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.objectives.mlcd import Mlcd
 from big_align.row_tables import join_rows, split_rows
@@ -60,10 +62,16 @@ def differentiate(objective, params, model_state, tables, batch, seed=2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 4])
-@pytest.mark.parametrize("name", PLAIN)
-def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
-    objective, batch = make_objective(devices, loss=name), make_batch()
+@pytest.mark.parametrize(
+    "name, devices, negatives",
+    [
+        *(("mlcd", devices, names) for devices in (1, 4) for names in ("sampled", "drawn")),
+        *(("mlc", 4, "sampled"), ("unicom", 1, "sampled"), ("unicom", 4, "drawn")),
+    ],
+)
+def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices, negatives):
+    objective = make_objective(devices, loss=name, negatives=negatives, sampling_ratio=0.3)
+    batch = make_batch()
     params, model_state = make_params(objective)
     tables = make_tables(objective)
     run = jax.jit(functools.partial(differentiate, objective))
@@ -78,18 +86,35 @@ def test_loss_is_the_plain_formula_of_what_was_drawn(name, devices):
         centers,
         batch["clusters"][:, :LABELS],
         batch["mask"],
-        sampled=jnp.asarray(numbers),
+        sampled=jnp.where(drawn.sampled, numbers, -1),
+        negatives=negatives,
         scale=8.0,
         margin=0.2,
     )
     np.testing.assert_allclose(value, expected, rtol=1e-4)
+    assert_share(metrics["negative_share"], batch, drawn, objective)
     assert metrics["labels_outside"] == 1
     assert metrics["centers_drawn"] == (numbers >= 0).sum() < K
 
 
+def assert_share(share, batch, drawn, objective):
+    """The share of the centers that are not an image's own of which it has seen the cosine."""
+    chosen = drawn.mask if objective.negatives == "drawn" else drawn.sampled
+    candidates = set(np.asarray(drawn.ids)[np.asarray(chosen)].tolist())
+    counts = []
+    given = np.asarray(batch["clusters"][:, : objective.labels_per_image]).tolist()
+    for labels, real in zip(given, batch["mask"], strict=True):
+        if own := {i for i in labels if 0 <= i < K and real}:
+            counts.append((len(candidates - own), K - len(own)))
+    seen, all_others = np.sum(counts, axis=0)
+    np.testing.assert_allclose(share, seen / all_others, rtol=1e-5)
+    if objective.negatives == "sampled":
+        np.testing.assert_allclose(share, 0.3, atol=0.05)
+
+
 @pytest.mark.slow
 def test_steps_bring_images_to_their_centers_and_away_from_others():
-    objective, batch = make_objective(4, scale=16.0), make_batch(16)
+    objective, batch = make_objective(4, scale=16.0, sampling_ratio=0.5), make_batch(16)
     params, model_state = make_params(objective)
     options = {"name": "adamw", "weight_decay": 0.01}
     optimizer, rows = make_optimizer(1e-2, **options), make_row_optimizer(**options)
@@ -153,6 +178,7 @@ def test_fewer_clusters_than_labels_is_an_error_that_names_both():
         {"labels_per_image": K + 1},
         {"labels_per_image": 0},
         {"sampling_ratio": 0.0},
+        {"negatives": "all"},
         {"scale": -1.0},
         {"margin": 2.0},
     ],
@@ -160,6 +186,20 @@ def test_fewer_clusters_than_labels_is_an_error_that_names_both():
 def test_values_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         make_objective(**wrong)
+
+
+def test_clusters_must_be_made_with_the_similarity_that_is_asked_for(tmp_path):
+    folders = {"clusters": str(tmp_path)}
+    index = {"format": 1, "k": K, "labels_per_image": LABELS}
+    for made, wanted, right in ((0.9, 0.9, True), (0.9, None, True), (None, 0.9, False)):
+        index["made_by"] = {"min_similarity": made}
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        objective = make_objective(min_similarity=wanted)
+        if right:
+            objective.check_precomputed(folders, "config.data")
+            continue
+        with pytest.raises(ConfigError, match=r"min_similarity = 0.9, but .* was made with None"):
+            objective.check_precomputed(folders, "config.data")
 
 
 def test_one_cluster_is_no_classification():

@@ -1,0 +1,103 @@
+"""Maps of embedded names by t-SNE (UniCL, Yang et al. 2022, Fig. 4, 9, 10), without a display."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from big_align.errors import UserError
+
+FIRST, SECOND = "tab:green", "tab:orange"
+LEAST = 4
+"""Points that a map needs: with fewer there are no neighbors to keep."""
+
+
+class Concepts(NamedTuple):
+    """Names of two lists, with their embeddings by one model.
+
+    Attributes:
+      first: unit-length embeddings of the names that are looked up.
+      second: of those among which the nearest is found.
+    """
+
+    first: Float[np.ndarray, "n d"]
+    second: Float[np.ndarray, "m d"]
+
+    def nearest(self, queries: Sequence[int]) -> Int[np.ndarray, " q"]:
+        """Returns which of `second` has the largest cosine with each query of `first`."""
+        return np.argmax(self.first[list(queries)] @ self.second.T, axis=1)
+
+
+def lay_out(
+    embeddings: Float[np.ndarray, "n d"], seed: int = 0, perplexity: float = 30.0
+) -> Float[np.ndarray, "n 2"]:
+    """Places embeddings in a plane by t-SNE of their cosines (van der Maaten and Hinton 2008).
+
+    Args:
+      embeddings: of unit length.
+      seed: of scikit-learn's optimization.
+      perplexity: about how many neighbors each keeps; less where there are few points.
+
+    Raises:
+      UserError: there are fewer than four embeddings.
+    """
+    from sklearn.manifold import TSNE  # takes a second to import
+
+    if len(embeddings) < LEAST:
+        raise UserError(f"a map needs at least {LEAST} names, not {len(embeddings)}")
+    perplexity = min(perplexity, (len(embeddings) - 1) / 3)
+    tsne = TSNE(metric="cosine", init="random", perplexity=perplexity, random_state=seed)
+    return tsne.fit_transform(np.asarray(embeddings, np.float64))
+
+
+def draw_concepts(
+    models: Mapping[str, Concepts],
+    names: tuple[Sequence[str], Sequence[str]],
+    lists: tuple[str, str],
+    queries: Sequence[int],
+    seed: int = 0,
+) -> Figure:
+    """Draws a map for each model: two lists of names, and the nearest of the second to queries.
+
+    Args:
+      models: embeddings, by what the panel is called.
+      names: of the two lists.
+      lists: what the lists are called, for the legend.
+      queries: which of the first list are named, with the line to their nearest of the second.
+      seed: of the maps.
+    """
+    figure = Figure(figsize=(8 * len(models), 8.6), layout="constrained")
+    axes = figure.subplots(1, len(models), squeeze=False)[0]
+    for axis, (title, concepts) in zip(axes, models.items(), strict=True):
+        points = lay_out(np.concatenate(concepts), seed)
+        first, second = np.split(points, [len(concepts.first)])
+        size = np.clip(6000 / len(points), 6, 40)
+        for places, color, label in zip((first, second), (FIRST, SECOND), lists, strict=True):
+            axis.scatter(*places.T, s=size, alpha=0.6, color=color, linewidths=0, label=label)
+        for query, found in zip(queries, concepts.nearest(queries), strict=True):
+            here, there = first[query], second[found]
+            axis.plot(*zip(here, there, strict=True), color="0.35", linewidth=0.8)
+            _name(axis, names[0][query], here, FIRST, above=True)
+            _name(axis, names[1][found], there, SECOND, above=False)
+        axis.set(title=title.replace("$", r"\$"), xticks=[], yticks=[])
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=3)
+    return figure
+
+
+def _name(axis: Axes, name: str, place: Float[np.ndarray, " 2"], color: str, above: bool) -> None:
+    """Writes a name above or below its point, so that the two of a pair do not cover each other."""
+    axis.annotate(
+        name.replace("$", r"\$"),
+        place,
+        (0, 9 if above else -9),
+        textcoords="offset points",
+        ha="center",
+        va="bottom" if above else "top",
+        fontsize=8,
+        bbox=dict(boxstyle="round,pad=0.2", facecolor="white", edgecolor=color, alpha=0.85),
+        arrowprops=dict(arrowstyle="-", color=color),
+    )

@@ -1,0 +1,131 @@
+"""Draws a map of class names as models see them, by t-SNE (UniCL, Fig. 4, 9 and 10).
+
+    python -m big_align.tools.show_tsne --models workdirs/labels workdirs/both \\
+        --names=imagenet --others=data/imagenet21k.json --output=tsne.png
+
+Each model is a panel. Names of the first list are one color and those of the second another; some
+of the first, `--queries` or drawn at random, are written out and joined to the nearest of the
+second, which are printed too. A model is a workdir (its newest checkpoint), a folder of
+transformers, open_clip, timm or big_align, or a file of weights.
+"""
+
+import argparse
+import os
+import random
+import sys
+from pathlib import Path
+
+SHOWN = 6
+"""Queries that are drawn at random when none are named."""
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m big_align.tools.show_tsne",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", required=True, help="workdirs, folders or files of weights")
+    add("--names", required=True, help="a class list: one of the package, or a file")
+    add("--others", required=True, help="another; a name in both is left out of it")
+    add("--queries", help="names of the first list, parted by commas (default: some at random)")
+    add("--template", action="append", help="a text with {} (default: the lists' own)")
+    add("--most", type=int, default=1000, help="names of each list, at most (%(default)s)")
+    add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
+    add("--output", default="tsne.png", help="the picture: png, pdf or svg (%(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = parse_arguments(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from big_align.errors import UserError
+
+    try:
+        show(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def show(options: argparse.Namespace) -> None:
+    """Embeds the names by every model and writes the picture."""
+    import numpy as np
+
+    from big_align.data.labels.classes import read_classes
+    from big_align.data.labels.prompts import fill_class_templates
+    from big_align.errors import UserError
+    from big_align.evaluators.zero_shot import average_texts
+    from big_align.inference.loaded_model import load
+    from big_align.plots.tsne_pictures import Concepts, draw_concepts
+
+    if options.most < 1:
+        raise UserError(f"--most is {options.most}; it must be at least 1")
+    rng = random.Random(options.seed)
+    first = read_classes(options.names)
+    wanted = find_queries(options.queries, first.names, options.names)
+    chosen = choose(list(range(len(first))), options.most, rng, wanted)
+    second = read_classes(options.others)
+    known = {name.lower() for name in first.names}
+    free = [n for n, name in enumerate(second.names) if name.lower() not in known]
+    if not free:
+        raise UserError(f"every name of {options.others} is in {options.names} too")
+    others = choose(free, options.most, rng)
+    queries = wanted or sorted(rng.sample(chosen, min(SHOWN, len(chosen))))
+
+    prompts = []
+    for classes, kept in ((first, chosen), (second, others)):
+        try:
+            texts = fill_class_templates(classes, options.template)
+        except ValueError as error:
+            raise UserError(f"--template: {error}") from error
+        prompts.append([texts[n] for n in kept])
+    models = {}
+    for path in options.models:
+        model = load(path)
+        rows = []
+        for part in prompts:
+            ztxt = model.embed_texts([text for group in part for text in group])
+            rows.append(np.float32(average_texts(ztxt, [len(group) for group in part])))
+        models[path] = Concepts(*rows)
+    names = [first.names[n] for n in chosen], [second.names[n] for n in others]
+    places = [chosen.index(n) for n in queries]
+    lists = Path(options.names).stem, Path(options.others).stem
+    draw_concepts(models, names, lists, places, options.seed).savefig(options.output, dpi=100)
+    for path, concepts in models.items():
+        for place, found in zip(places, concepts.nearest(places), strict=True):
+            cosine = concepts.first[place] @ concepts.second[found]
+            print(path, names[0][place], names[1][found], f"{cosine:.3f}", sep="\t")
+
+
+def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[int]:
+    """Returns the places of the names that a command line lists.
+
+    Raises:
+      UserError: a name is not in the list.
+    """
+    from big_align.errors import UserError
+
+    wanted = [name.strip() for name in (given or "").split(",") if name.strip()]
+    for name in wanted:
+        if name not in names:
+            raise UserError(f"--queries: {name!r} is not in the class list {where}")
+    return [names.index(name) for name in dict.fromkeys(wanted)]
+
+
+def choose(
+    places: list[int], most: int, rng: random.Random, wanted: list[int] | None = None
+) -> list[int]:
+    """Returns at most `most` places in order, those that are wanted always among them."""
+    kept = set(wanted or ())
+    rest = [place for place in places if place not in kept]
+    kept |= set(rng.sample(rest, min(len(rest), max(most - len(kept), 0))))
+    return sorted(kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
