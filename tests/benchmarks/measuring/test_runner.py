@@ -1,6 +1,7 @@
 """One command measures what evaluators measure; it continues, and embeds every image once."""
 
 import csv
+import functools
 import json
 import shutil
 
@@ -133,11 +134,15 @@ def test_the_evaluator_of_a_run_reports_what_the_command_does(model, data, fitte
 
 def test_templates_that_are_given_come_before_those_of_the_data_set(model, data):
     """IDEA, A.2: one list of prompts for nearly all data sets."""
-    _, tokenizer = make_embedder(model)
-    options = "cifar10", str(data), small.SEEN.transform, tokenizer
-    given, own = NamedBenchmark(*options, templates=("a {}",)), NamedBenchmark(*options)
-    assert given.texts == [[f"a {each}"] for each in given.names]
-    assert len(own.texts[0]) == 18
+    embedder, tokenizer = make_embedder(model)
+    transform, named = small.SEEN.transform, catalog.read_benchmark("cifar10")
+    source = open_split(named, "test", str(data))
+    options = dict(names="cifar10", templates=("a {}",))
+    expected = ZeroShot(source, transform, tokenizer, **options)(embedder)["top1"]
+    benchmark = functools.partial(NamedBenchmark, "cifar10", str(data), transform, tokenizer)
+    found = benchmark(templates=("a {}",))(embedder)["acc1"]
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert benchmark()(embedder)["acc1"] != found
 
 
 @pytest.mark.slow
