@@ -4,6 +4,7 @@ import json
 import re
 import signal
 
+import numpy as np
 import pytest
 
 from big_align.errors import DivergedError
@@ -69,6 +70,19 @@ def test_killed_and_continued_it_is_the_run_that_never_stopped(straight, tmp_pat
     assert Run(tmp_path, *FLAGS, config=CONFIG, devices=1).wait() == 0
     assert read_losses(tmp_path) == read_losses(straight.workdir)
     assert read(tmp_path, "rewinds.jsonl") == read(straight.workdir, "rewinds.jsonl")
+
+
+@pytest.mark.slow
+def test_two_processes_go_back_together_and_are_the_run_of_one(straight, tmp_path):
+    run = Run(tmp_path, *FLAGS, config=CONFIG, devices=2, processes=2)
+    assert run.wait() == 0, run.err
+    (mine,), (theirs,) = (read(w, "rewinds.jsonl") for w in (tmp_path, straight.workdir))
+    assert (mine["checkpoint"], mine["step"]) == (theirs["checkpoint"], theirs["step"])
+    (mine,), (theirs,) = (read(w, "suspects.jsonl") for w in (tmp_path, straight.workdir))
+    assert mine["keys"] == theirs["keys"]
+    losses, expected = read_losses(tmp_path), read_losses(straight.workdir)
+    assert [step for step, _ in losses] == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(losses, expected, rtol=1e-3)
 
 
 @pytest.mark.slow
