@@ -7,15 +7,14 @@ these test photographs' captions):
 
 First both towers are locked: their features are computed once, and the linear layers behind them
 are trained (WORKDIR/first). Then the upper half of the text tower is trained as well. Arguments:
-  frozen    only the first of the two
+  frozen    only the first of the two, with smaller images: in six minutes
   dev       trains on the training split and evaluates on the development split, for tuning
 """
 
 from big_align.configs import common
 from big_align.runs.defaults import complete_config
 
-SIZE = 260  # pixels, as the tower was trained with; the photographs have 128
-TRANSFORM = f"resize({SIZE}, method='bilinear')"
+SIZE, FAST_SIZE = 260, 224  # pixels; the tower was trained with 260, the photographs have 128
 LENGTH = 24  # tokens; one caption in fifty is longer
 STAYS = (  # of the text tower
     *("token_embedding", "position_embedding", "token_type_embedding", "embedding_norm"),
@@ -23,15 +22,16 @@ STAYS = (  # of the text tower
 )
 
 
-def get_base(dev: bool):
+def get_base(dev: bool, size: int = SIZE):
     """Returns what both runs share."""
+    transform = f"resize({size}, method='bilinear')"
     folder = f"{common.data_dir()}/flickr8k"
     trained, evaluated = ("train", "dev") if dev else ("{train,dev}", "test")
     config = common.get_base()
     config.data.source = dict(
         name="tar", path=f"{folder}/{trained}-*.tar", caption="json.captions"
     )
-    config.data.transform = TRANSFORM
+    config.data.transform = transform
     common.use_pretrained_towers(config, LENGTH, lite=2)
     config.model.image_projection = True
     config.model.embedding_dim = 512
@@ -42,7 +42,7 @@ def get_base(dev: bool):
         retrieval=dict(
             name="retrieval",
             source=dict(name="tar", path=f"{folder}/{evaluated}-*.tar", caption="json.captions"),
-            transform=TRANSFORM,
+            transform=transform,
         )
     )
     config.evaluate_every = 100_000  # at the end
@@ -51,9 +51,9 @@ def get_base(dev: bool):
     return config
 
 
-def get_frozen(dev: bool):
+def get_frozen(dev: bool, size: int = SIZE):
     """Returns the run on features of locked towers."""
-    config = get_base(dev)
+    config = get_base(dev, size)
     config.batch_size = 512
     config.total_steps = 600
     config.average_decay = 0.99
@@ -71,9 +71,9 @@ def get_config(arg: str = ""):
     names = {name for name in arg.split(",") if name}
     if strange := sorted(names - {"frozen", "dev"}):
         raise ValueError(f"configs/pretrained_flickr8k.py takes frozen and dev, not {strange[0]!r}")
-    first = get_frozen("dev" in names)
     if "frozen" in names:
-        return first
+        return get_frozen("dev" in names, FAST_SIZE)
+    first = get_frozen("dev" in names)
     config = get_base("dev" in names)
     with first.unlocked():
         first.evaluators = {}  # the second run's are those that count

@@ -29,6 +29,7 @@ install_import_hook("big_align", "beartype.beartype")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from absl import logging  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -40,6 +41,14 @@ def bounded_memory():
     statm = pathlib.Path("/proc/self/statm")
     if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 4e9:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def own_verbosity():
+    """A command says how much it logs, for its whole process."""
+    before = logging.get_verbosity()
+    yield
+    logging.set_verbosity(before)
 
 
 def _find(variable: str, default: str) -> pathlib.Path:
