@@ -32,6 +32,7 @@ import pytest  # noqa: E402
 from absl import logging  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+VERBOSITY = logging.get_verbosity()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,10 +46,9 @@ def bounded_memory():
 
 @pytest.fixture(autouse=True)
 def own_verbosity():
-    """A command says how much it logs, for its whole process."""
-    before = logging.get_verbosity()
+    """A command says how much its process logs; one that a fixture ran must not last either."""
     yield
-    logging.set_verbosity(before)
+    logging.set_verbosity(VERBOSITY)
 
 
 def _find(variable: str, default: str) -> pathlib.Path:
