@@ -48,7 +48,7 @@ def draw(k, devices, ratio, labels, seed=0):
     return drawn, np.asarray(drawn.ids), values
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("k, ratio", [(61, 0.1), (64, 0.5), (37, 1.0), (50, 0.0), (3, 0.4)])
 def test_every_positive_is_drawn_and_no_row_twice(k, devices, ratio):
     labels = np.random.default_rng(1).integers(-1, k + 2, (11, 4))
@@ -189,7 +189,7 @@ def draw_steps(k, count):
     return [jnp.float32(rng.normal(size=(k, D))) for _ in range(count)]
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):
     (by_row, dense), k = OPTIMIZERS[name], 16

@@ -9,7 +9,7 @@ import pytest
 from bounded import BoundedCalls, Outcome
 from mutations import KINDS, mutate
 
-QUICK, SLOW = 60, 300
+QUICK, SLOW = 30, 300
 FAST = [name for name, kind in KINDS.items() if not kind.slow]
 
 

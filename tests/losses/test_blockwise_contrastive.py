@@ -74,7 +74,12 @@ def assert_equal_to_plain(case, **options):
 
 @pytest.mark.parametrize(
     "shape, keep_logits_bytes",
-    [(None, 0), (None, 2**20), ((8, 1), 0), ((4, 2), 2**20)],
+    [
+        (None, 0),
+        pytest.param(None, 2**20, marks=pytest.mark.slow),
+        pytest.param((8, 1), 0, marks=pytest.mark.slow),
+        ((4, 2), 2**20),
+    ],
     ids=["recomputed", "kept", "8 devices, recomputed", "4x2 devices, kept"],
 )
 @pytest.mark.parametrize("case", CASES)

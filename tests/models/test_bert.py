@@ -37,6 +37,7 @@ def make_model(**settings):
         ("large", 1024, 335_141_888),
     ],
 )
+@pytest.mark.slow
 def test_parameters_are_the_published_ones(variant, width, published):
     text = jax.ShapeDtypeStruct((1, 8), jnp.int32), jax.ShapeDtypeStruct((1, 8), bool)
     shapes = jax.eval_shape(Bert(variant).init, jax.random.key(0), *text)

@@ -27,6 +27,7 @@ def make_model(**settings):
 @pytest.mark.parametrize(
     "variant, published", [("b", 63_165_952), ("l", 123_060_480), ("h", 352_984_064)]
 )
+@pytest.mark.slow
 def test_parameters_are_the_published_ones(variant, published):
     text = jax.ShapeDtypeStruct((1, 8), jnp.int32), jax.ShapeDtypeStruct((1, 8), bool)
     shapes = jax.eval_shape(ClipText(variant).init, jax.random.key(0), *text)

@@ -52,7 +52,10 @@ def test_eight_devices_equal_one_without_gathering_activations():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, eight)
 
 
-@pytest.mark.parametrize("platform, grouped", [("cpu", False), ("cuda", True), ("tpu", True)])
+@pytest.mark.parametrize(
+    "platform, grouped",
+    [("cpu", False), pytest.param("cuda", True, marks=pytest.mark.slow), ("tpu", True)],
+)
 def test_accelerators_get_the_grouped_convolution(platform, grouped):
     x, filters = make_inputs(7, 3)
     traced = value_and_gradients(depthwise.depthwise_conv, 2).trace(x, filters)

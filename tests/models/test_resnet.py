@@ -32,6 +32,7 @@ def test_golden_numbers(reference_dir):
 
 
 @pytest.mark.parametrize("variant", ["50", "101"])
+@pytest.mark.slow
 def test_parameters_are_the_published_ones(variant, reference_dir):
     check_published_shapes(reference_dir, f"resnet{variant}", TIMM_RESNET, ResNet(variant))
 

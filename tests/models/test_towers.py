@@ -79,6 +79,7 @@ def test_remat_equals_storing_and_seeds_are_the_only_randomness(case):
     assert step.compiled._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_and_keeps_float32_parameters(case):
     tower, inputs, variables = case
     half = tower.clone(dtype="bfloat16")

@@ -56,6 +56,7 @@ def make_golden(folder, table, **settings):
         ("vit_large_patch14_clip_224", CLIP | {"variant": "l/14"}),
     ],
 )
+@pytest.mark.slow
 def test_parameters_are_the_published_ones(name, settings, reference_dir):
     check_published_shapes(reference_dir, name, tables.TIMM_VIT, ViT(**settings))
 

@@ -23,6 +23,7 @@ def test_the_nearest_point_on_the_map_is_of_the_same_group():
     np.testing.assert_array_equal(points, lay_out(make_groups(), seed=1))
 
 
+@pytest.mark.slow
 def test_queries_are_named_with_their_nearest_and_the_lists_are_in_the_legend():
     first, second = make_groups(seed=0), make_groups((3, 3, 3), seed=2)
     names = [f"a{n}" for n in range(27)], ["b$", *(f"b{n}" for n in range(1, 9))]

@@ -99,6 +99,7 @@ def test_labels_count_on_from_list_to_list(classes, tmp_path):
     assert set(label[1::2].tolist()) == set(range(10, 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True])
 def test_threads_processes_and_prefetch_are_those_of_the_whole_batch(mixed):
     parts = {"a": DIGITS | {"weight": 0.25}, "b": DIGITS | {"weight": 0.75}}

@@ -22,6 +22,7 @@ def flags(folder, tmp_path):  # noqa: F811
     return ["--models", str(folder), *lists, f"--output={tmp_path / 'tsne.png'}"]
 
 
+@pytest.mark.slow
 def test_the_nearest_other_name_is_printed_and_a_name_in_both_lists_is_none(flags, capsys):
     assert show_tsne.main([*flags, "--queries=red cat, grass", "--template=a {}"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
