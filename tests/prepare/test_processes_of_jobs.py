@@ -56,7 +56,8 @@ def test_a_job_that_was_killed_twice_ends_as_one_that_never_was(done, tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_of_dask_write_the_same_bytes(done, tmp_path):
-    distributed = pytest.importorskip("distributed", reason="apache-beam[dask] is not installed")
+    pytest.importorskip("dask", reason="apache-beam[dask] is not installed")
+    distributed = pytest.importorskip("dask.distributed")
     flags = [flag for flag in done.flags if not flag.startswith("--work")]
     runner = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
     with distributed.LocalCluster(
