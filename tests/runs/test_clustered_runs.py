@@ -152,7 +152,7 @@ def lit_config(files, tower, **fields):
         "optimizer.frozen": ("model/image",),
         "init.image": str(tower),
         "evaluators": {"zero_shot": zero_shot | TEST},
-        "total_steps": 12,
+        "total_steps": 32,
         "evaluate_batch_size": 64,
         "model.image_projection": True,
     }
@@ -176,7 +176,8 @@ def test_a_text_tower_learns_the_same_from_images_and_from_their_embeddings(
     images, embeddings = (read_metrics(tmp_path / name) for name in ("images", "embeddings"))
     for one, two in zip(images, embeddings, strict=True):
         np.testing.assert_allclose(one["loss"], two["loss"], rtol=2e-3)
-    assert images[-1]["loss"] < images[0]["loss"]
+    losses = [each["loss"] for each in images]
+    assert np.mean(losses[-8:]) < np.mean(losses[:8]) - 0.1, losses
     for name in ("zero_shot/top1", "zero_shot/mean_per_class"):
         np.testing.assert_allclose(results[name], expected[name], atol=0.03)
 
