@@ -38,16 +38,17 @@ def write_npy(rows: EmbeddingFolder, path: pathlib.Path) -> None:
 
 
 def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
-    """Writes a table of `key` and `embedding`, a list of fixed size; a shard is a row group.
+    """Writes a table of `key` and `embedding`, a list of numbers; a shard is a row group.
 
-    What was not there to embed keeps its row, with nulls.
+    What was not there to embed keeps its row, with nulls. They are why the lists are not of a fixed
+    size: before version 26 pyarrow does not read one that is null.
 
     Args:
       rows: the folder.
       path: of the table; it has its name only when it is whole.
     """
     partial = path.with_name(path.name + PARTIAL)
-    kind = pa.list_(pa.from_numpy_dtype(np.dtype(rows.dtype)), rows.dim)
+    kind = pa.large_list(pa.from_numpy_dtype(np.dtype(rows.dtype)))
     schema = pa.schema([("key", pa.string()), ("embedding", kind)])
     with pq.ParquetWriter(partial, schema) as writer:
         for shard in rows.shards:
@@ -55,9 +56,10 @@ def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
                 continue
             # A key may have bytes that are no UTF-8, which a text of Parquet cannot hold.
             lines = rows.key_lines(shard).decode("utf-8", "replace").split("\n")[:-1]
-            absent = pa.array([not key for key in lines])
-            values = pa.array(np.ascontiguousarray(rows.array(shard)).reshape(-1))
-            embedding = pa.FixedSizeListArray.from_arrays(values, rows.dim, mask=absent)
+            there = np.array([bool(key) for key in lines])
+            ends = np.concatenate([[0], np.cumsum(rows.dim * there)])
+            values = pa.array(rows.array(shard)[there].reshape(-1))
+            embedding = pa.LargeListArray.from_arrays(ends, values, mask=pa.array(~there))
             keys = pa.array([key or None for key in lines], pa.string())
             writer.write_table(pa.Table.from_arrays([keys, embedding], schema=schema))
     os.replace(partial, path)
