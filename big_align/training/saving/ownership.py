@@ -89,16 +89,29 @@ def _take(path: epath.Path, me: dict[str, Any]) -> None:
       UserError: another owns it.
     """
     text = json.dumps(me) + "\n"
-    if "://" not in os.fspath(path):  # elsewhere nothing is made only if it is not there
-        with contextlib.suppress(FileExistsError), open(path, "x") as file:
-            file.write(text)
-            return
+    if _make(path, text):
+        return
     gone = _stamp(path)
     if (path.exists() and _lives(path)) or not _replace(path, gone, text):
         raise UserError(_refuse(path))
     time.sleep(SETTLE_SECONDS)
     if _read(path).get("token") != me["token"]:  # two have taken it; the last to write has it
         raise UserError(_refuse(path))
+
+
+def _make(path: epath.Path, text: str) -> bool:
+    """Writes an owner's file where there is none; False if there is one, or in a bucket.
+
+    In a bucket nothing is made only if it is not there.
+    """
+    if "://" in os.fspath(path):
+        return False
+    try:
+        with open(path, "x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _replace(path: epath.Path, gone: Any, text: str) -> bool:
@@ -110,7 +123,9 @@ def _replace(path: epath.Path, gone: Any, text: str) -> bool:
     """
     try:
         file = open(path, "r+")
-    except OSError:
+    except FileNotFoundError:  # its owner has left meanwhile, or it is in a bucket
+        if "://" not in os.fspath(path):
+            return _make(path, text)
         path.write_text(text)
         return True
     with file:

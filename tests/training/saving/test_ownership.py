@@ -201,12 +201,12 @@ def test_one_who_is_slow_to_take_a_folder_does_not_take_it_from_the_next_owner(
     assert not (tmp_path / FILE).exists()
 
 
-def _race(folder, barrier, results):
+def _race(folder, barrier, results, over):
     barrier.wait()
     try:
         with own(folder):
             results.put(os.getpid())
-            time.sleep(2)
+            assert over.wait(120)  # who comes late must find it taken, however slow it is
     except UserError:
         results.put(None)
 
@@ -217,11 +217,13 @@ def test_of_many_at_once_one_gets_it(tmp_path, stale):
     if stale:
         leave(tmp_path, started="12345")
     context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(6), context.Queue()
-    racers = [context.Process(target=_race, args=(tmp_path, barrier, results)) for _ in range(6)]
+    barrier, results, over = context.Barrier(6), context.Queue(), context.Event()
+    given = tmp_path, barrier, results, over
+    racers = [context.Process(target=_race, args=given) for _ in range(6)]
     for racer in racers:
         racer.start()
-    got = [results.get(timeout=60) for _ in racers]
+    got = [results.get(timeout=120) for _ in racers]
+    over.set()
     for racer in racers:
         racer.join()
     assert sum(pid is not None for pid in got) == 1
