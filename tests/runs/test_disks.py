@@ -71,9 +71,9 @@ def test_a_disk_that_fills_up_stops_a_run_that_more_space_continues(small_disk, 
     filler = fill(small_disk)
     assert run.wait() == 1
     # Whatever is written first meets the disk: a checkpoint, which is tried again, or a metric.
-    error = run.err.strip().splitlines()[-1]
-    assert error.startswith("error: ") and "No space left on device" in error
-    assert str(workdir) in error and "Traceback" not in run.err
+    (error,) = [line for line in run.err.splitlines() if line.startswith("error: ")]
+    assert "No space left on device" in error and str(workdir) in error, run.err
+    assert "Traceback" not in run.err
     assert list_saved(workdir)
     filler.unlink()
     again = Run(workdir, *FLAGS, devices=1)
