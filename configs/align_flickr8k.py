@@ -18,7 +18,7 @@ EVALUATE = "resize(72)|central_crop(64)"
 
 def get_config(arg: str = "flickr8k"):
     """Returns the config; `arg` has the data set whose test split is evaluated, and the recipe."""
-    arg, paper = common.split_recipe(arg, "flickr8k")
+    arg, paper = common.split_flag(arg, common.RECIPE, "flickr8k")
     captions = {"flickr8k": "json.captions", "twemoji": "txt"}
     if arg not in captions:
         raise ValueError(

@@ -99,18 +99,19 @@ RECIPE = "recipe=paper"
 """The argument by which a small config trains as its paper does."""
 
 
-def split_recipe(arg: str, default: str) -> tuple[str, bool]:
-    """Splits a config's argument, as in "twemoji,recipe=paper".
+def split_flag(arg: str, flag: str, default: str) -> tuple[str, bool]:
+    """Splits a flag from a config's argument, as in "twemoji,recipe=paper".
 
     Args:
       arg: what stands behind the colon of --config.
+      flag: the part that is there or not.
       default: the rest where there is none.
 
     Returns:
-      The rest, and whether the recipe is the paper's.
+      The rest, and whether the flag is there.
     """
     names = [name for name in arg.split(",") if name]
-    return ",".join(name for name in names if name != RECIPE) or default, RECIPE in names
+    return ",".join(name for name in names if name != flag) or default, flag in names
 
 
 def use_recipe_of_align(config: ConfigDict) -> None:

@@ -7,7 +7,7 @@ The descriptions come from
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
-from big_align.configs import two_cores
+from big_align.configs import common, two_cores
 from big_align.runs.defaults import complete_config
 
 METHODS = ("iclip", "iclip_names", "unicl")
@@ -16,7 +16,7 @@ DESCRIBED = "data/tiny_imagenet_described.json"
 
 def get_config(arg: str = ""):
     """Returns the config of a method."""
-    arg, pretrained = two_cores.split_argument(arg, "iclip_names")
+    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "iclip_names")
     if arg not in METHODS:
         raise ValueError(f"configs/iclip_tiny_imagenet.py takes {', '.join(METHODS)}, not {arg!r}")
     described = arg == "iclip"

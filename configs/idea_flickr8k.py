@@ -11,7 +11,7 @@ configs/unicl_flickr8k.py:labels. `benchmarks/tags.py` does all of it.
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
-from big_align.configs import idea_cc3m, two_cores
+from big_align.configs import common, idea_cc3m, two_cores
 from big_align.runs.defaults import complete_config
 
 RECOGNITION = ("recognition", "recognition_bce", "recognition_cls")
@@ -25,7 +25,7 @@ THRESHOLD = 0.15
 
 def get_config(arg: str = ""):
     """Returns the config of a row of the table."""
-    arg, pretrained = two_cores.split_argument(arg, "retain")
+    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "retain")
     if arg not in METHODS:
         raise ValueError(f"configs/idea_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
     rare = arg in ("rm_top_freq", "retain")

@@ -5,7 +5,7 @@ data/twemoji_tags.json are made by `benchmarks/tags.py`.
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
-from big_align.configs import idea_cc3m, two_cores
+from big_align.configs import common, idea_cc3m, two_cores
 from big_align.runs.defaults import complete_config
 
 METHODS = ("mlr", "mlr_bce")
@@ -15,7 +15,7 @@ BATCH, DRAWINGS = 128, 1676
 
 def get_config(arg: str = ""):
     """Returns the config of a row of the table."""
-    arg, pretrained = two_cores.split_argument(arg, "mlr")
+    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "mlr")
     if arg not in METHODS:
         raise ValueError(f"configs/idea_twemoji.py takes {', '.join(METHODS)}, not {arg!r}")
     config = two_cores.get_base()

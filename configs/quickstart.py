@@ -10,7 +10,7 @@ from big_align.runs.defaults import complete_config
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is nothing or recipe=paper."""
-    arg, paper = common.split_recipe(arg, "")
+    arg, paper = common.split_flag(arg, common.RECIPE, "")
     if arg:
         raise ValueError(f"configs/quickstart.py takes nothing or recipe=paper, not {arg!r}")
     config = common.get_base()

@@ -54,21 +54,6 @@ def get_base(length: int = 24) -> ConfigDict:
     return config
 
 
-def split_argument(arg: str, default: str) -> tuple[str, bool]:
-    """Splits a config's argument, as in "both,init=pretrained".
-
-    Args:
-      arg: what stands behind the colon of --config.
-      default: the method where none is named.
-
-    Returns:
-      The method, and whether the towers start from installed packages.
-    """
-    names = [name for name in arg.split(",") if name]
-    methods = [name for name in names if name != PRETRAINED]
-    return ",".join(methods) or default, PRETRAINED in names
-
-
 def use_pretrained(config: ConfigDict) -> None:
     """Makes the towers those of `common.use_pretrained_towers`, and images larger.
 

@@ -5,7 +5,7 @@ Arguments: `both`; `captions` (Flickr8k alone); `labels` (202 classes of Tiny Im
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
-from big_align.configs import two_cores
+from big_align.configs import common, two_cores
 from big_align.runs.defaults import complete_config
 
 METHODS = ("both", "captions", "labels", "multitask")
@@ -13,7 +13,7 @@ METHODS = ("both", "captions", "labels", "multitask")
 
 def get_config(arg: str = ""):
     """Returns the config of a method."""
-    arg, pretrained = two_cores.split_argument(arg, "both")
+    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "both")
     if arg not in METHODS:
         raise ValueError(f"configs/unicl_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
     config = two_cores.get_base()

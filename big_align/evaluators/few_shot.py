@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
-from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
@@ -255,9 +254,7 @@ class FewShot:
         check_class_names(source, train_source, "source", "train_source")
         self.names: tuple[str, ...] = ()
         if names is not None:
-            classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
-            for given in (source, train_source):
-                label_check.check_class_names(given, classes)
+            classes = label_check.find_classes(names, source, train_source)
             self.names = classes.phrases(with_descriptions)
             self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.shots, self.draws, self.what = shots, draws, check_what(what)

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from big_align import sharding
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
-from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
@@ -226,9 +225,7 @@ class FewShotText:
         self.source, self.train_source, self.transform = source, train_source, transform
         self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
         check_class_names(source, train_source, "source", "train_source")
-        classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
-        for given in (source, train_source):
-            label_check.check_class_names(given, classes)
+        classes = label_check.find_classes(names, source, train_source)
         self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.shots, self.draws, self.tuning = shots, draws, tuning
 

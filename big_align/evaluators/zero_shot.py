@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.labels import label_check
-from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_list import TagList, read_tag_list
@@ -114,7 +114,7 @@ def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
 
 def _find_classes(source: Source, names: tuple[str, ...] | str) -> ClassList:
     if names != "source":
-        return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+        return label_check.find_classes(names, source)
     if source.class_names is None:
         raise UserError("names = 'source', but the source has no names of its own: name a list")
     return ClassList.from_names([name.replace("_", " ") for name in source.class_names])
@@ -164,7 +164,6 @@ class ZeroShot:
         self.transform = transform
         self.tokenizer = tokenizer
         classes = _find_classes(source, names)
-        label_check.check_class_names(source, classes)
         self.names = classes.phrases(with_descriptions)
         self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.seen = None

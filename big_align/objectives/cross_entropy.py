@@ -7,14 +7,13 @@ times exp(tau) as in CLIP. There is no text side.
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.models.parts import layers
 from big_align.nodes import Given
+from big_align.objectives.parts.classifier import init_classifier, make_classifier
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import ImageTower
 from big_align.objectives.parts.temperature import LogScale, check_bounds
@@ -25,22 +24,6 @@ NO_TEXTS = (
     "config.objective.name = 'cross_entropy' has no text side: evaluators that embed texts "
     "(zero_shot, retrieval) need another objective; classification needs none"
 )
-
-
-def make_classifier(num_classes: int, **options) -> layers.Dense:
-    """Makes the layer from pooled features to classes; its classes are split like a vocabulary.
-
-    Raises:
-      ValueError: there are fewer than two classes.
-    """
-    if num_classes < 2:
-        raise ValueError(f"num_classes = {num_classes} must be at least 2")
-    return layers.Dense(num_classes, ("embed", "vocab"), **options)
-
-
-def init_classifier(classifier: layers.Dense, rng: PRNGKeyArray, model: DualEncoder) -> Params:
-    """Makes the parameters of a classifier for the features of a model's image tower."""
-    return classifier.init(rng, jnp.zeros((1, model.image.output_dim)))["params"]
 
 
 class CrossEntropy(ComposedObjective):

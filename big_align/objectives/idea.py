@@ -23,9 +23,7 @@ from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import Contrast, describe_directions
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
-from big_align.objectives.parts.tag_texts import TagTexts
-from big_align.objectives.parts.temperature import LogScale
-from big_align.objectives.tag_recognizer import (
+from big_align.objectives.parts.tag_recognizer import (
     DISCOVERY,
     RECOGNIZER,
     Discovery,
@@ -33,7 +31,10 @@ from big_align.objectives.tag_recognizer import (
     RecognizingImageTower,
     RecognizingTowers,
     TagFinder,
+    TagScorer,
 )
+from big_align.objectives.parts.tag_texts import TagTexts
+from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 NO_TEXTS = (
@@ -91,16 +92,16 @@ class Idea(ComposedObjective):
         self.tags = tags
         self.change_step = discovery.change_step
         self.loss_name = recognizer.loss
-        self.recognition = None
+        self.scorer, self.finder, encoder = None, None, TwoTowers(model)
         if recognition:
             written = TagTexts(tags, tokenizer) if contrast and discovery.tag_to_text else None
-            finder = TagFinder(tags, discovery.threshold, written, discovery.retain)
-            self.recognition = (
-                RecognizingTowers(model, recognizer, finder)
+            self.finder = TagFinder(tags, discovery.threshold, written, discovery.retain)
+            self.scorer = TagScorer(recognizer, len(tags.names), model.image.dtype)
+            encoder = (
+                RecognizingTowers(model, self.scorer, self.finder)
                 if contrast
-                else RecognizingImageTower(model, recognizer, finder, NO_TEXTS)
+                else RecognizingImageTower(model, self.scorer, NO_TEXTS)
             )
-        encoder = self.recognition or TwoTowers(model)
         scale = LogScale(temperature, min_temperature)
         super().__init__(encoder, mesh, scale if contrast else None)
         self.contrast = Contrast(mesh) if contrast else None
@@ -114,9 +115,9 @@ class Idea(ComposedObjective):
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns eq. 7, the sum of recognition and contrast, or the one that there is."""
-        if self.recognition is None:
+        finder = self.finder
+        if finder is None:
             return self._compare(params, outputs, batch)
-        finder = self.recognition.finder
         given, found = finder.find(batch, outputs["logits"])
         mask, weights = batch["mask"], jnp.asarray(self.tags.weights)
         mlr = tag_recognition_loss(
@@ -153,9 +154,9 @@ class Idea(ComposedObjective):
         Raises:
           UserError: there is no recognizer.
         """
-        if self.recognition is None:
+        if self.scorer is None:
             raise UserError(
                 "config.objective.recognition = False trains no recognizer: leave out the "
                 "evaluators of tags, or set it to True"
             )
-        return self.recognition.recognize(params, model_state, batch)
+        return self.scorer.recognize(self.encoder, params, model_state, batch)

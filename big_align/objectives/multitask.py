@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder
 from big_align.nodes import Given
-from big_align.objectives.cross_entropy import init_classifier, make_classifier
+from big_align.objectives.parts.classifier import init_classifier, make_classifier
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts

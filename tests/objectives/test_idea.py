@@ -141,13 +141,13 @@ def test_loss_is_the_plain_formula_of_the_texts_that_exist(options, texts):
     """Sliced: neither padding nor texts that do not exist are there at all."""
     objective, params, state, batch, outputs = encoded(masked=2, texts=texts, **options)
     loss, metrics = jax.jit(objective.loss)(params, outputs, None, batch)
-    given, found = objective.recognition.finder.find(batch, outputs["logits"])
+    given, found = objective.finder.find(batch, outputs["logits"])
     new = np.asarray(found.any(axis=1))
     assert 0 < new[:14].sum() < 14 and not new[14:].any()
 
     ztxt = np.asarray(outputs["ztxt"]).reshape(16, -1, outputs["ztxt"].shape[-1])
     exists = np.ones((16, 1), bool) if not texts else np.asarray(batch["text_mask"]).any(-1)
-    if objective.recognition.finder.written is not None:
+    if objective.finder.written is not None:
         exists = np.concatenate([exists, new[:, None]], axis=1)
     exists &= np.asarray(batch["mask"])[:, None]
     directions = contrastive_loss(
@@ -172,7 +172,7 @@ def test_texts_that_do_not_exist_take_no_part(devices):
     """Whatever their embedding is, value and gradient stay, and it gets none itself."""
     _, params, state, batch, outputs = encoded()
     objective = make_objective(devices)
-    new = objective.recognition.finder.find(batch, outputs["logits"])[1].any(axis=1)
+    new = objective.finder.find(batch, outputs["logits"])[1].any(axis=1)
     assert new.any() and not new.all()
     other = jnp.roll(outputs["zimg"], 3, axis=0)
     moved = outputs | {
@@ -193,7 +193,7 @@ def test_texts_that_do_not_exist_take_no_part(devices):
 def test_a_new_text_is_that_of_the_tags(retain):
     """Its embedding is that of a caption with the same words."""
     objective, params, state, batch, outputs = encoded(retain=retain)
-    given, found = objective.recognition.finder.find(batch, outputs["logits"])
+    given, found = objective.finder.find(batch, outputs["logits"])
     rows = np.flatnonzero(found.any(axis=1))
     chosen = np.asarray(found | given if retain else found)[rows]
     sentences = []
@@ -214,10 +214,8 @@ def test_a_new_text_is_that_of_the_tags(retain):
 def test_devices_and_microbatches_change_nothing(head, texts):
     def run(devices, microbatches=1):
         objective = make_objective(devices, head=head)
-        recognition = objective.recognition
-        recognition.head = recognition.head.clone(
-            **{"dropout": 0.0} if head == "ml_decoder" else {}
-        )
+        if head == "ml_decoder":
+            objective.scorer.head = objective.scorer.head.clone(dropout=0.0)
         params, state = make_params(objective)
         batch = make_batch(objective, texts=texts)
         return differentiate(objective, params, state, batch, microbatches)
@@ -235,7 +233,7 @@ def test_gradient_is_that_of_finite_differences():
     objective, params, _, batch, outputs = encoded()
     loss = jax.jit(lambda x, p: objective.loss(p, x, None, batch)[0])
     grads = jax.grad(loss)(outputs, params)
-    find = objective.recognition.finder.find
+    find = objective.finder.find
     found = find(batch, outputs["logits"])[1]
     rng, step = np.random.default_rng(0), 1e-3
     for name, grad in grads.items():
@@ -296,7 +294,7 @@ def test_recognition_reads_its_head_in_evaluation_mode(head):
     np.testing.assert_array_equal(features, objective.image_features(params, state, batch))
     logits = objective.recognize(params, state, batch)
     read = tokens if head == "ml_decoder" else features
-    expected = objective.recognition.head.apply({"params": params["recognizer"]}, read)
+    expected = objective.scorer.head.apply({"params": params["recognizer"]}, read)
     np.testing.assert_allclose(logits, expected, atol=1e-6)
     assert logits.shape == (16, COUNT) and np.std(logits, axis=0).min() > 0
 
@@ -371,7 +369,7 @@ def test_recognition_alone_is_the_recognition_loss_of_both(devices):
     assert max(np.abs(x).max() for x in jax.tree.leaves(grads["model"])) > 1e-3
     if devices == 8:  # and by micro-batches, but for dropout
         still = make_objective(4, contrast=False)
-        still.recognition.head = still.recognition.head.clone(dropout=0.0)
+        still.scorer.head = still.scorer.head.clone(dropout=0.0)
         runs = [differentiate(still, params, state, batch, count) for count in (1, 2)]
         assert_close(runs[1], runs[0])
 
@@ -380,7 +378,7 @@ def test_recognition_alone_is_the_recognition_loss_of_both(devices):
 def test_recognition_alone_finds_the_same_tags():
     objective, params, state, batch, outputs = encoded()
     alone = make_objective(contrast=False)
-    find = lambda o: o.recognition.finder.find(batch, outputs["logits"])  # noqa: E731
+    find = lambda o: o.finder.find(batch, outputs["logits"])  # noqa: E731
     jax.tree.map(np.testing.assert_array_equal, find(alone), find(objective))
     read = [o.recognize(recognition_part(params), state, batch) for o in (alone, objective)]
     np.testing.assert_array_equal(*read)

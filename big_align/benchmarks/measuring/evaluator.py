@@ -63,8 +63,8 @@ class NamedBenchmark:
         """Tells which verbs of an objective it calls."""
         named = str(settings["benchmark"])
         benchmark = catalog.read_benchmark(named)
-        fit = TASKS_OF.get(benchmark.task, ("",))
-        return _KINDS[benchmark.task].needs(benchmark, settings.get("task") or fit[0])
+        task = settings.get("task") or TASKS_OF[benchmark.task][0]
+        return _KINDS[benchmark.task].needs(benchmark, task)
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class NamedBenchmark:
         max_broken_fraction: float = 0.01,
     ):
         self.benchmark = catalog.read_benchmark(benchmark)
-        fit = TASKS_OF.get(self.benchmark.task, ())
-        if task and task not in fit or not fit:
-            known = ", ".join(fit) or "nothing yet"
+        fit = TASKS_OF[self.benchmark.task]
+        if task and task not in fit:
+            known = ", ".join(fit)
             raise UserError(f"task = {task!r} does not fit {benchmark}, which is of: {known}")
         self.task = task or fit[0]
         images = _ImageReader(transform, max_broken_fraction, self.task in FEATURE_TASKS)
@@ -216,8 +216,6 @@ class _Captions(_Kind):
 class _Classes(_Kind):
     """Images and their classes, one or several each."""
 
-    several = False
-
     def open(self) -> None:
         super().open()
         self.classes = read_class_list(self.benchmark, self.data)
@@ -242,18 +240,15 @@ class _Classes(_Kind):
         return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)
 
     def _read(self, embedder: Embedder, split: str, source: Source) -> LabeledSplit:
-        label = measuring.read_labels(source, self.classes, self.several)
+        several = self.benchmark.task == "multilabel"
+        label = measuring.read_labels(source, self.classes, several)
         images = self.images.embed(embedder, source)
         return LabeledSplit(f"{self.benchmark.name} {split}", source, images, label)
 
 
-class _SeveralClasses(_Classes):
-    several = True
-
-
 _KINDS: dict[str, type[_Kind]] = {
     "classification": _Classes,
-    "multilabel": _SeveralClasses,
+    "multilabel": _Classes,
     "retrieval": _Captions,
     **dict.fromkeys(JUDGED, _Judgments),
 }

@@ -99,9 +99,9 @@ def make_plan(
       The plan, None where nothing can be measured; and a line for whatever cannot.
     """
     benchmark = catalog.read_benchmark(name)
-    fit = [task for task in tasks if task in TASKS_OF.get(benchmark.task, ())]
+    fit = [task for task in tasks if task in TASKS_OF[benchmark.task]]
     if not fit:
-        known = ", ".join(TASKS_OF.get(benchmark.task, ())) or "nothing yet"
+        known = ", ".join(TASKS_OF[benchmark.task])
         return None, [f"{name}: is of {benchmark.task}, which is measured by {known}"]
     lines = []
     if not has_texts and (lost := [task for task in fit if task in TEXT_TASKS]):

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from big_align.data import boundary, examples
-from big_align.data.labels.classes import ClassList
+from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
@@ -70,6 +70,22 @@ def _check_places(
         except examples.BrokenExample:
             continue
         check_label(source.name(*place), label, num_classes)
+
+
+def find_classes(names: tuple[str, ...] | str, *sources: examples.Source) -> ClassList:
+    """Returns a class list that the sources agree with.
+
+    Args:
+      names: of the classes, or what `read_classes` takes.
+      *sources: what `check_class_names` compares it with.
+
+    Raises:
+      UserError: there is no such list, or a source names other classes.
+    """
+    classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+    for source in sources:
+        check_class_names(source, classes)
+    return classes
 
 
 def check_class_names(source: examples.Source, classes: ClassList) -> None:

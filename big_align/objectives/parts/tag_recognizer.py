@@ -12,7 +12,7 @@ from big_align.data.tags.tag_list import TagList
 from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.models.ml_decoder import MLDecoder
-from big_align.objectives.cross_entropy import make_classifier
+from big_align.objectives.parts.classifier import make_classifier
 from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
 from big_align.objectives.parts.tag_texts import TagTexts
 from big_align.types import Batch, ModelState, Outputs, Params
@@ -163,58 +163,33 @@ class TagFinder:
         return jnp.concatenate([captions, new[:, None]], axis=1)[:, :, None]
 
 
-class RecognizingTowers(Encoder):
-    """Encodes images, recognizes their tags, and encodes their texts with those of found tags.
+class TagScorer:
+    """Scores the tags of images by what an image tower makes of them.
+
+    Its parameters are `recognizer`, beside those of the towers.
 
     Args:
-      model: the dual encoder.
-      recognizer: scores tags.
-      finder: makes texts of them.
-      no_texts: where texts are not trained, why there are none to embed, and what to do.
+      recognizer: what scores.
+      num_tags: how many there are.
+      dtype: of what is computed.
     """
 
-    def __init__(
-        self, model: DualEncoder, recognizer: Recognizer, finder: TagFinder, no_texts: str = ""
-    ):
-        super().__init__(model, no_texts)
-        self.finder = finder
+    def __init__(self, recognizer: Recognizer, num_tags: int, dtype: DTypeLike):
         self.spatial = recognizer.spatial
-        self.head = recognizer.make_head(finder.num_tags, model.image.dtype)
+        self.head = recognizer.make_head(num_tags, dtype)
 
-    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the towers' parameters and the recognizer's."""
-        params, state = self._init_towers(rng, batch)
+    def init(
+        self, encoder: Encoder, rng: PRNGKeyArray, params: Params, state: ModelState, batch: Batch
+    ) -> Params:
+        """Returns the parameters of an encoder's towers, and with them its own."""
         features, tokens = jax.eval_shape(
-            lambda image: self.apply("image_tokens", params, state, image), batch["image"]
+            lambda image: encoder.apply("image_tokens", params, state, image), batch["image"]
         )
         read = tokens if self.spatial else features
         blank = jnp.zeros(read.shape, read.dtype)
-        recognizer = self.head.init(jax.random.fold_in(rng, 1), blank)["params"]
-        return params | {"recognizer": recognizer}, state
+        return params | {"recognizer": self.head.init(jax.random.fold_in(rng, 1), blank)["params"]}
 
-    def _init_towers(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
-
-    def encode(
-        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
-    ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d], `logits` [b c] of the tags, and `ztxt` [b d].
-
-        With texts of tags the latter is [b k + 1 d]: embeddings of the captions, then of the text
-        of tags, which means nothing where no tag was found.
-        """
-
-        def read(features: Array, tokens: Array) -> tuple[Array, Array, Array]:
-            key = jax.random.fold_in(rng, 1)
-            logits = self._score(params, features, tokens, dropout=key)
-            return logits, *self.finder.join_texts(batch, logits)
-
-        (zimg, ztxt, logits), state = self.train(
-            params, model_state, rng, batch["image"], read, method=_encode_all
-        )
-        return {"zimg": zimg, "ztxt": ztxt, "logits": logits}, state
-
-    def _score(
+    def __call__(
         self,
         params: Params,
         features: Float[Array, "b f"],
@@ -229,30 +204,67 @@ class RecognizingTowers(Encoder):
         return self.head.apply(variables, tokens, dropout is not None, rngs=rngs)
 
     def recognize(
-        self, params: Params, model_state: ModelState, batch: Batch
+        self, encoder: Encoder, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b c"]:
         """Returns the logits of the tags, in evaluation mode."""
-        read = self.apply("image_tokens", params, model_state, batch["image"])
-        return self._score(params, *read)
+        return self(params, *encoder.apply("image_tokens", params, model_state, batch["image"]))
 
 
-class RecognizingImageTower(RecognizingTowers):
+class RecognizingTowers(Encoder):
+    """Encodes images, recognizes their tags, and encodes their texts with those of found tags.
+
+    Args:
+      model: the dual encoder.
+      scorer: scores tags.
+      finder: makes texts of them.
+    """
+
+    def __init__(self, model: DualEncoder, scorer: TagScorer, finder: TagFinder):
+        super().__init__(model)
+        self.scorer, self.finder = scorer, finder
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the towers' parameters and the recognizer's."""
+        params, state = self.init_by(None, rng, batch["image"], *flatten_texts(batch))
+        return self.scorer.init(self, rng, params, state, batch), state
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Returns `zimg` [b d], `logits` [b c] of the tags, and `ztxt` [b d].
+
+        With texts of tags the latter is [b k + 1 d]: embeddings of the captions, then of the text
+        of tags, which means nothing where no tag was found.
+        """
+
+        def read(features: Array, tokens: Array) -> tuple[Array, Array, Array]:
+            key = jax.random.fold_in(rng, 1)
+            logits = self.scorer(params, features, tokens, dropout=key)
+            return logits, *self.finder.join_texts(batch, logits)
+
+        (zimg, ztxt, logits), state = self.train(
+            params, model_state, rng, batch["image"], read, method=_encode_all
+        )
+        return {"zimg": zimg, "ztxt": ztxt, "logits": logits}, state
+
+
+class RecognizingImageTower(Encoder):
     """Encodes images alone, and recognizes their tags; a text tower, if any, is left out.
 
     Args:
       model: the dual encoder.
-      recognizer: scores tags.
-      finder: tells which are found.
+      scorer: scores tags.
       no_texts: why there are no texts to embed, and what to do.
     """
 
-    def __init__(
-        self, model: DualEncoder, recognizer: Recognizer, finder: TagFinder, no_texts: str
-    ):
-        super().__init__(model.clone(text=None), recognizer, finder, no_texts)
+    def __init__(self, model: DualEncoder, scorer: TagScorer, no_texts: str):
+        super().__init__(model.clone(text=None), no_texts)
+        self.scorer = scorer
 
-    def _init_towers(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        return self.init_by("image_tokens", rng, batch["image"])
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes the image tower's parameters and the recognizer's."""
+        params, state = self.init_by("image_tokens", rng, batch["image"])
+        return self.scorer.init(self, rng, params, state, batch), state
 
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
@@ -262,8 +274,7 @@ class RecognizingImageTower(RecognizingTowers):
             params, model_state, rng, batch["image"], train=True, method="image_tokens"
         )
         # The keys of dropout are those of training with texts.
-        logits = self._score(params, *read, dropout=jax.random.fold_in(rng, 1))
-        return {"logits": logits}, state
+        return {"logits": self.scorer(params, *read, dropout=jax.random.fold_in(rng, 1))}, state
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
