@@ -118,9 +118,7 @@ def sparse_step(
 ) -> tuple[Table, jax.Array, jax.Array]:
     """Draws rows and updates them; returns what `dense_step` does."""
     mesh, key = sharding.make_mesh(devices=jax.devices()[:1]), jax.random.key(seed)
-    drawn = draw_rows(
-        table.values, labels, key, num_rows=len(table.values), ratio=ratio, mesh=mesh
-    )
+    drawn = draw_rows(table.values, labels, key, num_rows=len(table.values), ratio=ratio, mesh=mesh)
 
     def loss_of(zimg: jax.Array, rows: jax.Array) -> jax.Array:
         rest = drawn.mask, drawn.columns

@@ -116,11 +116,23 @@ def make_clusters(row: Row, seed: int, output: pathlib.Path) -> pathlib.Path:
     train_config(ENCODER, encoder, f"--config.seed={seed}")
     if not clusters.exists():
         source = f"{data_dir()}/{{flickr8k,tiny_imagenet}}/train-*.tar"
-        call("-m", "big_align.tools.embed", f"--model={encoder}", f"--source={source}",
-             f"--output={embeddings}")
-        call("-m", "big_align.tools.cluster", f"--embeddings={embeddings}", f"--k={k}",
-             f"--labels_per_image={LABELS}", f"--seed={seed}", f"--output={clusters}",
-             *([] if least is None else [f"--min_similarity={least:g}"]))
+        call(
+            "-m",
+            "big_align.tools.embed",
+            f"--model={encoder}",
+            f"--source={source}",
+            f"--output={embeddings}",
+        )
+        call(
+            "-m",
+            "big_align.tools.cluster",
+            f"--embeddings={embeddings}",
+            f"--k={k}",
+            f"--labels_per_image={LABELS}",
+            f"--seed={seed}",
+            f"--output={clusters}",
+            *([] if least is None else [f"--min_similarity={least:g}"]),
+        )
     return clusters
 
 

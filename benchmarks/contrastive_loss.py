@@ -86,9 +86,10 @@ def make_jax(name: str, batch: int, dim: int, block: int) -> tuple[Callable[[], 
 
     def ours(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array) -> jax.Array:
         keep = 4 * batch**2 if name == KEPT else 0
-        return sum(
-            blockwise_contrastive_loss(zimg, ztxt, scale, block=block, keep_logits_bytes=keep)
-        ) / 2
+        return (
+            sum(blockwise_contrastive_loss(zimg, ztxt, scale, block=block, keep_logits_bytes=keep))
+            / 2
+        )
 
     arrays = *map(jnp.asarray, draw(batch, dim)), jnp.float32(SCALE)
     loss = plain_loss if name == PLAIN else ours

@@ -71,12 +71,19 @@ TABLES = {
         ("top-1", "mean per class"),
         (
             _grocery("cross-entropy", "cross_entropy", by="classification"),
-            _grocery("SupCon, then a linear classifier", "supcon", "supcon_classifier",
-                     by="classification"),
+            _grocery(
+                "SupCon, then a linear classifier",
+                "supcon",
+                "supcon_classifier",
+                by="classification",
+            ),
             _grocery("UniCL", "unicl", by="zero_shot"),
             _grocery("UniCL, embedding table", "unicl_table", by="zero_shot"),
-            _grocery("UniCL, embedding table, image to text only", "unicl_table_one_direction",
-                     by="zero_shot"),
+            _grocery(
+                "UniCL, embedding table, image to text only",
+                "unicl_table_one_direction",
+                by="zero_shot",
+            ),
         ),
     ),
     "unification": Table(
@@ -105,8 +112,12 @@ def describe_classes() -> None:
         return
     DESCRIBED.parent.mkdir(exist_ok=True)
     data = os.environ.get("BIG_ALIGN_DATA", "../shared/data")
-    call("-m", "big_align.tools.describe_classes", f"--classes={data}/tiny_imagenet/classes.json",
-         f"--output={DESCRIBED}")
+    call(
+        "-m",
+        "big_align.tools.describe_classes",
+        f"--classes={data}/tiny_imagenet/classes.json",
+        f"--output={DESCRIBED}",
+    )
 
 
 def call(*arguments: str) -> None:

@@ -67,10 +67,16 @@ def make_tag_list(path: pathlib.Path, source: str, remove_top: int = 0) -> None:
     if path.exists():
         return
     vocabulary = f"{data_dir()}/text/bert-base-uncased-vocab.txt"
-    call("-m", "big_align.tools.build_tags", f"--source={source}",
-         "--source_argument=caption=json.captions", "--captions_used=1",
-         f"--tokenizer_argument=vocabulary={vocabulary}", f"--remove_top={remove_top}",
-         f"--output={path}")
+    call(
+        "-m",
+        "big_align.tools.build_tags",
+        f"--source={source}",
+        "--source_argument=caption=json.captions",
+        "--captions_used=1",
+        f"--tokenizer_argument=vocabulary={vocabulary}",
+        f"--remove_top={remove_top}",
+        f"--output={path}",
+    )
 
 
 def hide_keywords(source: str, path: pathlib.Path) -> None:

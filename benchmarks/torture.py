@@ -168,9 +168,7 @@ def find_excess(expected: Losses, found: Losses, rounded: Losses | None) -> str:
     return f"losses differ by {differences[worst]:.1e} at step {expected[worst][0]}"
 
 
-def compare(
-    whole: pathlib.Path, tortured: pathlib.Path, rounded: pathlib.Path | None
-) -> list[str]:
+def compare(whole: pathlib.Path, tortured: pathlib.Path, rounded: pathlib.Path | None) -> list[str]:
     """Lists what differs between the two runs; with `rounded`, by more than rounding explains."""
     faults = []
     expected, found = read_losses(whole), read_losses(tortured)

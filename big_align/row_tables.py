@@ -69,9 +69,7 @@ def pad_rows(num_rows: int, mesh: Mesh) -> int:
     return num_rows + -num_rows % mesh.size
 
 
-def init_values(
-    rng: PRNGKeyArray, num_rows: int, dim: int, mesh: Mesh
-) -> Float[Array, "k_pad d"]:
+def init_values(rng: PRNGKeyArray, num_rows: int, dim: int, mesh: Mesh) -> Float[Array, "k_pad d"]:
     """Draws rows of random direction and about unit length, the same on any number of devices."""
     return jax.random.normal(rng, (pad_rows(num_rows, mesh), dim)) / math.sqrt(dim)
 

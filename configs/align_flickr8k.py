@@ -22,8 +22,7 @@ def get_config(arg: str = "flickr8k"):
     captions = {"flickr8k": "json.captions", "twemoji": "txt"}
     if arg not in captions:
         raise ValueError(
-            "configs/align_flickr8k.py takes flickr8k or twemoji, and recipe=paper, not "
-            f"{arg!r}"
+            f"configs/align_flickr8k.py takes flickr8k or twemoji, and recipe=paper, not {arg!r}"
         )
     folder = common.data_dir()
     config = common.get_base()
@@ -62,9 +61,7 @@ def get_config(arg: str = "flickr8k"):
     config.evaluators = dict(
         retrieval=dict(
             name="retrieval",
-            source=dict(
-                name="tar", path=f"{folder}/{arg}/test-*.tar", caption=captions[arg]
-            ),
+            source=dict(name="tar", path=f"{folder}/{arg}/test-*.tar", caption=captions[arg]),
             transform=EVALUATE,
         )
     )

@@ -38,9 +38,7 @@ def get_config(arg: str = ""):
     config.model.text = {}
     config.model.embedding_dim = 512
     config.optimizer = dict(name="adamw", weight_decay=0.2)  # Table 10
-    config.schedule = dict(
-        decay="cosine", learning_rate=1e-3, warmup_steps=round(5 * epoch)
-    )
+    config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=round(5 * epoch))
     config.objective = dict(
         name="mlcd",
         num_clusters=320_000,  # Table 12: the best of MLCD

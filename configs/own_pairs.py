@@ -41,9 +41,7 @@ def get_config(arg: str = ""):
     config.evaluators = dict(retrieval=dict(name="retrieval", **held_out))
     if "classes" in given:
         config.data.source.label = "cls"
-        config.evaluators.zero_shot = dict(
-            name="zero_shot", names=given["classes"], **held_out
-        )
+        config.evaluators.zero_shot = dict(name="zero_shot", names=given["classes"], **held_out)
     return complete_config(config)
 
 

@@ -28,9 +28,7 @@ def get_base(dev: bool, size: int = SIZE):
     folder = f"{common.data_dir()}/flickr8k"
     trained, evaluated = ("train", "dev") if dev else ("{train,dev}", "test")
     config = common.get_base()
-    config.data.source = dict(
-        name="tar", path=f"{folder}/{trained}-*.tar", caption="json.captions"
-    )
+    config.data.source = dict(name="tar", path=f"{folder}/{trained}-*.tar", caption="json.captions")
     config.data.transform = transform
     common.use_pretrained_towers(config, LENGTH, lite=2)
     config.model.image_projection = True

@@ -23,8 +23,15 @@ def get_config(arg: str = ""):
         name="vit", variant="s/4", width=64, depth=3, heads=4, mlp_dim=128, pool="mean"
     )
     config.model.text = dict(
-        name="bert", variant="mini", width=64, depth=2, heads=4, mlp_dim=128, vocab_size=64,
-        max_length=12, dropout=0.0,
+        name="bert",
+        variant="mini",
+        width=64,
+        depth=2,
+        heads=4,
+        mlp_dim=128,
+        vocab_size=64,
+        max_length=12,
+        dropout=0.0,
     )
     config.objective = dict(name="align", temperature=0.1, label_smoothing=0.0)
     config.schedule = dict(decay="cosine", learning_rate=2e-3, warmup_steps=20)

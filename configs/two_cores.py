@@ -5,8 +5,7 @@ from ml_collections import ConfigDict
 from big_align.configs import common
 
 TRAIN = (
-    "resize(72)|random_resized_crop(64, 0.35, 1.0)|flip_horizontal"
-    "|color_jitter(0.3, 0.3, 0.3, 0.0)"
+    "resize(72)|random_resized_crop(64, 0.35, 1.0)|flip_horizontal|color_jitter(0.3, 0.3, 0.3, 0.0)"
 )
 EVALUATE = "resize(72)|central_crop(64)"
 PRETRAINED_TRAIN = "random_resized_crop(128, 0.5, 1.0)|flip_horizontal"

@@ -95,7 +95,7 @@ def use_data(config, data: str, image: str) -> None:
 
 def use_no_texts(config, method: str, classifier_steps: int) -> None:
     """Makes it a run by labels alone: cross-entropy, or one of SupCon's two stages."""
-    (name, evaluator), = config.evaluators.items()
+    ((name, evaluator),) = config.evaluators.items()
     measured = {field: evaluator[field] for field in ("source", "transform")}
     config.evaluators = {name: dict(name="classification", **measured)}
     config.model.text = {}

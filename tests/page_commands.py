@@ -135,7 +135,7 @@ STAND_INS = {
     f" --config.data.precomputed.clusters=workdirs/clusters {SHORT}=2",
     "workdirs/mlc": "cp -r workdirs/mlcd workdirs/mlc",
     "MLC": "python -m big_align.tools.embed --model=workdirs/mlc --output=MLC"
-    " --source=\"$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar\"",
+    ' --source="$BIG_ALIGN_DATA/{flickr8k,tiny_imagenet}/train-*.tar"',
     "MLCD": "ln -s MLC MLCD",
     "workdirs/tags/idea_flickr8k-mlr_bce-2": "python -m big_align.tools.build_tags"
     " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"

@@ -16,11 +16,15 @@ def get_config(folder: str):
     config.data.captions_used = 1
     config.data.tags = dict(path=f"{folder}/tags.json", max_tags=4, truth=True)
     config.tokenizer = dict(name="words", words=WORDS, length=8)
-    config.model.image = dict(
-        name="resnet", variant="18", width=8, depths=(1, 1), stem="small"
-    )
+    config.model.image = dict(name="resnet", variant="18", width=8, depths=(1, 1), stem="small")
     config.model.text = dict(
-        name="bert", variant="mini", width=16, depth=1, heads=2, mlp_dim=32, vocab_size=16,
+        name="bert",
+        variant="mini",
+        width=16,
+        depth=1,
+        heads=2,
+        mlp_dim=32,
+        vocab_size=16,
         max_length=8,
     )
     config.objective = dict(name="idea", decoder_width=8, threshold=0.5)

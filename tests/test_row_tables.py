@@ -218,9 +218,7 @@ def test_a_row_lives_only_in_the_steps_that_draw_it(name, devices):
         own = [(index, grads[index]) for index, rows in enumerate(drawn) if row in rows]
         if own:
             expected, _ = run_dense(dense, np.asarray(values), own)
-            np.testing.assert_allclose(
-                table.values[row], expected[row], rtol=1e-5, atol=1e-6
-            )
+            np.testing.assert_allclose(table.values[row], expected[row], rtol=1e-5, atol=1e-6)
         else:
             for x, y in zip(jax.tree.leaves(table), jax.tree.leaves(start), strict=True):
                 np.testing.assert_array_equal(x[row], y[row])

@@ -21,7 +21,12 @@ def make_model(group_size: int | None = None, dropout: float = 0.0) -> DualEncod
     return DualEncoder(
         image=ResNet(variant="18", width=8, depths=(1, 1), stem="small", group_size=group_size),
         text=Bert(
-            width=16, depth=1, heads=2, mlp_dim=32, vocab_size=VOCAB, max_length=LENGTH,
+            width=16,
+            depth=1,
+            heads=2,
+            mlp_dim=32,
+            vocab_size=VOCAB,
+            max_length=LENGTH,
             dropout=dropout,
         ),
     )

@@ -14,20 +14,23 @@ def get_config(group_size: str = ""):
     config.data.source = dict(name="digits", split="train")
     config.data.transform = "resize(10)|random_crop(8)"
     config.tokenizer = dict(name="words", words=DIGIT_WORDS, length=12)
-    config.model.image = dict(
-        name="resnet", variant="18", width=8, depths=(1, 1), stem="small"
-    )
+    config.model.image = dict(name="resnet", variant="18", width=8, depths=(1, 1), stem="small")
     if group_size:
         config.model.image.group_size = int(group_size)
     config.model.text = dict(
-        name="bert", variant="mini", width=16, depth=1, heads=2, mlp_dim=32, vocab_size=64,
-        max_length=12, dropout=0.1,
+        name="bert",
+        variant="mini",
+        width=16,
+        depth=1,
+        heads=2,
+        mlp_dim=32,
+        vocab_size=64,
+        max_length=12,
+        dropout=0.1,
     )
     config.objective = dict(name="align", temperature=0.2)
     config.schedule = dict(decay="cosine", learning_rate=1e-2, warmup_steps=2)
-    test = dict(
-        source=dict(name="digits", split="test"), transform="resize(10)|central_crop(8)"
-    )
+    test = dict(source=dict(name="digits", split="test"), transform="resize(10)|central_crop(8)")
     config.evaluators = dict(
         digits=dict(name="zero_shot", names=DIGIT_CLASSES, templates=DIGIT_TEMPLATES, **test),
         pairs=dict(name="retrieval", **test),

@@ -93,9 +93,7 @@ def choose_texts(
     return captions, labels
 
 
-def choose_image(
-    given: str | None, names: Collection[str], groups: Groups, where: str
-) -> str:
+def choose_image(given: str | None, names: Collection[str], groups: Groups, where: str) -> str:
     """Returns the column of images.
 
     Raises:

@@ -104,7 +104,8 @@ class RowGroups:
             logging.warning(
                 "a row group of %s takes %d MB, more than cache_megabytes: it is decoded again for "
                 "every image. Write the file with fewer rows in a group, such as 100",
-                self._paths[key[0].file], size // 2**20,
+                self._paths[key[0].file],
+                size // 2**20,
             )
 
 

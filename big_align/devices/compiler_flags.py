@@ -11,7 +11,6 @@ Sources:
   [toolbox] docs.nvidia.com/jax-toolbox, performance-profiling/gpu-performance
 """
 
-
 from jax.sharding import Mesh
 
 from big_align.devices.chips import find_chip
@@ -36,8 +35,7 @@ TPU_FLAGS: dict[str, Options] = {
     "v2": _TPU,
     "v3": _TPU,
     # Off by default on v4 and not known to v3's hardware [axlearn].
-    "v4": _TPU
-    | {"xla_enable_async_all_gather": True, "xla_enable_async_collective_permute": True},
+    "v4": _TPU | {"xla_enable_async_all_gather": True, "xla_enable_async_collective_permute": True},
     "v5e": _TPU | _ASYNC_COLLECTIVES,
     "v5p": _TPU | _ASYNC_COLLECTIVES,
     # The fraction of the larger vector memory that one operation may use [axlearn, maxtext].

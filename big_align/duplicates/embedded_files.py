@@ -124,9 +124,7 @@ class EmbeddedFiles:
             raise UserError(f"there are no images in {self._tell_paths()}; of {name}: {why}")
         return made
 
-    def _embed_file(
-        self, file: int, source: Source, folder: pathlib.Path, bar: tqdm
-    ) -> int:
+    def _embed_file(self, file: int, source: Source, folder: pathlib.Path, bar: tqdm) -> int:
         # how many images there are in all is known only when the last file is open
         count, files = int(source.shard_sizes.sum()), len(self.inputs.paths)
         bar.total = max((bar.n + count) * files // (file + 1), bar.n + count)

@@ -270,9 +270,7 @@ def _label(
     return np.concatenate([label for _, label in NearestCenters(centers, mesh, probes)(rows)])
 
 
-def _list_members(
-    labels: Int[np.ndarray, "n ..."], count: int
-) -> list[Int[np.ndarray, " _"]]:
+def _list_members(labels: Int[np.ndarray, "n ..."], count: int) -> list[Int[np.ndarray, " _"]]:
     """Lists the rows of each bucket, ascending; a row may be in several."""
     width = labels[0].size if len(labels) else 1
     flat = labels.reshape(-1)

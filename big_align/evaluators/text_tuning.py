@@ -74,9 +74,7 @@ class ClassEmbeddings:
       UserError: the model has no text encoder.
     """
 
-    def __init__(
-        self, embedder: Embedder, tokenizer: Tokenizer, texts: Sequence[Sequence[str]]
-    ):
+    def __init__(self, embedder: Embedder, tokenizer: Tokenizer, texts: Sequence[Sequence[str]]):
         self._embed, params, state = embedder.text_function()
         own = params.get("model", {})
         self.start = {name: own[name] for name in TEXT_SIDE if name in own}

@@ -59,9 +59,7 @@ class LoadedModel(Pretrained):
         fields = {f.name: getattr(pretrained, f.name) for f in dataclasses.fields(pretrained)}
         return cls(**fields | {k: v for k, v in settings.items() if v is not None})
 
-    def embed_images(
-        self, images: Any, broken: str = "error"
-    ) -> Float[np.ndarray, "n d"]:
+    def embed_images(self, images: Any, broken: str = "error") -> Float[np.ndarray, "n d"]:
         """Embeds images.
 
         Args:

@@ -1,9 +1,9 @@
 """Weights and settings, to and from transformers, timm and open_clip.
 
-    from big_align import interop
-    clip = interop.load("path/to/clip-vit-base-patch32")
-    zimg = clip.model.apply(clip.variables, images, method="encode_image")
-    interop.save("exported", clip, format="open_clip")
+from big_align import interop
+clip = interop.load("path/to/clip-vit-base-patch32")
+zimg = clip.model.apply(clip.variables, images, method="encode_image")
+interop.save("exported", clip, format="open_clip")
 """
 
 from big_align.interop.api import explained, load, save

@@ -164,9 +164,7 @@ def _forward_rule(
 
 
 def _backward_rule(plan: _Plan, residuals: Any, cotangent: Float[Array, ""]) -> tuple:
-    grads = (
-        (cotangent * grad).astype(like.dtype) for grad, like in zip(*residuals, strict=True)
-    )
+    grads = ((cotangent * grad).astype(like.dtype) for grad, like in zip(*residuals, strict=True))
     return *grads, None
 
 

@@ -127,9 +127,7 @@ class MLDecoder(nn.Module):
         kernel = self.param("group_kernel", init, shape)
         init = nn.initializers.constant(self.initial_bias)
         bias = self.param("group_bias", init, (self.classes,))
-        multiply = functools.partial(
-            jnp.einsum, "bgc,gcd->bgd", preferred_element_type=jnp.float32
-        )
+        multiply = functools.partial(jnp.einsum, "bgc,gcd->bgd", preferred_element_type=jnp.float32)
         logits = layer_weights.apply_weight(multiply, x, kernel, axes, x.dtype)
         # When the groups do not divide the classes, the last places stand for none.
         return logits.reshape(len(x), -1)[:, : self.classes] + bias

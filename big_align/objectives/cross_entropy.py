@@ -4,7 +4,6 @@
 times exp(tau) as in CLIP. There is no text side.
 """
 
-
 import flax.linen as nn
 import jax
 from jax.sharding import Mesh

@@ -120,9 +120,7 @@ class Idea(ComposedObjective):
             return self._compare(params, outputs, batch)
         given, found = finder.find(batch, outputs["logits"])
         mask, weights = batch["mask"], jnp.asarray(self.tags.weights)
-        mlr = tag_recognition_loss(
-            self.loss_name, outputs["logits"], given, found, mask, weights
-        )
+        mlr = tag_recognition_loss(self.loss_name, outputs["logits"], given, found, mask, weights)
         true = mark_tags(batch["true_tags"], given.shape[1]) if "true_tags" in batch else None
         metrics = {"mlr_loss": mlr} | measure_found(given, found, mask, true)
         if self.contrast is None:

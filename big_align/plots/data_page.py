@@ -141,9 +141,7 @@ def _write_tokens(tokens: Sequence[str], length: int) -> str:
     return "<wbr>".join(spans)
 
 
-def _draw_histogram(
-    title: str, values: Int[np.ndarray, " n"], mark: int, note: str
-) -> str:
+def _draw_histogram(title: str, values: Int[np.ndarray, " n"], mark: int, note: str) -> str:
     """Draws how often values occur, as SVG, with a mark that some lie beyond.
 
     Args:

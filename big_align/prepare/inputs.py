@@ -116,9 +116,11 @@ def _choose_stems(paths: list[str]) -> Iterator[str]:
     What follows a dot does not count in the key of a shard.
     """
     folders = [path.rpartition("/")[0] for path in paths]
-    common = posixpath.commonpath(folders) if len({"://" in f or f[:1] for f in folders}) == 1 and (
-        "://" not in paths[0]
-    ) else ""
+    common = (
+        posixpath.commonpath(folders)
+        if len({"://" in f or f[:1] for f in folders}) == 1 and ("://" not in paths[0])
+        else ""
+    )
     seen: set[str] = set()
     for path in paths:
         name = path.removeprefix(common).strip("/") if common else path.rpartition("/")[2]

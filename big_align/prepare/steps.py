@@ -160,7 +160,7 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{plan.listed}, line {number}: each line is a JSON object with a `key` and a "
-                f"`reason`, as in {{\"key\": \"00003-000000017\", \"reason\": \"near-duplicate\"}}"
+                f'`reason`, as in {{"key": "00003-000000017", "reason": "near-duplicate"}}'
             ) from error
     return found
 

@@ -173,9 +173,7 @@ def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, 
     return place, fields
 
 
-def check_first(
-    config: Node, source: Source, node: Node, where: str, reads: Sequence[str]
-) -> None:
+def check_first(config: Node, source: Source, node: Node, where: str, reads: Sequence[str]) -> None:
     """Reads the first example whose texts can be read: it must have what an evaluator reads.
 
     Args:

@@ -113,9 +113,7 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
     return found, [f"init.classifier = {path}: {len(found)} of {len(fresh)} arrays taken"]
 
 
-def check_frozen(
-    frozen: Collection[str], fresh: Collection[str], taken: Collection[str]
-) -> None:
+def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collection[str]) -> None:
     """Checks that parameters which are not trained come from somewhere.
 
     Args:

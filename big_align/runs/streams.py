@@ -120,9 +120,7 @@ def _build_rows(
     stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
     images = None
     if "image_embedding" not in part.precomputed:
-        images = ImagePipeline(
-            settings.transform, settings.views_per_image, settings.max_pixels
-        )
+        images = ImagePipeline(settings.transform, settings.views_per_image, settings.max_pixels)
     joins = open_joins(part.precomputed, source)
     extra = ExtraFields(joins, tagger, settings.captions_per_image)
     texts = _build_texts(part, source, settings, tokenizer, keep_label)

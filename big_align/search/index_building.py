@@ -141,9 +141,12 @@ class IndexBuilder:
             columns = add_labels(columns, [entry.label for entry in found])
             drafted = generations.draft(found, texts, columns)
             whole = [np.arange(len(places)), np.arange(len(text_places))]
-            same = old is not None and generations.are_same(old, drafted) and all(
-                np.array_equal(*pair)
-                for pair in zip(whole, (places, text_places), strict=True)
+            same = (
+                old is not None
+                and generations.are_same(old, drafted)
+                and all(
+                    np.array_equal(*pair) for pair in zip(whole, (places, text_places), strict=True)
+                )
             )
             wanted = {"recall": recall, "method": method}
             if not same or self._info.get("wanted") != wanted:
@@ -289,4 +292,3 @@ def _tell_broken(loaded: LoadedEntry, count: int) -> None:
         logging.warning("left out %s", loaded.fault)
     elif count == NAMED_FIRST + 1:
         logging.warning("more images are broken, which are not named")
-

@@ -131,9 +131,7 @@ class ScannRows:
         return np.where(np.isfinite(score), found.astype(np.int64), -1)
 
 
-def measure_recall(
-    found: Int[np.ndarray, "q _"], true: Int[np.ndarray, "q k"]
-) -> float:
+def measure_recall(found: Int[np.ndarray, "q _"], true: Int[np.ndarray, "q k"]) -> float:
     """Returns the fraction of the true numbers that were found, over all queries."""
     return float((true[:, :, None] == found[:, None, :]).any(axis=2).mean())
 
@@ -187,9 +185,7 @@ def _is_better(here: Attempt, there: Attempt, target: float) -> bool:
     return here.seconds < there.seconds if here.recall >= target else here.recall > there.recall
 
 
-def _leave_out(
-    found: Int[np.ndarray, "q _"], own: Int[np.ndarray, "q"]
-) -> Int[np.ndarray, "q _"]:
+def _leave_out(found: Int[np.ndarray, "q _"], own: Int[np.ndarray, "q"]) -> Int[np.ndarray, "q _"]:
     """Drops the query itself from its neighbors, or else the last of them."""
     last = np.arange(found.shape[1]) == found.shape[1] - 1
     is_own = (found == own[:, None]) & (own >= 0)[:, None]

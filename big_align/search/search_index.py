@@ -283,9 +283,7 @@ class SearchIndex:
         return ScannRows.load(self._path / f"{kind}.scann", settings)
 
 
-def load_index(
-    folder: str | os.PathLike, model: str | LoadedModel | None = None
-) -> SearchIndex:
+def load_index(folder: str | os.PathLike, model: str | LoadedModel | None = None) -> SearchIndex:
     """Loads an index of images and captions, to be searched.
 
     Args:

@@ -116,9 +116,7 @@ class SourceEntries:
                 example = self._source.read(*place)
                 if self._files is None:
                     signature = _digest(example.image)
-                entry = self._make_entry(
-                    place, name, signature, example.captions, example.labels
-                )
+                entry = self._make_entry(place, name, signature, example.captions, example.labels)
                 if is_known(name, signature):
                     return LoadedEntry(entry)
                 # An image is decoded here too where thumbnails are not wanted: is it broken?

@@ -121,9 +121,7 @@ def _describe_spelling(spelling: Mapping[str, vocabulary.Spelling]) -> Iterator[
         )
 
 
-def _open(
-    options: argparse.Namespace, overrides: list[str]
-) -> tuple[Iterable[str], float | None]:
+def _open(options: argparse.Namespace, overrides: list[str]) -> tuple[Iterable[str], float | None]:
     """Returns the captions of the source, or the texts that the config trains on.
 
     With them comes the temperature by which the config draws languages, None where it does not.

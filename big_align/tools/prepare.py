@@ -76,11 +76,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dry_run", action="store_true", help="look at a sample and write the report alone")
     add("--sample", type=int, default=20_000, help="examples of a dry run, about (%(default)s)")
     add("--shard_size", type=int, default=5000, help="examples of a shard at most (%(default)s)")
-    add("--counts", choices=("exact", "sketch"), default="exact",
-        help="of tokens and texts; a sketch is for data whose counts do not fit (%(default)s)")
+    add(
+        "--counts",
+        choices=("exact", "sketch"),
+        default="exact",
+        help="of tokens and texts; a sketch is for data whose counts do not fit (%(default)s)",
+    )
     add("--sketch_megabytes", type=int, default=64, help="of each sketch (%(default)s)")
-    add("--format", choices=FORMATS, default="tar",
-        help="of the shards (%(default)s)")
+    add("--format", choices=FORMATS, default="tar", help="of the shards (%(default)s)")
     add("--seed", type=int, default=0, help="of the order of examples (%(default)s)")
     add("--work", help="a folder for what is in between, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip

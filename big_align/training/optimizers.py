@@ -109,9 +109,7 @@ def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any
     """
 
     def decays(path: tuple, value: Any) -> bool:
-        return exclude is None or (
-            jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude)
-        )
+        return exclude is None or (jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude))
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
@@ -258,9 +256,7 @@ def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
         count = optax.safe_increment(state.count)
         seen_mu, seen_nu = (1 - b ** count.astype(jnp.float32) for b in (b1, b2))
-        updates = jax.tree.map(
-            lambda m, v: (m / seen_mu) / (jnp.sqrt(v / seen_nu) + eps), mu, nu
-        )
+        updates = jax.tree.map(lambda m, v: (m / seen_mu) / (jnp.sqrt(v / seen_nu) + eps), mu, nu)
         return updates, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)

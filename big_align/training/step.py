@@ -114,9 +114,7 @@ def accumulated_gradients(
     outputs, states = _merge(encoded[0], mesh), encoded[1]
     new_state = jax.tree.map(lambda x: jnp.mean(x, axis=0).astype(x.dtype), states)
 
-    prepared, pull_prepared = jax.vjp(
-        lambda p: objective.prepare(p, batch, prepare_rng), params
-    )
+    prepared, pull_prepared = jax.vjp(lambda p: objective.prepare(p, batch, prepare_rng), params)
 
     def compare(params: Params, rows: Rows, outputs: Outputs, prepared: Any) -> Any:
         return objective.loss(_show(params, drawn, rows), outputs, prepared, batch)
@@ -128,9 +126,7 @@ def accumulated_gradients(
 
     def pull_back(grads: Params, x: Any) -> tuple[Params, None]:
         microbatch, key, cotangent = x
-        _, pull = jax.vjp(
-            lambda p: objective.encode(p, model_state, microbatch, key)[0], params
-        )
+        _, pull = jax.vjp(lambda p: objective.encode(p, model_state, microbatch, key)[0], params)
         return jax.tree.map(jnp.add, grads, pull(cotangent)[0]), None
 
     cotangents = _split(output_grads, microbatches, mesh)
@@ -229,9 +225,7 @@ def trace_step(
       mesh: where they lie.
     """
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    jitted = jax.jit(
-        step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh))
-    )
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
     return jitted.trace(state, batch)
 
 

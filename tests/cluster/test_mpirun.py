@@ -57,6 +57,4 @@ def test_mpirun_passes_on_that_a_run_stopped_and_continues_it(tmp_path):
     assert process.returncode == 0, out
     uninterrupted = Run(tmp_path / "local", *flags, devices=4, processes=2)
     assert uninterrupted.wait() == 0, uninterrupted.err
-    np.testing.assert_allclose(
-        read_losses(workdir), read_losses(uninterrupted.workdir), rtol=1e-5
-    )
+    np.testing.assert_allclose(read_losses(workdir), read_losses(uninterrupted.workdir), rtol=1e-5)

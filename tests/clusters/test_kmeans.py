@@ -272,5 +272,3 @@ def test_centers_of_another_table_are_refused():
 def test_more_nearest_than_centers_cannot_be():
     with pytest.raises(UserError, match="6 of 5 centers are asked for"):
         NearestCenters(draw(5), sharding.make_mesh(), 6)
-
-

@@ -63,9 +63,7 @@ KINDS = {
         tables.read_as("imagefolder", "", label="label"),
         vary(tables.write_lines, tables.LINE_CHANGES),
     ),
-    "coco": Kind(
-        tables.write_coco, tables.read_as("coco", "captions.json"), tables.COCO_FAULTS
-    ),
+    "coco": Kind(tables.write_coco, tables.read_as("coco", "captions.json"), tables.COCO_FAULTS),
     "files": Kind(
         tables.write_files,
         tables.read_as("files", "x", caption="json.caption", label="json.label"),

@@ -32,9 +32,7 @@ def write_images(folder: Path) -> None:
 # Tables with a row a caption.
 
 
-def write_rows(
-    name: str, image: str, caption: str, delimiter: str = ","
-) -> Callable[..., None]:
+def write_rows(name: str, image: str, caption: str, delimiter: str = ",") -> Callable[..., None]:
     """Writes a table of two rows an image, far from each other."""
 
     def write(folder: Path, rng: Any = None, **changes: str) -> None:

@@ -203,7 +203,8 @@ def test_jobs_of_threads_are_mostly_of_one_part_in_turns(monkeypatch):
     for name, part in parts.items():
         fill = part.fill
         record = lambda batch, step, rows, into, name=name, fill=fill: (  # noqa: E731
-            filled.append((name, len(rows))), fill(batch, step, rows, into)
+            filled.append((name, len(rows))),
+            fill(batch, step, rows, into),
         )
         monkeypatch.setattr(part, "fill", record)
     with TrainLoader(parts, num_threads=1) as mixture:

@@ -280,9 +280,10 @@ def test_images_of_different_sizes_are_explained(tmp_path):
 def test_the_rows_of_a_process_that_is_killed_are_made_again(threads, capfd):
     source = make_array(50)
     kwargs = dict(transform=FLIP, num_threads=threads)
-    with make_loader(source, num_processes=2, **kwargs) as loader, make_loader(
-        source, **kwargs
-    ) as expected:
+    with (
+        make_loader(source, num_processes=2, **kwargs) as loader,
+        make_loader(source, **kwargs) as expected,
+    ):
         for step in range(6):
             if step in (1, 3, 4):
                 os.kill(loader._processes.pids[step % 2], signal.SIGKILL)
@@ -378,9 +379,10 @@ def test_processes_end_when_their_parent_is_killed():
 def test_signals_to_the_whole_group_leave_processes_to_their_parent():
     """Ctrl-C and SIGTERM, at once after the start and later."""
     source = make_array(50)
-    with make_loader(source, transform=FLIP, num_processes=2) as loader, make_loader(
-        source, transform=FLIP
-    ) as threads:
+    with (
+        make_loader(source, transform=FLIP, num_processes=2) as loader,
+        make_loader(source, transform=FLIP) as threads,
+    ):
         for step in range(2):
             for pid in loader._processes.pids:
                 os.kill(pid, signal.SIGINT)

@@ -87,6 +87,7 @@ def test_several_captions_of_an_image_are_different_and_missing_ones_are_masked(
     every = [tuple(t[m]) for t, m in zip(text, text_mask, strict=True)]
     assert [len(s) for s in seen] == [1, 2, 3, 1, 2, 3] and set().union(*seen) == set(every)
 
+
 CLASSES = ClassList(
     tuple(f"number {n}" for n in range(10)), ("", *["n"] * 9), tuple(f"n{n:08d}" for n in range(10))
 )

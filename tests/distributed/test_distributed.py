@@ -18,9 +18,7 @@ STEPS = 10
 
 def start(workdir, processes, *flags, group_size=""):
     config = f"tests/tiny_config.py:{group_size}"
-    return Run(
-        workdir, f"--config.total_steps={STEPS}", *flags, config=config, processes=processes
-    )
+    return Run(workdir, f"--config.total_steps={STEPS}", *flags, config=config, processes=processes)
 
 
 def read_results(workdir):

@@ -138,9 +138,7 @@ def test_the_list_is_that_of_a_brute_force(model, run, tmp_path, flags):
     assert all(key in dropped for key in expected) and "data:," not in page
 
 
-def test_images_are_embedded_once_and_a_killed_command_goes_on(
-    data, run, tmp_path, monkeypatch
-):
+def test_images_are_embedded_once_and_a_killed_command_goes_on(data, run, tmp_path, monkeypatch):
     _, whole, _ = run(name="whole.jsonl")
     written, plain = [], shard_files.write_shard
 

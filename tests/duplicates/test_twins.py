@@ -57,8 +57,9 @@ def test_few_probes_find_nearly_all_that_lie_together():
 
 def test_the_order_of_images_does_not_matter():
     rows, others = draw_rows(60, 1), draw_rows(50, 2)
-    order, rearranged = (np.random.default_rng(n).permutation(count) for n, count in ((3, 60),
-                                                                                    (4, 50)))
+    order, rearranged = (
+        np.random.default_rng(n).permutation(count) for n, count in ((3, 60), (4, 50))
+    )
     cosine, number = collect(rows, others, Buckets(5, 5))
     again, moved = collect(rows[order], others[rearranged], Buckets(5, 5))
     np.testing.assert_allclose(again, cosine[order], atol=1e-6)

@@ -84,9 +84,9 @@ def test_images_beside_their_texts_are_named_with_any_number_of_shots():
         assert result[name] == 1 and result[f"{name}_std"] == 0
     # Standardized by three images, the ten features that hold noise alone weigh as much as others.
     assert 1 / 3 < result["ridge_1shot"] < 0.9 < result["ridge_4shot"]
-    assert set(FewShot(source, "resize(2)", tokenize, source, shots=(2,))(
-        ColorEmbedder(table)
-    )) == {"linear_2shot", "linear_2shot_std", "ridge_2shot", "ridge_2shot_std"}
+    assert set(
+        FewShot(source, "resize(2)", tokenize, source, shots=(2,))(ColorEmbedder(table))
+    ) == {"linear_2shot", "linear_2shot_std", "ridge_2shot", "ridge_2shot_std"}
 
 
 @pytest.mark.slow

@@ -45,7 +45,9 @@ def test_order_chunks_and_lengths_change_no_rank(monkeypatch):
     order, other = rng.permutation(50), rng.permutation(23)
     monkeypatch.setattr(knn, "COMPARISONS", 50 * 4)
     permuted = rank_of_label(
-        7 * queries[other], query_label[other], candidates[order] * rng.uniform(1, 9, (50, 1)),
+        7 * queries[other],
+        query_label[other],
+        candidates[order] * rng.uniform(1, 9, (50, 1)),
         label[order],
     )
     np.testing.assert_array_equal(permuted, expected[other])

@@ -250,9 +250,9 @@ def test_one_label_each_is_split_and_ranked_as_a_case_of_several():
     # Rows that are filled up, and labels with gaps, change nothing.
     colors = np.random.default_rng(0).integers(0, 30, 120)
     table = np.random.default_rng(1).normal(size=(30, 6))
-    plain, filled = (make_source(colors, x) for x in (
-        colors % 3, [[4 + 2 * c, -1] for c in colors % 3]
-    ))
+    plain, filled = (
+        make_source(colors, x) for x in (colors % 3, [[4 + 2 * c, -1] for c in colors % 3])
+    )
     found = [
         LinearProbe(source, "resize(2)", source, score="map_11_point")(ColorEmbedder(table))
         for source in (plain, filled)

@@ -4,7 +4,13 @@ from big_align.runs.defaults import complete_config
 from tests import tiny_config
 
 BERT = dict(
-    name="bert", variant="mini", width=16, depth=2, heads=2, mlp_dim=32, vocab_size=64,
+    name="bert",
+    variant="mini",
+    width=16,
+    depth=2,
+    heads=2,
+    mlp_dim=32,
+    vocab_size=64,
     max_length=14,
 )
 VIT = dict(name="vit", variant="b/8", width=16, depth=2, heads=2, mlp_dim=32)

@@ -123,8 +123,7 @@ def test_a_killed_local_process_is_left_out_and_sighup_brings_it_back(tmp_path):
     assert sorted(out.splitlines()) == ["3 0 0", "3 1 1", "3 2 2"]
     assert process.returncode == 0
     assert err[-2:] == [
-        "local.sh: process 1 was killed by SIGKILL; "
-        "starts again on 2 processes (restart 1 of 1)",
+        "local.sh: process 1 was killed by SIGKILL; starts again on 2 processes (restart 1 of 1)",
         "local.sh: starts again on 3 processes",
     ]
 

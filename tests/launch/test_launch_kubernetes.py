@@ -54,7 +54,9 @@ def read_container(job: dict) -> dict:
 def read_jobs() -> dict[str, dict]:
     """The Job of each manifest; JobSet makes its own from a template."""
     tpu = read_slices()["template"] | {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "big-align-slice-0"}
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "big-align-slice-0"},
     }
     return {"gpu": read(GPU)[1], "tpu": tpu}
 

@@ -90,9 +90,7 @@ def make_cases():
     block = functools.partial(supervise, blockwise_supervised_contrastive_loss, block=2)
     wanted = ("zimg", "scale")
     cases["supervised"] = Case(wanted, lambda r, mesh, f=plain: f(r), plain)
-    cases["blockwise supervised"] = Case(
-        wanted, lambda r, mesh, f=block: f(r, mesh=mesh), plain
-    )
+    cases["blockwise supervised"] = Case(wanted, lambda r, mesh, f=block: f(r, mesh=mesh), plain)
     for name in LOSSES:
         plain = functools.partial(discriminate_plainly, name)
         cases[name] = Case(("zimg", "ztxt"), lambda r, mesh, f=plain: f(r), plain)

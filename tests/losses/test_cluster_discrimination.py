@@ -109,9 +109,7 @@ def test_gradients_equal_finite_differences(loss):
         grads = jax.jit(jax.grad(f, argnums=(0, 1)))(*at)
         for i, grad in enumerate(grads):
             way = np.random.default_rng(i).normal(size=grad.shape)
-            ahead, behind = (
-                f(*at[:i], at[i] + step * way, *at[i + 1 :]) for step in (1e-6, -1e-6)
-            )
+            ahead, behind = (f(*at[:i], at[i] + step * way, *at[i + 1 :]) for step in (1e-6, -1e-6))
             np.testing.assert_allclose((grad * way).sum(), (ahead - behind) / 2e-6, rtol=1e-6)
 
 
@@ -119,9 +117,7 @@ def test_gradients_equal_finite_differences(loss):
 def test_length_of_centers_and_repeated_labels_do_not_count(loss):
     zimg, centers, labels = draw()
     longer = centers * jnp.arange(1.0, K + 1)[:, None]
-    np.testing.assert_allclose(
-        loss(zimg, longer, labels), loss(zimg, centers, labels), rtol=1e-5
-    )
+    np.testing.assert_allclose(loss(zimg, longer, labels), loss(zimg, centers, labels), rtol=1e-5)
     twice = jnp.concatenate([labels, labels[:, ::-1]], axis=1)
     np.testing.assert_allclose(loss(zimg, centers, twice), loss(zimg, centers, labels), rtol=1e-6)
 

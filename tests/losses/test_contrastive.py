@@ -226,9 +226,7 @@ def test_gradients_equal_finite_differences(loss):
         f = jax.jit(weighted)
         for i, grad in enumerate(grads):
             way = np.random.default_rng(5 + i).normal(size=grad.shape)
-            ahead, behind = (
-                f(*at[:i], at[i] + step * way, *at[i + 1 :]) for step in (1e-5, -1e-5)
-            )
+            ahead, behind = (f(*at[:i], at[i] + step * way, *at[i + 1 :]) for step in (1e-5, -1e-5))
             np.testing.assert_allclose((grad * way).sum(), (ahead - behind) / 2e-5, rtol=1e-7)
 
 

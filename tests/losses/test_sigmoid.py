@@ -22,9 +22,7 @@ def make_mesh(data, fsdp=1):
 LOSSES = {
     "plain": lambda: sigmoid_loss,
     "blockwise": lambda: functools.partial(blockwise_sigmoid_loss, block=5),
-    "8 devices": lambda: functools.partial(
-        blockwise_sigmoid_loss, block=2, mesh=make_mesh(4, 2)
-    ),
+    "8 devices": lambda: functools.partial(blockwise_sigmoid_loss, block=2, mesh=make_mesh(4, 2)),
 }
 
 

@@ -65,9 +65,7 @@ def test_equals_encoding_at_once_in_value_and_gradient(devices, count, chunk):
         ztxt = encode(params, text, mask, None)
         return weigh(ztxt), ztxt
 
-    ours, plain = (
-        jax.jit(jax.grad(f, has_aux=True))(params) for f in (in_chunks, at_once)
-    )
+    ours, plain = (jax.jit(jax.grad(f, has_aux=True))(params) for f in (in_chunks, at_once))
     for a, d in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(a, d, rtol=0, atol=2e-5 * max(np.abs(d).max(), 1e-2))
 

@@ -117,9 +117,7 @@ def test_eight_devices_equal_one():
     def run(devices):
         objective = make_objective(devices)
         batch = tiny.make_batch(16, masked=1, texts=(2,)) | {"label": LABEL}
-        params, model_state = nn.meta.unbox(
-            jax.jit(objective.init)(jax.random.PRNGKey(0), batch)
-        )
+        params, model_state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
         placed, rest = sharding.place_batch(batch, objective.mesh), jax.random.PRNGKey(1)
         gradients = jax.jit(
             lambda b: full_gradients(objective, params, model_state, b, rest, objective.mesh)

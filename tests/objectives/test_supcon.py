@@ -60,8 +60,7 @@ def test_a_captioned_image_is_a_class_of_its_own():
     named = jnp.where(label < 0, 50 + jnp.arange(12), label)
     compute = jax.jit(objective.loss)
     losses = [
-        compute({}, {"zviews": zviews}, None, {"label": x, "mask": mask})[0]
-        for x in (label, named)
+        compute({}, {"zviews": zviews}, None, {"label": x, "mask": mask})[0] for x in (label, named)
     ]
     np.testing.assert_array_equal(*losses)
     # Without any class, each view has the other as its only positive.

@@ -25,9 +25,7 @@ def compile_program(function, *shapes):
 def map_on(axes, shape, function, *, given, taken=WHOLE, size=(64, 16)):
     """Compiles a function on 8 devices; `given` and `taken` are what a device gets and returns."""
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(shape), axes)
-    mapped = jax.shard_map(
-        function, mesh=mesh, in_specs=(given,), out_specs=taken, check_vma=False
-    )
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=(given,), out_specs=taken, check_vma=False)
     array = jax.ShapeDtypeStruct(size, jnp.float32, sharding=NamedSharding(mesh, given))
     return parse_program(jax.jit(mapped).lower(array).compile().as_text())
 

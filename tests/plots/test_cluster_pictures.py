@@ -197,7 +197,6 @@ def test_patch_features_are_the_tokens_of_the_tower_in_their_places():
     np.testing.assert_array_equal(gap[0], 0)
 
 
-
 def test_a_model_that_does_not_tell_how_images_are_made_is_an_error():
     with pytest.raises(ValueError, match="does not tell how its images are made"):
         cluster_pictures.find_preprocessing(Pretrained({"name": "vit"}, {}))

@@ -66,7 +66,6 @@ def write_table(folder):
 
 def write_tar(folder):
 
-
     folder.mkdir()
     for n, (image, texts) in enumerate(zip(IMAGES, TEXTS, strict=True)):
         with tarfile.open(folder / f"x,{n // 4}.tar", "a") as tar:

@@ -114,7 +114,9 @@ def test_centers_start_from_those_of_the_clusters(files, tmp_path):
         ({"objective.num_clusters": 30}, ConfigError, "num_clusters = 30, but .* has 24 clusters"),
         ({"data.precomputed.clusters": None}, ConfigError, "data.precomputed.clusters is missing"),
         pytest.param(
-            {"objective.labels_per_image": 25}, ConfigError, "labels_per_image = 25 is not in",
+            {"objective.labels_per_image": 25},
+            ConfigError,
+            "labels_per_image = 25 is not in",
             marks=pytest.mark.slow,
         ),
         ({"objective.labels_per_image": 4}, ConfigError, "has 3 clusters an image"),

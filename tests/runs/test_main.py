@@ -71,7 +71,8 @@ def test_a_mistake_is_one_line_that_names_it(mistakes, flag, message):
         (None, "there is no file {path}"),
         ("def get_config():\n    raise ValueError('first\\nlast')", "last"),
         pytest.param(
-            "import nowhere", "ModuleNotFoundError: No module named 'nowhere'",
+            "import nowhere",
+            "ModuleNotFoundError: No module named 'nowhere'",
             marks=pytest.mark.slow,
         ),
         pytest.param("def get_config(x)\n", "SyntaxError", marks=pytest.mark.slow),

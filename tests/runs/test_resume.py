@@ -85,9 +85,7 @@ def test_steps_after_the_last_checkpoint_are_repeated_with_the_same_losses(tmp_p
 
 
 @pytest.mark.slow
-def test_a_stopped_run_says_so_and_continues_with_the_same_losses(
-    uninterrupted, stopped, tmp_path
-):
+def test_a_stopped_run_says_so_and_continues_with_the_same_losses(uninterrupted, stopped, tmp_path):
     last = stopped.steps[-1]
     assert last < STEPS
     assert f"stopped on request after step {last}; the same command continues" in stopped.out

@@ -59,9 +59,7 @@ def test_images_and_texts_are_added_and_subtracted_with_their_weights(index, mod
 def test_an_image_of_the_index_needs_no_model(table_index):
     index = big_align.load_index(table_index)  # its model is nowhere
     name = index.contents.images["name"][3].as_py()
-    assert [hit.row for hit in index.search(like=[name], k=20)] == rank(
-        index, index.read_vector(3)
-    )
+    assert [hit.row for hit in index.search(like=[name], k=20)] == rank(index, index.read_vector(3))
     assert index.search(like=[3], k=2) == index.search(like=[name], k=2)
     with pytest.raises(UserError, match="nowhere.*give the model of the index by --model"):
         index.search("a dog")

@@ -75,9 +75,7 @@ def test_languages_of_a_config_are_counted_by_its_temperature(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
-    read, _ = open_captions(
-        f"{data_dir}/flickr8k/dev-*.tar", arguments=["caption=json.captions"]
-    )
+    read, _ = open_captions(f"{data_dir}/flickr8k/dev-*.tar", arguments=["caption=json.captions"])
     kept = list(read())
     assert len(kept) == 5000
     pieces = vocabulary.learn_vocabulary(weigh_languages(count_texts(kept)), 1000, 1.0).pieces

@@ -42,9 +42,7 @@ def run_steps(
     batches = [
         sharding.place_batch(tiny.make_batch(16, seed, seed, texts), mesh) for seed in range(steps)
     ]
-    step = make_train_step(
-        made, optimizer, mesh, microbatches=microbatches, average_decay=decay
-    )
+    step = make_train_step(made, optimizer, mesh, microbatches=microbatches, average_decay=decay)
     compiled = compile_step(step, state, batches[0], mesh)
     losses = []
     for batch in batches:

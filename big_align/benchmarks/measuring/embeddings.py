@@ -149,9 +149,7 @@ class EmbeddingStore:
         """Tells in the log how many images are copies; raises UserError where they are too many."""
         tell_copies(images.first, source, self.transform)
 
-    def read_texts(
-        self, texts: Sequence[str], what: str = "embedding"
-    ) -> Float[np.ndarray, "n d"]:
+    def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
         """Returns the rows of texts; those on disk are not made again.
 
         Args:

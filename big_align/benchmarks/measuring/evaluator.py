@@ -87,9 +87,7 @@ class NamedBenchmark:
         images = _ImageReader(transform, max_broken_fraction, self.task in FEATURE_TASKS)
         kind = _KINDS[self.benchmark.task]
         settings = TaskSettings(shots, draws)
-        self._kind = kind(
-            self.benchmark, self.task, data, images, tokenizer, settings, templates
-        )
+        self._kind = kind(self.benchmark, self.task, data, images, tokenizer, settings, templates)
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -131,9 +131,7 @@ def _name_row(row: Mapping[str, Any], several: bool) -> str:
     return row["model_fullname"] if several else "this model"
 
 
-def _write_bars(
-    own: Sequence[tuple[str, Any]], published: Sequence[PublishedNumber]
-) -> str:
+def _write_bars(own: Sequence[tuple[str, Any]], published: Sequence[PublishedNumber]) -> str:
     """Writes bars from 0 to 100, the longest first."""
     bars = [(100 * x, name, "", True) for name, x in own if isinstance(x, float)]
     for number in published:

@@ -143,9 +143,7 @@ def measure_linear_probe(
     outcome = describe_scores(probe.scores, probe.label, names, metric)
     numbers = {f"lp_{name}": number for name, number in outcome.numbers.items()}
     more = {"lp_validation": probe.numbers[f"validation_{metric}"]}
-    return outcome._replace(
-        numbers=numbers | more | {"lp_strength": probe.numbers["strength"]}
-    )
+    return outcome._replace(numbers=numbers | more | {"lp_strength": probe.numbers["strength"]})
 
 
 def measure_few_shot(
@@ -197,7 +195,8 @@ def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
     mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     columns = dict(zip(DIRECTIONS, ("text_retrieval", "image_retrieval"), strict=True))
     numbers = {
-        f"{columns[name]}_recall@{k}": mean[f"{name}_r{k}"] for name in reversed(DIRECTIONS)
+        f"{columns[name]}_recall@{k}": mean[f"{name}_r{k}"]
+        for name in reversed(DIRECTIONS)
         for k in KS
     }
     numbers["mean_recall"] = float(np.mean(list(mean.values())))

@@ -57,8 +57,10 @@ class View(NamedTuple):
         x0, y0, x1, y1 = self.box
         x_scale, y_scale = (x1 - x0) / self.width, (y1 - y0) / self.height
         box = (
-            x0 + left * x_scale, y0 + top * y_scale,
-            x0 + (left + width) * x_scale, y0 + (top + height) * y_scale,
+            x0 + left * x_scale,
+            y0 + top * y_scale,
+            x0 + (left + width) * x_scale,
+            y0 + (top + height) * y_scale,
         )
         return self._replace(box=box, width=width, height=height)
 

@@ -36,9 +36,7 @@ class SameImages:
         self._batch_size, self._rows = batch_size, rows
         self.hashes: UInt8[np.ndarray, "n h"] = np.zeros((count, HASH_BYTES), np.uint8)
 
-    def watch(
-        self, batches: Iterable[dict[str, np.ndarray]]
-    ) -> Iterator[dict[str, np.ndarray]]:
+    def watch(self, batches: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
         """Hands on the batches of an `EvalLoader` and notes their images."""
         for step, batch in enumerate(batches):
             numbers = step * self._batch_size + self._rows
@@ -86,5 +84,8 @@ def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -
     logging.warning(
         "%d of %d examples have the same image as an earlier one, such as %s and %s; they count as "
         "one image with all their captions",
-        len(copies), len(firsts), first, second,
+        len(copies),
+        len(firsts),
+        first,
+        second,
     )

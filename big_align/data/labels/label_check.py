@@ -59,9 +59,7 @@ def check_labels(source: examples.Source, num_classes: int) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def _check_places(
-    source: examples.Source, num_classes: int, places: list[tuple[int, int]]
-) -> None:
+def _check_places(source: examples.Source, num_classes: int, places: list[tuple[int, int]]) -> None:
     for place in places:
         try:
             label = examples.single_label(boundary.read_texts(source, *place)[1])

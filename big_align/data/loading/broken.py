@@ -58,9 +58,7 @@ class BrokenTally:
             found = len(self._found)
             read = min(self._num_examples, max(self._read, READ_BEFORE_STOP))
         if found <= LOGGED_FIRST or found % LOGGED_EVERY == 0:
-            logging.warning(
-                "skipped %s: %s (%d skipped so far)", name, reason, found
-            )
+            logging.warning("skipped %s: %s (%d skipped so far)", name, reason, found)
         self._last = f"; the last one is {name}: {reason}"
         self._check(read)
 

@@ -31,9 +31,7 @@ class BatchFiller:
       ValueError: a value is out of range.
     """
 
-    def __init__(
-        self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"] | None = None
-    ):
+    def __init__(self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"] | None = None):
         counts = {name: stream.examples.batch_size for name, stream in streams.items()}
         self.batch_size = sum(counts.values())
         self._streams = list(streams.values())

@@ -217,9 +217,7 @@ class _Hashes:
         self._done.append(np.array(self._rows, np.uint64).reshape(-1, 2))
         self._rows = []
 
-    def find(
-        self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]
-    ) -> Duplicates:
+    def find(self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]) -> Duplicates:
         """Groups what is equal."""
         self._pack()
         rows = np.concatenate(self._done)

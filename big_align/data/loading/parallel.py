@@ -117,9 +117,7 @@ def check_at_least(least: int, **values: int) -> None:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
-def check_rows(
-    rows: Int[np.ndarray, " r"] | None, batch_size: int
-) -> Int[np.ndarray, " r"]:
+def check_rows(rows: Int[np.ndarray, " r"] | None, batch_size: int) -> Int[np.ndarray, " r"]:
     """Returns the rows of a batch that a process makes, all for None; or raises a ValueError."""
     rows = np.arange(batch_size) if rows is None else rows
     if not len(rows) or rows[0] < 0 or rows[-1] >= batch_size or (np.diff(rows) < 1).any():

@@ -155,9 +155,7 @@ class RowStream:
         extra = self._extra.read(location, example, texts)
         return Visit(example.image, rng, texts, label, extra)
 
-    def _start_images(
-        self, _: list[int], visits: list[Visit]
-    ) -> Sequence[BrokenExample | None]:
+    def _start_images(self, _: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
         (first,) = visits
         self._image_bytes = _count_bytes(first.image)
         try:

@@ -241,7 +241,6 @@ def read_centers(folder: pathlib.Path, k: int, dim: int) -> Float[np.ndarray, "k
         raise UserError(f"{path} is missing, cut short or no array ({error})") from error
     if centers.shape != (k, dim) or centers.dtype != np.float32:
         raise UserError(
-            f"{path} is {centers.dtype} {list(centers.shape)}, but {INDEX} says float32 "
-            f"{[k, dim]}"
+            f"{path} is {centers.dtype} {list(centers.shape)}, but {INDEX} says float32 {[k, dim]}"
         )
     return centers

@@ -62,9 +62,7 @@ def _read_json(path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _make_rows(
-    path: str, names: dict[Any, Any], captions: dict[Any, list[str]]
-) -> Iterator[Row]:
+def _make_rows(path: str, names: dict[Any, Any], captions: dict[Any, list[str]]) -> Iterator[Row]:
     for identity, name in names.items():
         texts = captions[identity]
         if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):

@@ -77,9 +77,7 @@ def read_image_folder(
     if not path.endswith((".jsonl", ".csv")):
         path = _find_metadata(path.rstrip("/"))
     source = JsonLinesSource if path.endswith(".jsonl") else CsvSource
-    return source(
-        path, image=image, caption=caption, label=label, skip_bad_lines=skip_bad_lines
-    )
+    return source(path, image=image, caption=caption, label=label, skip_bad_lines=skip_bad_lines)
 
 
 def _find_metadata(folder: str) -> str:

@@ -73,7 +73,9 @@ def index_shards(
             )  # fmt: skip
     logging.info(
         "%d examples in %d shards, indexed in %.1f s",
-        sum(len(index.table) for index in indexes), len(paths), time.monotonic() - started,
+        sum(len(index.table) for index in indexes),
+        len(paths),
+        time.monotonic() - started,
     )
     return indexes
 

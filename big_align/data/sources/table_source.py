@@ -95,7 +95,9 @@ class TableSource(ListedSource):
             lines=[rows[group[0]].line for group in groups] if rows[0].line else None,
             faults={
                 number: rows[n].fault
-                for number, group in enumerate(groups) for n in group if rows[n].fault
+                for number, group in enumerate(groups)
+                for n in group
+                if rows[n].fault
             },
         )
         self.bad_lines = dict(sorted(bad.found.items()))

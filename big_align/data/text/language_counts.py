@@ -29,9 +29,7 @@ def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collectio
     return _count(source, most)[0]
 
 
-def count_mixed_languages(
-    source: examples.Source, most: int = LOOKED_AT
-) -> collections.Counter:
+def count_mixed_languages(source: examples.Source, most: int = LOOKED_AT) -> collections.Counter:
     """Counts the captions of each language where an example has captions in several.
 
     Args and result are those of `count_languages`.

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from big_align.errors import UserError
 
 
-def share_by_temperature(
-    counts: Mapping[str, int | float], temperature: float
-) -> dict[str, float]:
+def share_by_temperature(counts: Mapping[str, int | float], temperature: float) -> dict[str, float]:
     """Returns the share of each language: p_l ~ n_l^(1/T).
 
     T = 1 draws languages as the data have them, a larger T evens them out, and T = inf draws all

@@ -47,9 +47,7 @@ class Learned:
     long_words: int
 
 
-def learn_vocabulary(
-    counts: Mapping[str, int], size: int, coverage: float = COVERAGE
-) -> Learned:
+def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
 
     Every character that is kept is a piece, at the beginning of a word and inside of it; so words

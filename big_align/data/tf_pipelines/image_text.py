@@ -10,9 +10,7 @@ from big_align.nodes import Node
 from big_align.runs import streams
 
 
-def image_text(
-    config: Node, start_step: int = 0, rows: Int[np.ndarray, " r"] | None = None
-) -> Any:
+def image_text(config: Node, start_step: int = 0, rows: Int[np.ndarray, " r"] | None = None) -> Any:
     """Makes the batches of the loader as a `tf.data.Dataset`, from a step on.
 
     Examples, crops, flips, texts, ids and labels are the loader's; pixels differ by rounding, by

@@ -80,9 +80,7 @@ class CosineRegression:
         def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
             moved = flat.reshape(texts.shape)
             vectors = np.float32(texts + temperature * moved)
-            losses, by_vectors = _losses_and_gradient(
-                self._zimg, self._label, vectors, temperature
-            )
+            losses, by_vectors = _losses_and_gradient(self._zimg, self._label, vectors, temperature)
             penalty = strength / 2 * np.sum(moved**2)
             value = np.asarray(losses, np.float64).sum() + penalty
             gradient = np.asarray(by_vectors, np.float64) * temperature + strength * moved

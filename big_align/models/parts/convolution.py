@@ -37,9 +37,7 @@ class Convolution(nn.Module):
         """Filters an image."""
         axes = (None, None, "channels_in", "channels_out")
         init = nn.with_logical_partitioning(self.kernel_init, axes)
-        kernel = self.param(
-            "kernel", init, (self.kernel, self.kernel, x.shape[-1], self.channels)
-        )
+        kernel = self.param("kernel", init, (self.kernel, self.kernel, x.shape[-1], self.channels))
         dtype = layers.compute_dtype(self.dtype)
         filter_rows = self._multiply if self.kernel == 1 else self._convolve()
         return layer_weights.apply_weight(filter_rows, x.astype(dtype), kernel, axes, dtype)

@@ -90,9 +90,7 @@ def _sum_back(cotangent, kernel, stride, shape):
     for n in (height, width):
         (before, _), reach = _same_padding(n, size, stride)
         edges.append((size - 1 - before, n + before - reach, stride - 1))
-    spread = jax.lax.pad(
-        cotangent, jnp.zeros((), cotangent.dtype), ((0, 0, 0), *edges, (0, 0, 0))
-    )
+    spread = jax.lax.pad(cotangent, jnp.zeros((), cotangent.dtype), ((0, 0, 0), *edges, (0, 0, 0)))
     products = (
         spread[:, i : i + height, j : j + width].astype(jnp.float32) * kernel[-1 - i, -1 - j, 0]
         for i, j in np.ndindex(kernel.shape[:2])

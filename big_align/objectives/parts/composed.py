@@ -31,9 +31,7 @@ class ComposedObjective:
     takes_views = False
     table_sizes: Mapping[str, int] = types.MappingProxyType({})
 
-    def __init__(
-        self, encoder: Encoder, mesh: Mesh, temperature: Divisor | LogScale | None = None
-    ):
+    def __init__(self, encoder: Encoder, mesh: Mesh, temperature: Divisor | LogScale | None = None):
         self.encoder = encoder
         self.mesh = mesh
         self.temperature = temperature

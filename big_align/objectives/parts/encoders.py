@@ -77,9 +77,7 @@ class Encoder:
         # A tower without running statistics leaves its collections out of what it returns.
         return outputs, {**model_state, **new_state}
 
-    def apply(
-        self, method: str, params: Params, model_state: ModelState, *inputs: Array
-    ) -> Any:
+    def apply(self, method: str, params: Params, model_state: ModelState, *inputs: Array) -> Any:
         """Applies a method of the model in evaluation mode."""
         return self.model.apply({"params": params["model"], **model_state}, *inputs, method=method)
 

@@ -48,9 +48,7 @@ class Guard:
       watched: more numbers to watch, each positive, and the side that is a bad sign.
     """
 
-    def __init__(
-        self, respond: Callable[[Alarm], None], watched: Mapping[str, Side] | None = None
-    ):
+    def __init__(self, respond: Callable[[Alarm], None], watched: Mapping[str, Side] | None = None):
         self._respond = respond
         self._spreads = {
             name: RunningSpread(side) for name, side in {**JUMPS, **(watched or {})}.items()

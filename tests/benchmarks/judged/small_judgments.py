@@ -119,9 +119,7 @@ def write_crisscrossed(root: pathlib.Path, images: int = 8) -> None:
 def _write_ratings(folder: pathlib.Path, listed: list[dict]) -> None:
     folder.mkdir(parents=True)
     name = [image["filename"] for image in listed]
-    said = [
-        [f"COCO_val2014:sentid:{s['sentid']}" for s in image["sentences"]] for image in listed
-    ]
+    said = [[f"COCO_val2014:sentid:{s['sentid']}" for s in image["sentences"]] for image in listed]
     count = len(listed)
     tables = {
         "sts": ("caption1", "caption2", [
