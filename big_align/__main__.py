@@ -8,11 +8,16 @@ In a checkout `python main.py` does the same. NAME is a packaged config, such as
 config file. Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
 """
 
-from absl import flags
+from big_align import huge_pages
 
-from big_align.distributed import processes
-from big_align.errors import UserError
-from big_align.runs import command_line
+if __name__ == "__main__":
+    huge_pages.restart()  # before anything is imported that takes time
+
+from absl import flags  # noqa: E402
+
+from big_align.distributed import processes  # noqa: E402
+from big_align.errors import UserError  # noqa: E402
+from big_align.runs import command_line  # noqa: E402
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
 DISTRIBUTED = flags.DEFINE_bool(

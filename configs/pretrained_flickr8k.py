@@ -14,7 +14,7 @@ are trained (WORKDIR/first). Then the upper half of the text tower is trained as
 from big_align.configs import common
 from big_align.runs.defaults import complete_config
 
-SIZE, FAST_SIZE = 260, 224  # pixels; the tower was trained with 260, the photographs have 128
+SIZE, FAST_SIZE = 260, 192  # pixels; the tower was trained with 260, the photographs have 128
 LENGTH = 24  # tokens; one caption in fifty is longer
 STAYS = (  # of the text tower
     *("token_embedding", "position_embedding", "token_type_embedding", "embedding_norm"),

@@ -18,8 +18,8 @@ from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 
-LENGTHS = 8
-"""Texts are padded to a multiple of so many tokens, so that few programs are compiled."""
+BATCHES = 16
+"""So many batches of captions are embedded at a time, those of like length together."""
 
 
 def embed_captions(
@@ -124,24 +124,17 @@ def _embed(
     shape: tuple[int, int],
     bar: tqdm,
 ) -> Float[np.ndarray, "n k f"]:
-    """Returns the features of all captions of some examples, zeros where there is none.
-
-    Short texts go together and are cut to their own length: padding changes nothing for them.
-    """
+    """Returns the features of all captions of some examples, zeros where there is none."""
     values = np.zeros((len(captions), *shape), np.float32)
     places = [(row, place) for row, texts in enumerate(captions) for place in range(len(texts))]
-    text, text_mask = tokenizer([captions[row][place] for row, place in places])
-    lengths = text.shape[1] - text_mask[:, ::-1].argmax(axis=1)
-    lengths = np.where(text_mask.any(axis=1), lengths, 1)
-    order = np.argsort(lengths, kind="stable")
-    done = 0
-    for first in range(0, len(order), embedder.batch_size):
-        chosen = order[first : first + embedder.batch_size]
-        end = min(text.shape[1], -(-int(lengths[chosen].max()) // LENGTHS) * LENGTHS)
-        features = embedder.text_features(text[chosen, :end], text_mask[chosen, :end])
-        rows, columns = np.array([places[n] for n in chosen]).T
-        values[rows, columns] = features
-        now = (first + len(chosen)) * len(captions) // len(order)
+    step, done = BATCHES * embedder.batch_size, 0
+    for first in range(0, len(places), step):
+        chosen = places[first : first + step]
+        rows, columns = np.array(chosen).T
+        values[rows, columns] = embedder.text_features(
+            *tokenizer([captions[row][place] for row, place in chosen])
+        )
+        now = chosen[-1][0]
         bar.update(now - done)
         done = now
     bar.update(len(captions) - done)

@@ -25,6 +25,10 @@ REMEDIES = {
     "recognize": "train the objective idea, which recognizes tags",
 }
 """What to do where an objective lacks a verb that not every objective has."""
+MANY_BATCHES = 8
+"""From so many batches on, texts are cut to like lengths."""
+MAX_LENGTHS, LENGTH_UNIT = 4, 8
+"""How many lengths there are at most, and what they are multiples of."""
 
 
 class Embedder:
@@ -188,12 +192,40 @@ class Embedder:
     def _apply_to_texts(
         self, verb: str, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
     ) -> Float[np.ndarray, "n d"]:
-        count = len(text)
+        order, ends = _group_by_length(text_mask, self.batch_size)
         rows = []
-        for start in range(0, count, self.batch_size):
+        for start, end in zip(range(0, len(order), self.batch_size), ends, strict=True):
             # Padding repeats the last text: a row of nothing but padding could be not finite.
-            picked = np.minimum(start + self.rows, count - 1)
+            picked = order[np.minimum(start + self.rows, len(order) - 1)]
             mask = np.ones(len(picked), bool)
-            batch = {"text": text[picked], "text_mask": text_mask[picked], "mask": mask}
-            rows.append(self._apply((verb,), batch)[0])
-        return np.concatenate(rows)[:count]
+            batch = {"text": text[picked, :end], "text_mask": text_mask[picked, :end]}
+            rows.append(self._apply((verb,), batch | {"mask": mask})[0])
+        values = np.concatenate(rows)[: len(order)]
+        embeddings = np.empty_like(values)
+        embeddings[order] = values
+        return embeddings
+
+
+def _group_by_length(
+    text_mask: Bool[np.ndarray, "n l"], batch_size: int
+) -> tuple[Int[np.ndarray, "n"], list[int]]:
+    """Puts texts of like length into one batch, which is cut to it: padding changes nothing.
+
+    Texts of a few batches keep their order and length, since every length is compiled by itself.
+
+    Args:
+      text_mask: True on real tokens.
+      batch_size: rows of a batch.
+
+    Returns:
+      Which texts go one after the other, and the length of each batch.
+    """
+    count, whole = text_mask.shape
+    starts = range(0, count, batch_size)
+    if len(starts) < MANY_BATCHES:
+        return np.arange(count), [whole] * len(starts)
+    lengths = np.where(text_mask, np.arange(1, whole + 1), 1).max(axis=1)
+    order = np.argsort(lengths, kind="stable")
+    unit = LENGTH_UNIT * -(-whole // (MAX_LENGTHS * LENGTH_UNIT))
+    longest = [int(lengths[order[start : start + batch_size][-1]]) for start in starts]
+    return order, [min(whole, unit * -(-length // unit)) for length in longest]

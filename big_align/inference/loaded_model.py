@@ -29,6 +29,7 @@ from big_align.interop.formats.pretrained import Pretrained
 from big_align.runs import workdir
 
 NAMED_FIRST = 20  # broken images that are named in the log
+TEXT_BATCHES = 16  # that are embedded at a time, texts of like length together
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
 
 Classes = list[tuple[str, float]]
@@ -109,8 +110,8 @@ class LoadedModel(Pretrained):
         texts = _check_texts(texts)
         size, rows = self._batched.choose_rows(len(texts)), []
         with tqdm(total=len(texts), unit="text", disable=not self.progress, **BAR) as bar:
-            for first in range(0, len(texts), size):
-                part = texts[first : first + size]
+            for first in range(0, len(texts), TEXT_BATCHES * size):
+                part = texts[first : first + TEXT_BATCHES * size]
                 rows.append(_check_finite(self._batched.embed_texts(*self.tokenize(part))))
                 bar.update(len(part))
         return np.concatenate(rows)

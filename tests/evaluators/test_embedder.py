@@ -51,6 +51,45 @@ def test_every_image_gives_its_own_row(devices):
     assert Verbs.traces == 1
 
 
+class TextVerbs(Objective):
+    """Stands for an objective: a text is the sum of its tokens' vectors."""
+
+    def __init__(self):
+        self.lengths = []
+
+    def embed_text(self, params, model_state, batch):
+        self.lengths.append(batch["text"].shape[1])
+        return (params["tokens"][batch["text"]] * batch["text_mask"][..., None]).sum(1)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(
+    ("count", "length", "longest", "lengths"),
+    [
+        (67, 40, 40, {16, 32, 40}),  # nine batches of 8
+        (67, 40, 9, {16}),
+        (67, 77, 77, {24, 48, 72, 77}),
+        (67, 8, 8, {8}),
+        (64, 40, 0, {16}),
+        (55, 40, 9, {40}),  # seven batches
+        (3, 40, 40, {40}),
+    ],
+)
+def test_texts_of_like_length_are_embedded_together(devices, count, length, longest, lengths):
+    """In the order in which they are given, each as it would be alone; gaps are kept."""
+    rng = np.random.default_rng(0)
+    text = rng.integers(0, 9, (count, length)).astype(np.int32)
+    real = rng.permutation(np.linspace(0, longest, count).round().astype(int))
+    mask = np.arange(length) < real[:, None]
+    mask[::3, 1:4] = False
+    params = {"tokens": rng.normal(size=(9, 5)).astype(np.float32)}
+    verbs = TextVerbs()
+    embedder = Embedder(verbs, tiny.make_mesh(devices), 8).use(params, {})
+    expected = (params["tokens"][text] * mask[..., None]).sum(1)
+    np.testing.assert_allclose(embedder.embed_texts(text, mask), expected, atol=1e-4)
+    assert set(verbs.lengths) == lengths and len(verbs.lengths) == len(lengths)
+
+
 def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
     objective = tiny.make_objective(tiny.make_mesh())
     batch = tiny.make_batch(4)

@@ -8,7 +8,7 @@ import pytest
 
 from big_align import sharding
 from big_align.objectives.align import Align
-from big_align.training.optimizers import make_optimizer
+from big_align.training.optimizers import frozen_mask, make_optimizer
 from big_align.training.state import TrainState, describe_state
 from big_align.training.step import (
     accumulated_gradients,
@@ -217,3 +217,32 @@ def test_frozen_parameters_cost_no_backward_pass_and_change_no_other(microbatche
     texts = {k: placed[k] for k in ("text", "text_mask")}
     once = jax.jit(rows.embed_text).lower(*variables, texts).compile().cost_analysis()["flops"]
     assert more_flops - flops > (1.5 if microbatches == 1 else 0.7) * once
+
+
+def test_the_average_of_frozen_parameters_is_themselves_and_costs_nothing():
+    mesh = tiny.make_mesh()
+    made, batch = tiny.make_objective(mesh, group_size=2), tiny.make_batch(16)
+    optimizer = make_optimizer(1e-2, "adamw", frozen=FROZEN)
+    placed = sharding.place_batch(batch, mesh)
+
+    def run(decay, frozen=FROZEN):
+        averaged = decay is not None
+        _, create = describe_state(made, optimizer, batch, mesh, seed=1, averaged=averaged)
+        step = make_train_step(made, optimizer, mesh, average_decay=decay, frozen=frozen)
+        compiled = compile_step(step, create(), placed, mesh)
+        state = create()
+        for _ in range(3):
+            state, _ = compiled(state, placed)
+        return compiled.cost_analysis()["bytes accessed"], state
+
+    size, state = run(0.9)
+    close(state.average, run(0.9, frozen=())[1].average)
+    stays = frozen_mask(state.params, FROZEN)
+    sizes = {True: 0, False: 0}
+    for average, param, still in zip(
+        *map(jax.tree.leaves, (state.average[0], state.params, stays)), strict=True
+    ):
+        assert not still or np.array_equal(average, param)
+        sizes[still] += param.nbytes
+    more = size - run(None)[0]
+    assert more < 3.2 * sizes[False] < 3 * sum(sizes.values()), (more, sizes)
