@@ -42,7 +42,8 @@ class ConfigParser(ConfigFileFlagParser):
       argv: the command line.
 
     Attributes:
-      argv: what is left for the flags: without --config.NODE={} where other flags fill the node.
+      argv: what is left for the flags: without --config.NODE={} where other flags fill the node, and
+        of --config.FIELD=VALUE the last for each field, as flags of tuples would join all.
     """
 
     def __init__(self, argv: Sequence[str]):
@@ -54,7 +55,7 @@ class ConfigParser(ConfigFileFlagParser):
             if text == "{}" and any(other.startswith(f"{path}.") for other in given)
         ]
         done = {f"{dashes}config.{path}={{}}" for path in self._emptied for dashes in ("-", "--")}
-        self.argv = [word for word in argv if word not in done]
+        self.argv = _keep_last([word for word in argv if word not in done])
         self._given = {path: text for path, text in given.items() if path not in self._emptied}
 
     def parse(self, path: str) -> Any:
@@ -83,6 +84,17 @@ def read_overrides(argv: Sequence[str]) -> dict[str, str]:
         if match:
             given[match[1]] = following if match[2] is None else match[2]
     return given
+
+
+def _keep_last(argv: Sequence[str]) -> list[str]:
+    """Leaves out each --config.FIELD=VALUE that a later one overrides."""
+    fields = [re.match(r"--?(config\.[\w.]+)=", word) for word in argv]
+    last = {match[1]: number for number, match in enumerate(fields) if match}
+    return [
+        word
+        for number, (word, match) in enumerate(zip(argv, fields, strict=True))
+        if match is None or last[match[1]] == number
+    ]
 
 
 def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:

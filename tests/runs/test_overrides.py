@@ -34,6 +34,14 @@ def test_the_order_of_flags_is_free():
     assert first.to_dict() == load_config(TINY, *flags[1:], flags[0]).to_dict()
 
 
+def test_of_a_field_that_is_given_twice_the_last_counts():
+    """A tuple too: `launch.sh "$@"` has its defaults first."""
+    rates = "--config.schedule.learning_rate=1", "--config.schedule.learning_rate=2.5"
+    locked = "--config.model.locked=('image','text')", "-config.model.locked=('text',)"
+    config = load_config(FLICKR8K, *rates, *locked)
+    assert config.schedule.learning_rate == 2.5 and config.model.locked == ("text",)
+
+
 def test_naming_the_component_that_is_there_changes_nothing():
     same = load_config(TINY, "--config.model.image.name=resnet", "--config.objective.name=align")
     assert same.to_dict() == load_config(TINY).to_dict()
