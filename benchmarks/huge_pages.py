@@ -1,0 +1,76 @@
+"""A training with huge pages and without, in turn: the whole command, its steps, its memory.
+
+    python benchmarks/huge_pages.py
+    python benchmarks/huge_pages.py -- --config=configs/align_flickr8k.py --config.total_steps=60
+
+What comes after -- is for main.py. Commands start themselves with huge pages where the system gives
+them on request (big_align/huge_pages.py); GLIBC_TUNABLES=glibc.malloc.hugetlb=0 keeps them without.
+Predicted from the time in the kernel: a step takes two thirds. The bound is the time outside of the
+kernel: pages that cost nothing.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+
+from big_align.huge_pages import TUNABLE, are_on_request
+
+SIDES = {"4 KiB": 0, "huge": 1}
+COLUMNS = ("command (s)", "steps (s)", "in the kernel (CPU s)", "peak memory (MiB)")
+
+
+def run(flags: list[str], huge: int) -> tuple[float, float, float, float]:
+    """Trains once; returns the columns."""
+    environment = os.environ | {"GLIBC_TUNABLES": f"{TUNABLE}={huge}"}
+    with tempfile.TemporaryDirectory() as workdir, tempfile.TemporaryFile("w+") as output:
+        command = [sys.executable, "main.py", f"--workdir={workdir}/run", *flags]
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        output.seek(0)
+        text = output.read()
+    if status:
+        sys.exit(f"failed: {' '.join(command)}\n{text[-2000:]}")
+    steps = float(re.search(r"^steps +([\d.]+) s", text, re.MULTILINE)[1])
+    return seconds, steps, used.ru_stime, used.ru_maxrss / 1024
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("flags", nargs="*", default=["--config=configs/quickstart.py"])
+    options = parser.parse_args()
+    if not are_on_request():
+        sys.exit("this system gives no huge pages on request, so both sides would be the same")
+    rows = {side: [] for side in SIDES}
+    for _ in range(options.rounds):
+        for side, huge in SIDES.items():
+            rows[side].append(run(options.flags, huge))
+    medians = {side: np.median(found, axis=0) for side, found in rows.items()}
+    print(f"{' '.join(options.flags)}, {options.rounds} rounds\n")
+    print(f"| pages | {' | '.join(COLUMNS)} |")
+    print("|---" * (len(COLUMNS) + 1) + "|")
+    for side, values in medians.items():
+        print(f"| {side} | {' | '.join(f'{value:.1f}' for value in values)} |")
+    ratios = medians["huge"] / medians["4 KiB"]
+    print(f"| ratio | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+
+
+if __name__ == "__main__":
+    main()
