@@ -1,0 +1,172 @@
+"""ALIGN's studies, asked of pairs of real photographs and captions: batch size, and Table 8.
+
+    python benchmarks/align.py --output=workdirs/align                  # all tables
+    python benchmarks/align.py --output=... --tables batch --seeds=5
+
+Both towers are published ones and locked (configs/pretrained_flickr8k.py:frozen), and the two
+linear layers behind them are trained, so a run takes a minute and answers for these layers, not for
+towers from scratch. All rows see the photographs equally often. Each has its own learning rate, the
+best of three for the development split with a training of its own on the training split; then it is
+trained on both, once a seed, and looks at the test split once. The tables:
+
+  batch        the batch, of 32 to 1024 pairs; and with negatives lost: as many pairs a step, whose
+               gradients are the mean of those of 32 at a time, as plain accumulation gives
+  dimension    Table 8, rows 1 to 4: of the embedding
+  negatives    Table 8, rows 5 and 6: the fraction of the batch that takes part in a softmax
+  temperature  Table 8, rows 7 to 9: learned and fixed
+
+It needs $BIG_ALIGN_DATA and the packages that the config names. --plot=FILE draws `batch`.
+Numbers are recalls at 10 in percent, with the interval of 95% of the mean over the seeds.
+"""
+
+import argparse
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+from benchmarks import layers, trials
+from benchmarks.trials import Trial
+from big_align import huge_pages
+
+EPOCHS = 30
+LOST = 32
+DEFAULTS = dict(batch=layers.BATCH, negatives=1.0, dimension=512, temperature=0)
+LEARNING_RATES = (3e-4, 1e-3, 3e-3)
+RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image_r10"}
+BATCHES = (32, 64, 128, 256, 512, 1024)
+TABLES = {
+    "batch": {
+        **{f"{size}": dict(batch=size) for size in BATCHES},
+        **{
+            f"{size}, negatives lost": dict(batch=size, negatives=LOST / size)
+            for size in BATCHES[1:]
+        },
+    },
+    "dimension": {f"{size}": dict(dimension=size) for size in (512, 256, 128, 64)},
+    "negatives": {f"{part:g}": dict(negatives=part) for part in (1.0, 0.5, 0.25)},
+    "temperature": {
+        "learned": {},
+        **{f"1/{scale}": dict(temperature=1 / scale) for scale in (128, 64, 32, 16)},
+    },
+}
+
+
+def train(
+    split: str,
+    seen: tuple[str, str],
+    judged: tuple[str, str],
+    seed: int,
+    rate: float,
+    **settings: float,
+) -> dict[str, float]:
+    """Trains the layers of a trial and measures them.
+
+    Args:
+      split: that is looked at, "dev" or "test".
+      seen: folders of the features that are trained on.
+      judged: folders of those that are looked at.
+      seed: of everything.
+      rate: learning rate.
+      **settings: the others of `layers.train_layers`.
+
+    Returns:
+      Recalls by name, and the temperature in the end.
+    """
+    pairs = layers.read_features(*seen)
+    steps = round(EPOCHS * len(pairs.image) / settings["batch"])
+    trained, last = layers.train_layers(split, pairs, steps, seed, rate, **settings)
+    return layers.measure_layers(layers.read_features(*judged), trained) | {"temperature": last}
+
+
+def run_table(
+    rows: dict[str, dict], seeds: int, output: pathlib.Path
+) -> tuple[dict[str, list[dict]], dict[str, float]]:
+    """Tunes and trains the rows of a table; returns what each seed found, and learning rates."""
+    folder = str(output / "features")
+    folders = {
+        split: {
+            "seen": layers.find_features(split, True, folder),
+            "judged": layers.find_features(split, False, folder),
+        }
+        for split in ("dev", "test")
+    }
+
+    def trial(split: str, row: dict, seed: int, rate: float) -> Trial:
+        settings = DEFAULTS | row | dict(rate=rate, seed=seed)
+        name = "-".join(f"{key[0]}{value:g}" for key, value in settings.items())
+        return Trial(f"{split}-{name}", settings | folders[split] | {"split": split})
+
+    tuning = {
+        name: {rate: trial("dev", row, 100, rate) for rate in LEARNING_RATES}
+        for name, row in rows.items()
+    }
+    rates = trials.choose_best(tuning, RECALLS.values(), train, output)
+    final = {
+        name: [trial("test", row, seed, rates[name]) for seed in range(seeds)]
+        for name, row in rows.items()
+    }
+    found = trials.run_trials([each for row in final.values() for each in row], train, output)
+    return {name: [found[each.name] for each in row] for name, row in final.items()}, rates
+
+
+def plot_batches(found: dict[str, list[dict]], path: pathlib.Path) -> None:
+    """Draws the recall against the batch, with all negatives and with those of 32 pairs."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharex=True)
+    for axis, (title, metric) in zip(axes, RECALLS.items(), strict=True):
+        for lost, label in (
+            (False, "all negatives"),
+            (True, "those of 32 pairs (gradients averaged)"),
+        ):
+            names = [n for n in found if ("lost" in n) == lost or n == str(LOST)]
+            points = [
+                trials.measure_interval([100 * each[metric] for each in found[name]])
+                for name in names
+            ]
+            sizes = [int(name.split(",")[0]) for name in names]
+            axis.errorbar(
+                sizes, [p[0] for p in points], [p[1] for p in points], marker="o", capsize=3,
+                label=label,
+            )  # fmt: skip
+        axis.set(xscale="log", xlabel="pairs in a step", ylabel="R@10 (%)", title=title)
+        axis.set_xticks(BATCHES, BATCHES)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Runs what is missing and prints the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--plot", type=pathlib.Path)
+    options = parser.parse_args()
+    for name in options.tables:
+        found, rates = run_table(TABLES[name], options.seeds, options.output.absolute())
+        print(f"\n{name}, {options.seeds} seeds\n\n| | {' | '.join(RECALLS)} | learning rate |")
+        print("|---" * (len(RECALLS) + 2) + "|")
+        for title, runs in found.items():
+            cells = [
+                trials.format_interval([run[metric] for run in runs]) for metric in RECALLS.values()
+            ]
+            print(f"| {title} | {' | '.join(cells)} | {rates[title]:g} |", flush=True)
+        if name == "batch" and options.plot:
+            plot_batches(found, options.plot)
+
+
+if __name__ == "__main__":
+    huge_pages.restart()
+    main()

@@ -1,0 +1,107 @@
+"""Trials of an experiment, one a core at a time; a finished one is found again.
+
+What an experiment says is that of several seeds: means with the interval of 95% by Student's t.
+"""
+
+import concurrent.futures
+import json
+import math
+import multiprocessing
+import os
+import pathlib
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+
+class Trial(NamedTuple):
+    """A training and what it is measured by.
+
+    Attributes:
+      name: of the file with its numbers.
+      settings: the arguments of the function that trains.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+def run_trials(
+    trials: Iterable[Trial], train: Callable[..., dict[str, float]], output: pathlib.Path
+) -> dict[str, dict[str, float]]:
+    """Runs what is not finished, a trial a core, and returns the numbers of each by its name.
+
+    Args:
+      trials: equal ones are run once.
+      train: takes the settings of a trial and returns numbers; a function of a module, since other
+        processes call it.
+      output: the folder of the results.
+    """
+    known = {trial.name: trial for trial in trials}
+    paths = {name: output / f"{name}.json" for name in known}
+    todo = [trial for name, trial in known.items() if not paths[name].exists()]
+    context = multiprocessing.get_context("spawn")
+    cores = context.SimpleQueue()
+    for core in (available := sorted(os.sched_getaffinity(0))):
+        cores.put(core)
+    if todo:
+        with concurrent.futures.ProcessPoolExecutor(
+            len(available), context, initializer=_stay_on_core, initargs=(cores,)
+        ) as pool:
+            futures = {pool.submit(train, **trial.settings): trial.name for trial in todo}
+            for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
+                name, numbers = futures[future], future.result()
+                scratch = paths[name].with_suffix(".partial")
+                scratch.write_text(json.dumps(numbers))
+                os.replace(scratch, paths[name])
+                print(f"{number} of {len(todo)}: {name} {_show(numbers)}", flush=True)
+    return {name: json.loads(path.read_text()) for name, path in paths.items()}
+
+
+def choose_best(
+    tuning: Mapping[str, Mapping[float, Trial]],
+    metrics: Iterable[str],
+    train: Callable[..., dict[str, float]],
+    output: pathlib.Path,
+) -> dict[str, float]:
+    """Chooses a setting for each row of a table: the one with the highest mean of some metrics.
+
+    Args:
+      tuning: by rows, the trials of each setting.
+      metrics: numbers of a trial, of a development split.
+      train: as in `run_trials`.
+      output: likewise.
+    """
+    found = run_trials([each for row in tuning.values() for each in row.values()], train, output)
+    metrics = tuple(metrics)
+
+    def score(trial: Trial) -> float:
+        return sum(found[trial.name][metric] for metric in metrics)
+
+    return {
+        row: max(each, key=lambda setting: score(each[setting]))  # noqa: B023 - called at once
+        for row, each in tuning.items()
+    }
+
+
+def _stay_on_core(cores: Any) -> None:
+    """Keeps a process on a core of its own: two that share two take longer than one on each."""
+    os.sched_setaffinity(0, {cores.get()})
+
+
+def _show(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def measure_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of two or more values, and half the width of its interval of 95%."""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values), float(stats.t.ppf(0.975, len(values) - 1)) * error
+
+
+def format_interval(values: Sequence[float]) -> str:
+    """Returns "mean ± half width" in percent."""
+    mean, half = measure_interval([100 * value for value in values])
+    return f"{mean:.1f} ± {half:.1f}"

@@ -1,0 +1,87 @@
+"""What experiments in benchmarks/ stand on: trials, intervals, drawn pairs, planted noise."""
+
+import os
+
+import numpy as np
+import pytest
+
+from benchmarks import layers, noise, trials
+
+
+def square(number, log):
+    with open(log, "a") as file:
+        file.write(f"{number} {len(os.sched_getaffinity(0))}\n")
+    return {"square": float(number**2)}
+
+
+@pytest.mark.slow
+def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path):
+    log = tmp_path / "log.txt"
+    some = [trials.Trial(f"n{n}", {"number": n, "log": str(log)}) for n in (3, 4, 3)]
+    assert trials.run_trials(some, square, tmp_path) == {"n3": {"square": 9}, "n4": {"square": 16}}
+    more = [*some, trials.Trial("n5", {"number": 5, "log": str(log)})]
+    assert trials.run_trials(more, square, tmp_path)["n5"] == {"square": 25}
+    assert sorted(log.read_text().splitlines()) == ["3 1", "4 1", "5 1"]
+    tuning = {"a": {rate: more[at] for rate, at in ((0.1, 0), (0.2, 1))}, "b": {0.1: more[3]}}
+    assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"a": 0.2, "b": 0.1}
+
+
+def test_the_interval_is_students():
+    mean, half = trials.measure_interval([1.0, 2.0, 3.0])
+    assert mean == 2 and half == pytest.approx(4.303 / 3**0.5, abs=1e-3)
+    assert trials.format_interval([0.5, 0.5]) == "50.0 ± 0.0"
+
+
+def test_an_epoch_draws_every_photograph_once_with_one_of_its_own_texts():
+    counts = np.array([1, 3, 2, 3, 1, 2])
+    texts = np.arange(18).reshape(6, 3)
+    pairs = layers.Pairs(np.zeros((6, 2)), np.zeros((18, 2)), texts, counts)
+    rows, chosen = layers.draw_pairs(pairs, batch=3, steps=400, seed=0)
+    assert (np.sort(rows.reshape(200, 6), axis=1) == np.arange(6)).all()
+    assert (chosen // 3 == rows).all() and (chosen % 3 < counts[rows]).all()
+    often = np.bincount(chosen.ravel(), minlength=18).reshape(6, 3)
+    real = np.arange(3) < counts[:, None]
+    assert (np.abs(often / (200 / counts[:, None]) - 1) < 0.4)[real].all()
+    again = layers.draw_pairs(pairs, batch=3, steps=400, seed=0)
+    np.testing.assert_array_equal(again, (rows, chosen))
+
+
+def test_recalls_of_layers_are_those_of_their_embeddings():
+    rng = np.random.default_rng(0)
+    image, text = rng.normal(size=(40, 8)), rng.normal(size=(80, 6))
+    pairs = layers.Pairs(image, text, np.arange(80).reshape(40, 2), np.full(40, 2))
+    made = {
+        name: {"kernel": rng.normal(size=(width, 5)), "bias": rng.normal(size=5)}
+        for name, width in (("project_image", 8), ("project_text", 6))
+    }
+    found = layers.measure_layers(pairs, made)
+    sides = [
+        x @ made[name]["kernel"] + made[name]["bias"]
+        for x, name in ((image, "project_image"), (text, "project_text"))
+    ]
+    zimg, ztxt = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in sides)
+    near = np.argsort(-zimg @ ztxt.T, axis=1)[:, :10] // 2
+    assert found["image_to_text_r10"] == pytest.approx(
+        (near == np.arange(40)[:, None]).any(1).mean()
+    )
+    near = np.argsort(-ztxt @ zimg.T, axis=1)[:, :10]
+    assert found["text_to_image_r10"] == pytest.approx(
+        (near == np.arange(80)[:, None] // 2).any(1).mean()
+    )
+
+
+def test_half_of_the_captions_are_replaced_by_noise_of_three_kinds():
+    captions = [[f"caption {row} {place}" for place in range(5)] for row in range(2000)]
+    texts, kinds = noise.plant(captions)
+    share = np.bincount(kinds.ravel()) / kinds.size
+    np.testing.assert_allclose(share, [1 / 2, 1 / 6, 1 / 6, 1 / 6], atol=0.02)
+    for row, place in np.ndindex(kinds.shape):
+        text, own = texts[row][place], text_of_another(texts[row][place], row)
+        assert (text == captions[row][place]) == (kinds[row, place] == 0)
+        assert own == (kinds[row, place] == 1)
+    assert noise.plant(captions)[0] == texts
+
+
+def text_of_another(text, row):
+    words = text.split()
+    return words[0] == "caption" and int(words[1]) != row
