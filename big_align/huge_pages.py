@@ -19,7 +19,7 @@ def restart() -> None:
     chosen (`glibc.malloc.hugetlb=0` for pages of 4 KiB), and nothing is done.
     """
     given = os.environ.get("GLIBC_TUNABLES", "")
-    if TUNABLE in given or not are_on_request():
+    if TUNABLE in given or not sys.executable or not are_on_request():
         return
     os.environ["GLIBC_TUNABLES"] = f"{given}:{TUNABLE}=1".lstrip(":")
     try:
