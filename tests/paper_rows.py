@@ -151,7 +151,7 @@ PATTERNS = {
         "Table 6": ("mlcd.py:loss={mlc,mlcd}", "mlcd.py:stage=text"),
         "Table 7": ("mlcd.py:loss={unicom,mlcd},data={laion400m,coyo700m}",),  # ViT-B/32
         "Table 9": ("mlcd.py:image={b32,b16,l14}", "mlcd.py:stage=text"),
-        "Table 10": ("mlcd.py", "mlcd.py:stage=text"),
+        "Table 10": ("mlcd.py:image={b32,b16,l14}", "mlcd.py:stage=text"),
         "Table 12": (
             "mlcd_imagenet.py:loss={unicom,mlcd},clusters="
             "{500,1000,2000,4000,8000,20000,40000,80000,160000,320000,500000}",
