@@ -7,13 +7,13 @@ Arguments, separated by commas:
   stage=text           a text tower for the image encoder, --config.init.all=WORKDIR of the former
   epochs, and those of `ROWS`
 Tables of the paper, and the arguments of their rows:
-  1 to 4   image=l14, then stage=text,image=l14
+  1 to 4   image=l14, then stage=text,image=l14; UNICOM in Table 1: image=l14,loss=unicom
   5a       epochs=5,clusters=100000 | 200000 | 500000 | 1000000 | 2000000 | 5000000
   5b       epochs=5,ratio=0.01 | 0.05 | 0.1 | 0.2 | 0.5 | 1.0
   5c       epochs=5,labels=1 | 2 | 4 | 8 | 16 | 32
   5d       epochs=5,min_similarity=0.95 | 0.93 | 0.91 | 0.89 | 0.87 | 0.85
   6        loss=mlc | mlcd, then stage=text
-  7        image=l14,loss=unicom | mlcd,data=laion400m | coyo700m
+  7        loss=unicom | mlcd,data=laion400m | coyo700m; its caption says ViT-B/32
 The clusters come from
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \
       --source='data/laion400m/*.tar'

@@ -30,6 +30,7 @@ from tests.pages import (
     read_inline,
     read_links,
 )
+from tests.paper_rows import ROWS, expand, name_run
 from tests.run_main import COMPILED
 
 COMMANDS = [command for page in PAGES for command in read_commands(page)]
@@ -77,10 +78,15 @@ def test_files_that_a_page_names_are_there(page):
         elif re.fullmatch(r"\w+\.py(:\S+)?", span):
             name, _, argument = span.partition(":")
             if (ROOT / "configs" / name).exists():
-                load_config(f"configs/{span}")
+                for config in {name_run(row) for row in expand(span)} - LOADED:
+                    load_config(f"configs/{config}")
             else:
                 there = name == "main.py" or any(ROOT.glob(f"big_align/**/{name}"))
                 assert there and not argument, f"{page}: {span}"
+
+
+LOADED = {row for rows in ROWS.values() for row in rows}
+"""By tests/runs/test_paper_rows.py."""
 
 
 class Parsed(Exception):

@@ -1,108 +1,92 @@
-"""Every row of MLCD's and UniCL's tables is a config that says what the table says, and builds."""
+"""Every row of the papers' tables is a config that says what the table says, and builds."""
 
-import itertools
+import pathlib
+import re
 
 import flax.linen as nn
 import jax
 import pytest
 
+from big_align.errors import ConfigError
 from big_align.runs import build, check
 from big_align.runs.command_line import load_config
 from big_align.training.optimizers import decay_mask
+from tests.paper_rows import DEFAULTS, ROWS
 from tests.runs.test_configs import (
     make_shallow,
-    stand_in_class_lists,  # noqa: F401 - a fixture of every test here
+    stand_in_class_lists,  # noqa: F401 - this and the next two are fixtures of every test here
+    stand_in_packages,  # noqa: F401
+    stand_in_tag_lists,  # noqa: F401
 )
 
-METHODS = ("cross_entropy", "supcon", "supcon_classifier", "unicl")
-RESNETS = ("resnet50", "resnet101")
-K_12 = (500, 1000, 2000, 4000, 8000, 20000, 40000, 80000, 160000, 320000, 500000)
-CAPTIONS = ("gcc3m", "yfcc14m", "gcc15m")
-HALF = "labels=imagenet21k,half=yes"
-ROWS = {
-    "MLCD 1 to 4": [f"mlcd.py:image=l14,stage={stage}" for stage in ("image", "text")],
-    "MLCD 5a": [f"mlcd.py:epochs=5,clusters={k}00000" for k in (1, 2, 5, 10, 20, 50)],
-    "MLCD 5b": [f"mlcd.py:epochs=5,ratio={r}" for r in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)],
-    "MLCD 5c": [f"mlcd.py:epochs=5,labels={n}" for n in (1, 2, 4, 8, 16, 32)],
-    "MLCD 5d": [
-        f"mlcd.py:epochs=5,min_similarity={c}" for c in (0.95, 0.93, 0.91, 0.89, 0.87, 0.85)
-    ],
-    "MLCD 6": ["mlcd.py:loss=mlc", "mlcd.py", "mlcd.py:stage=text"],
-    "MLCD 7": [
-        f"mlcd.py:image=l14,loss={loss},data={data}"
-        for loss, data in itertools.product(("unicom", "mlcd"), ("laion400m", "coyo700m"))
-    ],
-    "MLCD 12": [
-        f"mlcd_imagenet.py:loss={loss},clusters={k}" for loss in ("unicom", "mlcd") for k in K_12
-    ],
-    "MLCD 5 and 6, in small": [
-        "mlcd_photographs.py",
-        *("mlcd_photographs.py:scale=64,loss=mlc", "mlcd_photographs.py:negatives=drawn"),
-        *("mlcd_photographs.py:ratio=0.01,labels=1", "mlcd_photographs.py:min_similarity=0.8"),
-    ],
-    "UniCL 2, CIFAR": [
-        f"unicl_imagenet.py:data={data},image={image},method={method}"
-        for data, image, method in itertools.product(("cifar10", "cifar100"), RESNETS, METHODS)
-    ],
-    "UniCL 2, ImageNet": [
-        *(
-            f"unicl_imagenet.py:image={image},method={method}"
-            for image, method in itertools.product((*RESNETS, "swin_tiny"), METHODS)
-        ),
-        *(f"unicl_imagenet.py:mixing=yes,method={name}" for name in ("cross_entropy", "unicl")),
-        "unicl_imagenet.py:image=resnet50,optimizer=sgd",
-    ],
-    "UniCL 3": [
-        "unicl_imagenet.py",
-        *(f"unicl_imagenet.py:method=unicl_table{rest}" for rest in ("", "_one_direction")),
-    ],
-    "UniCL 4": [
-        f"unicl_imagenet.py:batch={size},method={method}"
-        for size, method in itertools.product((1024, 2048, 4096), ("unicl", "unicl_table"))
-    ],
-    "UniCL 5": [
-        *(f"unicl_imagenet.py:method={method}" for method in METHODS),
-        *(f"unicl_captions.py:labels=imagenet,captions={n}" for n in CAPTIONS),
-    ],
-    "UniCL 6": [
-        "unicl_captions.py:labels=none",
-        "unicl_captions.py:labels=imagenet21k,captions=none",
-        *(f"unicl_captions.py:{HALF},method={method}" for method in ("multitask", "unicl")),
-        "unicl_captions.py:labels=imagenet21k",
-        "unicl_captions.py:captions=none",
-        *("unicl_captions.py:method=multitask", "unicl_captions.py"),
-        *(f"unicl_captions.py:captions=gcc15m,method={name}" for name in ("multitask", "unicl")),
-    ],
-    "UniCL 8": [
-        f"unicl_captions.py:image=swin_base,{row}"
-        for row in ("labels=none", "labels=imagenet21k,captions=none", HALF, "labels=imagenet21k")
-    ],
+SHORT = {
+    "text=medium",  # between the ends of the grid that a table of the config names
+    *("evaluate=idea9", "text_to_image=none", "text_to_image=all"),  # of no row, but of a column
 }
-SHAPES = (
-    *(ROWS["MLCD 1 to 4"][1], ROWS["MLCD 5a"][-1], ROWS["MLCD 5b"][0], ROWS["MLCD 5b"][-1]),
-    *(ROWS["MLCD 5c"][0], ROWS["MLCD 5d"][2], ROWS["MLCD 6"][0], ROWS["MLCD 7"][0]),
-    *(ROWS["MLCD 12"][0], ROWS["MLCD 12"][-1]),
-    *ROWS["MLCD 5 and 6, in small"][1:3],
-    *ROWS["UniCL 2, CIFAR"][:4],
-    *("unicl_imagenet.py:method=supcon_classifier", ROWS["UniCL 2, ImageNet"][-1]),
-    *("unicl_imagenet.py:data=cifar100,image=resnet101,method=unicl_table", ROWS["UniCL 4"][1]),
-    *(ROWS["UniCL 5"][-1], ROWS["UniCL 6"][0], ROWS["UniCL 6"][1], ROWS["UniCL 6"][2]),
-    *ROWS["UniCL 8"][2:3],
+NUMBERS = (
+    *("temperature", "learn_temperature", "negative_fraction", "threshold", "change_step"),
+    "min_similarity",
 )
-"""Others have the shapes of one of these or of one in test_configs.py: they differ in numbers."""
+"""Of an objective; no shape and no branch of what is traced hangs on them."""
+
+
+def list_parts(config):
+    """What a trace of a config is made of, each part as text."""
+    model = config.model.to_dict()
+    towers = {name: model.pop(name) for name in ("image", "text")}
+    objective = {k: v for k, v in config.objective.items() if k not in NUMBERS}
+    evaluators = [(name, node.name) for name, node in config.evaluators.items()]
+    data = config.data
+    mixture = {"": data} if not data.mixture else data.mixture
+    rest = {
+        "model": model,
+        "objective": objective,
+        "evaluators": evaluators,
+        "classes": sorted((name, str(node.get("classes"))) for name, node in mixture.items()),
+        "images": (data.transform, data.views_per_image, data.captions_per_image),
+        "tokenizer": config.tokenizer.to_dict(),
+        "start": sorted(name for name, path in config.init.items() if path),
+        "training": (config.batch_size, config.optimizer.to_dict(), config.mixing.to_dict()),
+    }
+    return {f"{name}: {part}" for name, part in (towers | rest).items()}
 
 
 @pytest.mark.slow
-def test_no_two_rows_of_a_table_are_the_same_run():
-    for table, rows in ROWS.items():
-        configs = {load_config(f"configs/{row}").to_json() for row in rows}
-        assert len(configs) == len(rows), table
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_of_the_papers_tables_builds(name):
+    """Under eval_shape at its own width, of its depth a layer a stage; each part of a row once."""
+    traced = set()
+    for row in ROWS[name]:
+        config = make_shallow(load_config(f"configs/{row}"))
+        if not (parts := list_parts(config)) <= traced:
+            try:
+                check.check_config(config)
+            except ConfigError as error:
+                raise AssertionError(row) from error
+            traced |= parts
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", SHAPES)
-def test_a_row_builds(row):
-    check.check_config(make_shallow(load_config(f"configs/{row}")))
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_different_and_a_table_tells_their_arguments(name):
+    """What stands in backticks in the table of a config's docstring is an argument of it."""
+    rows = {name, *ROWS[name]}
+    configs = {load_config(f"configs/{row}").to_json(sort_keys=True) for row in rows}
+    assert len(configs) == len(rows)
+    text = pathlib.Path(f"configs/{name}").read_text().split('"""')[1]
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    told = {cell for line in table for cell in re.findall(r"`(\w+=[\w.,=]+)`", line)}
+    for argument in told:
+        load_config(f"configs/{name}:{argument}")
+    arguments = [row.partition(":")[2] for row in ROWS[name]]
+    parts = {part for argument in arguments for part in argument.split(",") if part}
+    assert not table or parts <= {part for cell in told for part in cell.split(",")} | SHORT
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_a_name_leaves_out_changes_nothing(name):
+    bare = load_config(f"configs/{name}").to_json(sort_keys=True)
+    for argument in DEFAULTS[name].split():
+        assert load_config(f"configs/{name}:{argument}").to_json(sort_keys=True) == bare, argument
 
 
 def test_rows_say_what_the_papers_say():
@@ -120,6 +104,20 @@ def test_rows_say_what_the_papers_say():
     assert (sgd.optimizer.name, sgd.schedule.learning_rate) == ("sgd", 0.4)  # B.1
     both = load_config("configs/unicl_imagenet.py:image=resnet50")
     assert (both.optimizer.name, both.schedule.learning_rate) == ("adamw", 0.002)  # B.1
+
+
+def test_iclip_is_evaluated_by_the_texts_that_it_trains():
+    """Template, descriptions and, where ImageNet-1K itself is trained, the class list."""
+    for row in ROWS["iclip.py"]:
+        config = load_config(f"configs/{row}")
+        if config.objective.name != "iclip":
+            continue
+        data = config.data.mixture.labels if config.data.mixture else config.data
+        for evaluator in (config.evaluators.imagenet, config.evaluators.sketch):
+            assert evaluator.templates == (config.objective.template,)
+            assert evaluator.with_descriptions == config.objective.with_descriptions
+            of_words = "data/imagenet_wordnet.json"  # named as the lists of 21K and 22K are
+            assert evaluator.names == (of_words if "imagenet2" in row else data.classes)
 
 
 @pytest.mark.parametrize(
