@@ -126,7 +126,7 @@ def write_lines(path: str, objects: list[Any]) -> None:
 
 
 def list_names(folder: str) -> list[str]:
-    """Returns the names of the finished files of a folder, sorted; none where there is no folder."""
+    """Returns the names of the finished files of a folder, sorted; none if there is no folder."""
     try:
         if "://" in folder:
             system, name = _find_system(folder)

@@ -42,8 +42,8 @@ class ConfigParser(ConfigFileFlagParser):
       argv: the command line.
 
     Attributes:
-      argv: what is left for the flags: without --config.NODE={} where other flags fill the node, and
-        of --config.FIELD=VALUE the last for each field, as flags of tuples would join all.
+      argv: what is left for the flags: without --config.NODE={} where other flags fill the node,
+        and with the last --config.FIELD=VALUE of each field, since flags of tuples would join all.
     """
 
     def __init__(self, argv: Sequence[str]):

@@ -191,7 +191,7 @@ def make_train_step(
         average = state.average
         if average_decay is not None:
             average = update_average(average, (params, model_state), average_decay, state.step)
-            # What is frozen is its own average: moving it would read and write all of it for nothing.
+            # What is frozen is its own average: moving it would read and write it for nothing.
             held = jax.tree.map(
                 lambda old, new, still: old if still else new, state.average[0], average[0], stays
             )
