@@ -39,7 +39,7 @@ from big_align import huge_pages
 
 TRAINED = {"dev": 6000, "test": 7000}  # the first photographs of both splits, by what is looked at
 EPOCHS = 30
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3, 1e-2)
 ROWS = ("raw", "cleaned", "clean", "clean, 1/2", "clean, 1/4", "clean, 1/8")
 RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image_r10"}
 KINDS = ("caption", "of another", "boilerplate", "foreign")

@@ -37,6 +37,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERBOSITY = logging.get_verbosity()
 
 
+LONG = ("test_docs.py", "test_torture.py")
+"""Files that take minutes: begun first, so that no process is left alone with one in the end."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
     """Compiled programs are kept until they take gigabytes: few are of use to the next file."""
