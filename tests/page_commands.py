@@ -27,6 +27,7 @@ NOT_RUN = {
         "python benchmarks/image_text_label.py",
         "python benchmarks/clusters.py",
         "python benchmarks/tags.py",
+        "python benchmarks/align.py",
         "python benchmarks/torture.py",
         "python benchmarks/long_run.py",
         "python benchmarks/checkpoint.py",
