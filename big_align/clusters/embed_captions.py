@@ -132,7 +132,7 @@ def _embed(
         chosen = places[first : first + step]
         rows, columns = np.array(chosen).T
         values[rows, columns] = embedder.text_features(
-            *tokenizer([captions[row][place] for row, place in chosen])
+            *tokenizer([captions[row][place] for row, place in chosen]), many=1
         )
         now = chosen[-1][0]
         bar.update(now - done)

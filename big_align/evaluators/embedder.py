@@ -184,15 +184,29 @@ class Embedder:
         return embed, *self._variables
 
     def text_features(
-        self, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
+        self,
+        text: Int[np.ndarray, "n l"],
+        text_mask: Bool[np.ndarray, "n l"],
+        many: int = MANY_BATCHES,
     ) -> Float[np.ndarray, "n f"]:
-        """Like `embed_texts`, but what the text tower pools, before the projection."""
-        return self._apply_to_texts("text_features", text, text_mask)
+        """Like `embed_texts`, but what the text tower pools, before the projection.
+
+        Args:
+          text: token ids.
+          text_mask: True on real tokens.
+          many: from so many batches on, texts are cut to like lengths; 1 for whoever calls it for
+            one part of many texts after the other.
+        """
+        return self._apply_to_texts("text_features", text, text_mask, many)
 
     def _apply_to_texts(
-        self, verb: str, text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
+        self,
+        verb: str,
+        text: Int[np.ndarray, "n l"],
+        text_mask: Bool[np.ndarray, "n l"],
+        many: int = MANY_BATCHES,
     ) -> Float[np.ndarray, "n d"]:
-        order, ends = _group_by_length(text_mask, self.batch_size)
+        order, ends = _group_by_length(text_mask, self.batch_size, many)
         rows = []
         for start, end in zip(range(0, len(order), self.batch_size), ends, strict=True):
             # Padding repeats the last text: a row of nothing but padding could be not finite.
@@ -207,7 +221,7 @@ class Embedder:
 
 
 def _group_by_length(
-    text_mask: Bool[np.ndarray, "n l"], batch_size: int
+    text_mask: Bool[np.ndarray, "n l"], batch_size: int, many: int
 ) -> tuple[Int[np.ndarray, "n"], list[int]]:
     """Puts texts of like length into one batch, which is cut to it: padding changes nothing.
 
@@ -216,13 +230,14 @@ def _group_by_length(
     Args:
       text_mask: True on real tokens.
       batch_size: rows of a batch.
+      many: how many batches are no longer few.
 
     Returns:
       Which texts go one after the other, and the length of each batch.
     """
     count, whole = text_mask.shape
     starts = range(0, count, batch_size)
-    if len(starts) < MANY_BATCHES:
+    if len(starts) < many:
         return np.arange(count), [whole] * len(starts)
     lengths = np.where(text_mask, np.arange(1, whole + 1), 1).max(axis=1)
     order = np.argsort(lengths, kind="stable")

@@ -90,6 +90,20 @@ def test_texts_of_like_length_are_embedded_together(devices, count, length, long
     assert set(verbs.lengths) == lengths and len(verbs.lengths) == len(lengths)
 
 
+def test_a_part_of_many_texts_is_cut_to_its_length_too():
+    """Captions come shard by shard: of few batches each, and of many in all."""
+    rng = np.random.default_rng(0)
+    text, mask = rng.integers(0, 9, (11, 40)).astype(np.int32), np.arange(40) < 9
+    mask = np.tile(mask, (11, 1))
+    params = {"tokens": rng.normal(size=(9, 5)).astype(np.float32)}
+    verbs = TextVerbs()
+    verbs.text_features = verbs.embed_text
+    embedder = Embedder(verbs, tiny.make_mesh(), 8).use(params, {})
+    found = [embedder.text_features(text, mask, **options) for options in ({}, {"many": 1})]
+    np.testing.assert_allclose(*found, atol=1e-4)
+    assert verbs.lengths == [40, 16]
+
+
 def test_features_are_what_the_projection_and_the_length_make_embeddings_of():
     objective = tiny.make_objective(tiny.make_mesh())
     batch = tiny.make_batch(4)
