@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 
 from benchmarks import layers, trials
+from benchmarks.layers import RECALLS
 from benchmarks.trials import Trial
 from big_align import huge_pages
 
@@ -35,7 +36,6 @@ EPOCHS = 30
 LOST = 32
 DEFAULTS = dict(batch=layers.BATCH, negatives=1.0, dimension=512, temperature=0)
 LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image_r10"}
 BATCHES = (32, 64, 128, 256, 512, 1024)
 TABLES = {
     "batch": {
@@ -94,22 +94,13 @@ def run_table(
         for split in ("dev", "test")
     }
 
-    def trial(split: str, row: dict, seed: int, rate: float) -> Trial:
-        settings = DEFAULTS | row | dict(rate=rate, seed=seed)
+    def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
+        settings = DEFAULTS | rows[row] | dict(rate=rate, seed=seed)
         name = "-".join(f"{key[0]}{value:g}" for key, value in settings.items())
         return Trial(f"{split}-{name}", settings | folders[split] | {"split": split})
 
-    tuning = {
-        name: {rate: trial("dev", row, 100, rate) for rate in LEARNING_RATES}
-        for name, row in rows.items()
-    }
-    rates = trials.choose_best(tuning, RECALLS.values(), train, output)
-    final = {
-        name: [trial("test", row, seed, rates[name]) for seed in range(seeds)]
-        for name, row in rows.items()
-    }
-    found = trials.run_trials([each for row in final.values() for each in row], train, output)
-    return {name: [found[each.name] for each in row] for name, row in final.items()}, rates
+    metrics = tuple(RECALLS.values())
+    return trials.tune_and_measure(rows, LEARNING_RATES, make_trial, metrics, train, output, seeds)
 
 
 def plot_batches(found: dict[str, list[dict]], path: pathlib.Path) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 
 BATCH = 512
 """Pairs of a step, unless it is what an experiment varies."""
+RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image_r10"}
+"""Of `measure_layers`, those that tables have, by their titles."""
 
 
 class Pairs(NamedTuple):

@@ -35,13 +35,13 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 
 from benchmarks import layers, trials
+from benchmarks.layers import RECALLS
 from big_align import huge_pages
 
 TRAINED = {"dev": 6000, "test": 7000}  # the first photographs of both splits, by what is looked at
 EPOCHS = 30
 RATES = (1e-3, 3e-3, 1e-2)
 ROWS = ("raw", "cleaned", "clean", "clean, 1/2", "clean, 1/4", "clean, 1/8")
-RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image_r10"}
 KINDS = ("caption", "of another", "boilerplate", "foreign")
 BOILERPLATE = (
     *("click to enlarge the picture", "image may contain people", "photo of the day", "no caption"),
@@ -218,14 +218,11 @@ def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
         rest = dict(folders=folders, judged=judged[split], output=str(output))
         return trials.Trial(name, settings | rest)
 
-    tuning = {row: {rate: trial(row, "dev", rate, 100) for rate in RATES} for row in rows}
-    best = trials.choose_best(tuning, RECALLS.values(), train, output)
-    final = {row: [trial(row, "test", best[row], seed) for seed in range(seeds)] for row in rows}
-    found = trials.run_trials([each for row in final.values() for each in row], train, output)
+    metrics = tuple(RECALLS.values())
+    found, best = trials.tune_and_measure(rows, RATES, trial, metrics, train, output, seeds)
     print(f"\n{seeds} seeds\n\n| | photographs | {' | '.join(RECALLS)} | learning rate |")
     print("|---" * (len(RECALLS) + 3) + "|")
-    for row, each in final.items():
-        runs = [found[one.name] for one in each]
+    for row, runs in found.items():
         cells = [trials.format_interval([run[name] for run in runs]) for name in RECALLS.values()]
         print(f"| {row} | {runs[0]['photographs']} | {' | '.join(cells)} | {best[row]:g} |")
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
+TUNING_SEED = 100
+
 
 class Trial(NamedTuple):
     """A training and what it is measured by.
@@ -84,6 +86,39 @@ def choose_best(
         row: max(each, key=lambda setting: score(each[setting]))  # noqa: B023 - called at once
         for row, each in tuning.items()
     }
+
+
+def tune_and_measure(
+    rows: Iterable[str],
+    settings: Sequence[float],
+    make_trial: Callable[[str, str, float, int], Trial],
+    metrics: Sequence[str],
+    train: Callable[..., dict[str, float]],
+    output: pathlib.Path,
+    seeds: int,
+) -> tuple[dict[str, list[dict[str, float]]], dict[str, float]]:
+    """Tunes each row on the development split with a seed of its own, and measures it on test.
+
+    Args:
+      rows: of a table.
+      settings: that each row is tried with.
+      make_trial: takes a row, a split ("dev" or "test"), a setting and a seed.
+      metrics: numbers of a trial, by whose mean a setting is chosen.
+      train: as in `run_trials`.
+      output: likewise.
+      seeds: trainings of each row that are measured.
+
+    Returns:
+      The numbers of each seed, by rows, and the settings that were chosen.
+    """
+    rows = tuple(rows)
+    tuning = {row: {x: make_trial(row, "dev", x, TUNING_SEED) for x in settings} for row in rows}
+    best = choose_best(tuning, metrics, train, output)
+    last = {
+        row: [make_trial(row, "test", best[row], seed) for seed in range(seeds)] for row in rows
+    }
+    found = run_trials([each for row in last.values() for each in row], train, output)
+    return {row: [found[each.name] for each in trials] for row, trials in last.items()}, best
 
 
 def _stay_on_core(cores: Any) -> None:
