@@ -26,7 +26,7 @@ from big_align.search.index_folder import (
     read_generation,
     read_info,
 )
-from big_align.search.scann_rows import EXACT_BELOW, ScannRows, ScannSettings
+from big_align.search.scann_rows import EXACT_BELOW, K, ScannRows, ScannSettings
 
 MOST = 10_000  # that can be asked for
 SPARE = 2  # times as many are asked of ScaNN as leave k that meet the conditions on average
@@ -168,7 +168,10 @@ class SearchIndex:
         numbers = None if mask is None else np.flatnonzero(mask)
         if scann is None or allowed < EXACT_BELOW and mask is not None or 2 * k >= allowed:
             return search_exactly(vectors, rows, k, numbers)
-        most = min(len(rows), k if mask is None else -(-SPARE * k * len(rows) // allowed))
+        most = max(k, K + 1)  # of fewer, ScaNN compares too few again to reach the noted recall
+        if mask is not None:
+            most = -(-SPARE * most * len(rows) // allowed)
+        most = min(len(rows), most)
         found = scann.search(vectors, most)
         order, score = rescore(vectors, rows, found, k, mask)
         for query in np.flatnonzero(~np.isfinite(score[:, -1])):  # what may be found lies elsewhere
