@@ -109,7 +109,7 @@ def _read_shard(
     keys, captions = [""] * count, [[]] * count
     for number in range(count):
         try:
-            example = boundary.read_example(source, shard, number)
+            example = boundary.read_without_image(source, shard, number)
             keys[number], captions[number] = example.key, list(example.captions)
         except BrokenExample as error:
             tally.add(shard, number, error)

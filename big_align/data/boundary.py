@@ -10,7 +10,7 @@ are about what is asked for and not about one example.
 import contextlib
 from collections.abc import Iterator
 
-from big_align.data.examples import BrokenExample, Example, Source
+from big_align.data.examples import BrokenExample, Example, Source, has_keys
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 
@@ -33,6 +33,18 @@ def read_example(source: Source, shard: int, index: int) -> Example:
     """Reads an example; raises BrokenExample whatever is wrong with it, or UserError."""
     with ONE_EXAMPLE:
         return source.read(shard, index)
+
+
+def read_without_image(source: Source, shard: int, index: int) -> Example:
+    """Reads an example as `read_example` does, but for its image, where the source has keys.
+
+    Where shards lie in a bucket, images are nearly all that would travel.
+    """
+    if not has_keys(source):
+        return read_example(source, shard, index)
+    with ONE_EXAMPLE:
+        captions, labels = source.read_text(shard, index)
+        return Example(source.key(shard, index), None, captions, labels)
 
 
 def read_texts(source: Source, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:

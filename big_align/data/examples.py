@@ -74,8 +74,10 @@ class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
     A source whose examples have keys also offers `key(shard, index)`: the key without reading the
-    example, such as the path of its file. Data are held out by it (`sources/split_source.py`).
-    Where processes fill batches, each has a pickled copy (`data/workers/parcel.py`).
+    example, such as the path of its file; it is that of the example which `read` returns. Data are
+    held out by it (`sources/split_source.py`). A source around another says with
+    `has_keys` whether that one has them. Where processes fill batches, each has a pickled copy
+    (`data/workers/parcel.py`).
 
     Attributes:
       shard_sizes: int64 [shards], the number of examples of each shard.
@@ -99,6 +101,11 @@ class Source(Protocol):
 
     def shard_name(self, shard: int) -> str:
         """Names a shard for messages."""
+
+
+def has_keys(source: Source) -> bool:
+    """Tells whether a source says the keys of its examples without reading them."""
+    return getattr(source, "has_keys", hasattr(source, "key"))
 
 
 def split_member(name: str) -> tuple[str, tuple[str, ...]]:

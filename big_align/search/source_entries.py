@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from big_align.data import boundary, files
-from big_align.data.examples import BrokenExample, Source
+from big_align.data.examples import BrokenExample, Source, has_keys
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.listed_source import ListedSource
 from big_align.errors import put_in_a_line
@@ -135,7 +135,7 @@ class SourceEntries:
     ) -> IndexEntry:
         names = self._source.class_names
         shown = [names[n] if names and n < len(names) else str(n) for n in labels]
-        key = self._source.key(*place) if hasattr(self._source, "key") else name
+        key = self._source.key(*place) if has_keys(self._source) else name
         label = "|".join(shown) if shown else None
         return IndexEntry(name, _make_printable(key), signature, captions, label)
 

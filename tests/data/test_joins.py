@@ -99,10 +99,13 @@ def test_a_part_of_the_shards_finds_its_rows_by_their_names(source, clusters, tm
     )
 
 
-def test_embeddings_come_in_place_of_images_and_a_broken_one_is_replaced(source, embeddings):
+def test_embeddings_come_in_place_of_images_and_a_broken_one_is_replaced(
+    source, embeddings, monkeypatch
+):
     words = WordTokenizer(("number", "n", *map(str, range(100))), length=4)
     pairs = TarSource(source_path(source), "json.captions")
     joins = open_joins({"image_embedding": embeddings}, pairs)
+    monkeypatch.setattr(pairs, "read", lambda *place: pytest.fail("an image was read"))
     with make_loader(pairs, tokenizer=words, joins=joins, max_broken_fraction=0.1) as loader:
         seen = []
         for step in range(3):

@@ -1,5 +1,6 @@
 """Every layout of one data set gives the same examples, and the same recall to the last digit."""
 
+import dataclasses
 import zlib
 
 import layouts
@@ -9,6 +10,7 @@ from loaders import make_loader
 
 from big_align.components.signatures import make_named
 from big_align.components.tables import SOURCES
+from big_align.data import boundary
 from big_align.data.examples import Source
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.split_source import SplitSource
@@ -88,6 +90,10 @@ def test_every_layout_gives_the_same_examples_and_the_same_recall(layout, tmp_pa
     places = [(shard, n) for shard, size in enumerate(sizes) for n in range(size)]
     assert [source.read_text(*place)[0] for place in places] == layouts.CAPTIONS
     assert len({source.name(*place) for place in places}) == layouts.COUNT
+    for example, place in zip(found, places, strict=True):
+        unseen = boundary.read_without_image(source, *place)
+        assert (unseen.image is None) == ("tfrecord" not in layout.__name__)
+        assert dataclasses.replace(unseen, image=example.image) == example
     reference = open_source(layouts.tar_of_lists, tmp_path / "reference")
     assert measure(source) == measure(reference)
 

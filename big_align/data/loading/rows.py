@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from big_align.data.boundary import ONE_EXAMPLE, read_example
+from big_align.data.boundary import ONE_EXAMPLE, read_example, read_without_image
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -37,7 +37,7 @@ class RowStream:
     Args:
       examples: the stream.
       texts: draws their texts and tells their labels.
-      images: None leaves images encoded, and the batch has none.
+      images: None leaves images where they are, and the batch has none.
       extra: None adds nothing.
 
     Attributes:
@@ -63,6 +63,7 @@ class RowStream:
         self.examples = examples
         self.images = images
         self._texts, self._extra = texts, extra or ExtraFields()
+        self._read = read_example if images else read_without_image
         self._image_bytes = 1  # of the largest file that was read last
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
@@ -146,7 +147,7 @@ class RowStream:
         """
         source = self.examples.source
         try:
-            example = read_example(source, *location)
+            example = self._read(source, *location)
             texts, label = self._texts.draw(example, source.name(*location), rng)
         except WrongLabel as error:
             if self._texts.needs_labels:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from big_align.data.examples import Example, Source
+from big_align.data.examples import Example, Source, has_keys
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 from big_align.nodes import Given
@@ -35,6 +35,11 @@ class ChosenExamples:
     def name(self, shard: int, index: int) -> str:
         """Names an example as the source does."""
         return self._source.name(shard, self._place(shard, index))
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the source has keys."""
+        return has_keys(self._source)
 
     def key(self, shard: int, index: int) -> str:
         """Returns the key of an example, or its name where the source has no keys."""
@@ -160,7 +165,7 @@ def _read_keys(source: Source) -> Iterator[Iterator[str]]:
 
 def key_of(source: Source) -> Callable[[int, int], str]:
     """Returns what tells the key of an example, or its name where the source has no keys."""
-    return source.key if hasattr(source, "key") else source.name
+    return source.key if has_keys(source) else source.name
 
 
 def _find_depth(source: Source) -> int:
