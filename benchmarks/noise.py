@@ -7,7 +7,10 @@ other photographs, by what pages write beside any picture, and by the same in ot
 `big_align.tools.prepare` cleans all pairs by the rules of ALIGN §3, but for the smallest side: the
 photographs have 128 pixels. Rows:
 
-  raw        all pairs          cleaned    those that the rules keep
+  raw        all pairs
+  cleaned    those that the rules keep
+  no boilerplate, no wrong captions   what is left of all pairs without one kind of noise, as if
+             it were known: which of the two does the harm
   clean      the captions as they were, the ceiling
   clean, 1/2 to 1/8   of as many photographs: Table 10's question, whether more noisy data are worth
              as much as fewer clean ones
@@ -41,8 +44,10 @@ from big_align import huge_pages
 TRAINED = {"dev": 6000, "test": 7000}  # the first photographs of both splits, by what is looked at
 EPOCHS = 30
 RATES = (1e-3, 3e-3, 1e-2)
-ROWS = ("raw", "cleaned", "clean", "clean, 1/2", "clean, 1/4", "clean, 1/8")
 KINDS = ("caption", "of another", "boilerplate", "foreign")
+WITHOUT = {"no boilerplate": ("boilerplate", "foreign"), "no wrong captions": ("of another",)}
+NOISY = ("raw", "cleaned", *WITHOUT)
+ROWS = (*NOISY, "clean", "clean, 1/2", "clean, 1/4", "clean, 1/8")
 BOILERPLATE = (
     *("click to enlarge the picture", "image may contain people", "photo of the day", "no caption"),
     *("share this post with friends", "picture {n} of 12", "IMG_{n}.JPG", "view larger image here"),
@@ -108,6 +113,7 @@ def make_raw(output: pathlib.Path) -> np.ndarray:
 
     images, captions = read_pairs()
     texts, kinds = plant(captions)
+    np.save(output / "kinds.npy", kinds)
     path = output / "raw.parquet"
     if not path.exists():
         partial = path.with_suffix(".partial")
@@ -163,6 +169,14 @@ def find_texts(output: pathlib.Path) -> str:
     return cache_features(config, str(output)).data.precomputed["text_embedding"]
 
 
+def find_kept(row: str, output: pathlib.Path) -> np.ndarray:
+    """Returns which texts of which photographs a row of noisy pairs trains on [n k]."""
+    if row == "cleaned":
+        return np.load(output / "kept.npy")
+    kinds = np.load(output / "kinds.npy")
+    return ~np.isin(kinds, [KINDS.index(kind) for kind in WITHOUT.get(row, ())])
+
+
 @functools.cache
 def make_pairs(row: str, split: str, folders: tuple[str, str, str], output: str) -> layers.Pairs:
     """Returns what a row trains on.
@@ -171,14 +185,12 @@ def make_pairs(row: str, split: str, folders: tuple[str, str, str], output: str)
       row: of `ROWS`.
       split: that is looked at.
       folders: of the features of photographs, of their captions, and of the noisy texts.
-      output: where it is noted which texts are kept.
+      output: where it is noted which texts are kept, and what each is.
     """
-    pairs = layers.read_features(*folders[:2])
-    if row in ("raw", "cleaned"):
-        pairs = layers.read_features(folders[0], folders[2])
+    pairs = layers.read_features(folders[0], folders[2 if row in NOISY else 1])
     texts, counts = pairs.texts, pairs.counts
-    if row == "cleaned":
-        kept = np.load(pathlib.Path(output) / "kept.npy")
+    if row in NOISY:
+        kept = find_kept(row, pathlib.Path(output))
         order = np.argsort(~kept, axis=1, kind="stable")  # those that are kept come first
         texts, counts = np.take_along_axis(texts, order, axis=1), kept.sum(axis=1)
     chosen = np.arange(TRAINED[split])
@@ -214,7 +226,7 @@ def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
 
     def trial(row: str, split: str, rate: float, seed: int) -> trials.Trial:
         settings = dict(row=row, split=split, rate=rate, seed=seed)
-        name = f"{row.replace(', 1/', '_')}-{split}-{rate:g}-{seed}"
+        name = f"{row.replace(', 1/', '_').replace(' ', '_')}-{split}-{rate:g}-{seed}"
         rest = dict(folders=folders, judged=judged[split], output=str(output))
         return trials.Trial(name, settings | rest)
 
