@@ -52,7 +52,8 @@ class Run:
         command += ["--distributed"] * (processes > 1)
         self.processes = []
         for number in range(processes):
-            count = f"--xla_force_host_platform_device_count={devices // processes}"
+            options = os.environ.get("XLA_FLAGS", "").split()
+            options += [f"--xla_force_host_platform_device_count={devices // processes}"]
             joining = {
                 "JAX_COORDINATOR_ADDRESS": address,
                 "JAX_NUM_PROCESSES": str(processes),
@@ -60,8 +61,10 @@ class Run:
             }
             variables = os.environ | {
                 "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": count,
-                "JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "compiled"),
+                "XLA_FLAGS": " ".join(options),  # the last of two counts
+                "JAX_COMPILATION_CACHE_DIR": os.environ.get(
+                    "JAX_COMPILATION_CACHE_DIR", str(workdir.parent / "compiled")
+                ),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
             variables |= joining if processes > 1 else {}

@@ -1,5 +1,8 @@
 """Runs of main.py in processes of their own, as a user starts, kills and continues them."""
 
+import atexit
+import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -10,6 +13,7 @@ import sys
 import tempfile
 import time
 
+from tests.forked_programs import forking_python
 from tests.xla_flags import list_flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -30,6 +34,16 @@ def environment(devices: int) -> dict[str, str]:
     }
 
 
+@functools.cache
+def _forking_python() -> str:
+    """Returns the path of a `python` that forks, for all runs of this process."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    variables = environment(1)
+    return str(stack.enter_context(forking_python(pathlib.Path(folder, "bin"), variables)))
+
+
 def find_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -37,11 +51,15 @@ def find_port() -> int:
 
 
 class Run:
-    """One run, started at once; several processes go through launch/local.sh."""
+    """One run, started at once; several processes go through launch/local.sh.
+
+    They are forks (tests/forked_programs.py) behind processes that take signals for them.
+    """
 
     def __init__(self, workdir, *flags, config=TINY, devices=8, processes=1):
         self.workdir = pathlib.Path(workdir)
-        command = [sys.executable, "main.py", f"--config={config}", f"--workdir={workdir}", *flags]
+        command = [_forking_python(), "main.py", f"--config={config}", f"--workdir={workdir}"]
+        command += flags
         variables = environment(devices // processes)
         if processes > 1:
             command = ["launch/local.sh", str(processes), "--", *command, "--distributed"]
@@ -96,6 +114,8 @@ class Run:
 
 class Processes:
     """The processes of one run, started without a launcher: nobody ends them but themselves.
+
+    They are no forks: what is said here about one that hangs is said of a whole program.
 
     Args:
       workdir: of all of them.

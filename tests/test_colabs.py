@@ -13,7 +13,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
-from tests.run_main import ROOT
+from tests.run_main import ROOT, read_losses
 
 FOLDER = ROOT / "colabs"
 NAMES = ("quickstart", "search", "own_pairs", "losses")
@@ -126,6 +126,10 @@ def test_the_quick_start_trains_and_names_digits(tmp_path):
     assert float(right) == pytest.approx(100 * numbers["digits/top1"], abs=0.06)
     assert len(executed.pictures) == 3 and all(len(p) > 10_000 for p in executed.pictures)
     assert len(executed.pages) == 1 and "digits/top1" in executed.pages[0]
+    # Its warmup, its fall and its noise are ordinary.
+    workdir = executed.folder / "workdirs" / "quickstart"
+    losses = [loss for _, loss in read_losses(workdir)]
+    assert losses[-1] < 0.7 * losses[0] and not (workdir / "suspects.jsonl").exists()
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from PIL import Image
 
 from big_align.runs import check
 from big_align.runs.command_line import load_config
+from tests.forked_programs import forking_python
 from tests.page_commands import ELSEWHERE, MADE, NOT_RUN, STAND_INS
 from tests.pages import (
     LANGUAGES,
@@ -207,18 +208,9 @@ def test_every_command_is_run_or_listed():
 class Scratch:
     """A folder that looks like a checkout, in which the commands of the pages are run."""
 
-    def __init__(self, folder: pathlib.Path, data: pathlib.Path, reference: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, variables: dict[str, str]):
         self.folder = folder
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-        self.variables = kept | {
-            "BIG_ALIGN_DATA": str(data),
-            "BIG_ALIGN_REFERENCE": str(reference),
-            "JAX_PLATFORMS": "cpu",
-            # Many commands compile the same step.
-            "JAX_COMPILATION_CACHE_DIR": COMPILED,
-            "NLTK_DATA": os.environ.get("NLTK_DATA", str(data / "nltk_data")),
-            "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
+        self.variables = variables
         for name in ("main.py", "big_align", "benchmarks", "configs", "launch", "tests"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "data").mkdir()
@@ -254,7 +246,19 @@ class Scratch:
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory, data_dir, reference_dir):
-    return Scratch(tmp_path_factory.mktemp("checkout"), data_dir, reference_dir)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    programs = tmp_path_factory.mktemp("python")
+    variables = kept | {
+        "BIG_ALIGN_DATA": str(data_dir),
+        "BIG_ALIGN_REFERENCE": str(reference_dir),
+        "JAX_PLATFORMS": "cpu",
+        # Many commands compile the same step.
+        "JAX_COMPILATION_CACHE_DIR": COMPILED,
+        "NLTK_DATA": os.environ.get("NLTK_DATA", str(data_dir / "nltk_data")),
+        "PATH": f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    with forking_python(programs, variables):
+        yield Scratch(tmp_path_factory.mktemp("checkout"), variables)
 
 
 @pytest.mark.slow

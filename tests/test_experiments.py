@@ -82,6 +82,17 @@ def test_half_of_the_captions_are_replaced_by_noise_of_three_kinds():
     assert noise.plant(captions)[0] == texts
 
 
+def test_a_row_without_a_kind_of_noise_has_all_other_texts(tmp_path):
+    kinds = noise.plant([["a b c"] * 5] * 50)[1]
+    np.save(tmp_path / "kinds.npy", kinds)
+    np.save(tmp_path / "kept.npy", kinds == 3)
+    kept = {row: noise.find_kept(row, tmp_path) for row in noise.NOISY}
+    np.testing.assert_array_equal(kept["raw"], kinds >= 0)
+    np.testing.assert_array_equal(kept["cleaned"], kinds == 3)
+    np.testing.assert_array_equal(kept["no boilerplate"], kinds < 2)
+    np.testing.assert_array_equal(kept["no wrong captions"], kinds != 1)
+
+
 def text_of_another(text, row):
     words = text.split()
     return words[0] == "caption" and int(words[1]) != row

@@ -93,7 +93,7 @@ def test_processes_agree_on_what_one_of_them_finds_damaged(finished, tmp_path):
     """Each of them reads every other file: a damaged one is seen by one alone."""
     flags = ("--config.evaluators={}", "--config.checkpoint.every=2")
     run = start(tmp_path, 2, *flags)
-    run.wait_for_step(7)
+    run.wait_for_step(4)  # two checkpoints
     run.signal(signal.SIGTERM)
     assert run.wait() == Stopped.STATUS, run.err
     for process in range(2):

@@ -108,8 +108,9 @@ def test_a_killed_local_process_is_left_out_and_sighup_brings_it_back(tmp_path):
     """Three runs: process 1 of three is killed; then two, until SIGHUP; then three again."""
     script = f"""
       runs=({tmp_path}/$JAX_PROCESS_ID.*); touch {tmp_path}/$JAX_PROCESS_ID.${{#runs[@]}}
+      [[ $JAX_NUM_PROCESSES = 2 ]] && trap 'exit 75' TERM
       echo $JAX_NUM_PROCESSES $JAX_PROCESS_ID $JAX_LOCAL_DEVICE_IDS
-      if [[ $JAX_NUM_PROCESSES = 2 ]]; then trap 'exit 75' TERM; while :; do sleep 0.05; done; fi
+      while [[ $JAX_NUM_PROCESSES = 2 ]]; do sleep 0.05; done
       if [[ $JAX_PROCESS_ID = 1 && ! -e {tmp_path}/killed ]]; then
         touch {tmp_path}/killed; kill -KILL $$
       fi

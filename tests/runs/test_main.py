@@ -8,7 +8,7 @@ import pytest
 
 from big_align.runs import train
 from big_align.runs.command_line import load_config
-from tests.forked_mains import run_mains
+from tests.forked_programs import forking_python
 from tests.run_main import ROOT, TINY, Run, environment
 
 UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar'}"
@@ -48,21 +48,25 @@ def mistakes(tmp_path_factory):
     """How main.py ends with each of them, by the flag, and the workdir that it was given."""
     folder = tmp_path_factory.mktemp("mistakes")
     workdirs = {flag: folder / f"run{n}" for n, (flag, _) in enumerate(MISTAKES)}
-    commands = [
-        (f"--config={TINY}", f"--workdir={workdir}", UNREADABLE, flag)
-        for flag, workdir in workdirs.items()
-    ]
-    outcomes = run_mains(commands, folder, environment(1))
-    return dict(zip(workdirs, zip(outcomes, workdirs.values(), strict=True), strict=True))
+    variables = environment(1)
+    ended = {}
+    with forking_python(folder / "bin", variables) as python:
+        for flag, workdir in workdirs.items():
+            command = [python, "main.py", f"--config={TINY}", f"--workdir={workdir}"]
+            ended[flag] = subprocess.run(
+                [*command, UNREADABLE, flag],
+                cwd=ROOT, env=variables, capture_output=True, text=True,
+            ), workdir  # fmt: skip
+    return ended
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("flag", "message"), MISTAKES)
 def test_a_mistake_is_one_line_that_names_it(mistakes, flag, message):
-    (status, out, err), workdir = mistakes[flag]
-    assert status == 1
-    assert re.fullmatch(f"error: .*{message}.*\n", err)
-    assert not workdir.exists() and out == ""
+    ended, workdir = mistakes[flag]
+    assert ended.returncode == 1
+    assert re.fullmatch(f"error: .*{message}.*\n", ended.stderr)
+    assert not workdir.exists() and ended.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -102,14 +102,3 @@ def test_what_diverges_whatever_the_data_ends_after_some_rewinds(tmp_path, monke
     with pytest.raises(DivergedError, match="after 2 rewinds, which is the most: lower config"):
         train.run(config, str(tmp_path))
     assert len(read(tmp_path, "rewinds.jsonl")) == 2
-
-
-@pytest.mark.slow
-def test_the_quick_start_raises_no_alarm(tmp_path):
-    """Its warmup, its fall and its noise are ordinary."""
-    flags = "--config.evaluators={}", "--config.log_every=1", "--config.total_steps=250"
-    run = Run(tmp_path, *flags, config="configs/quickstart.py", devices=1)
-    assert run.wait(600) == 0, run.err
-    losses = [loss for _, loss in read_losses(tmp_path)]
-    assert losses[-1] < 0.8 * losses[0]
-    assert not (tmp_path / "suspects.jsonl").exists()
