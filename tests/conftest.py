@@ -1,5 +1,6 @@
 """Eight virtual CPU devices, shape-checked signatures, and where the real data lies."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -43,6 +44,13 @@ LONG = ("test_docs.py", "test_torture.py")
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish():
+    """What is there after collecting stays, so the garbage collector need not go over it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -95,6 +95,7 @@ def test_only_systems_that_give_them_on_request_are_asked(
     assert huge_pages.are_on_request() is expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [["main.py"], ["-m", "big_align"], ["-m", "big_align.tools.embed"]]
 )

@@ -24,7 +24,7 @@ class Kind(NamedTuple):
       spoil: faults that must not go unnoticed.
       sealed: whether checksums guard it: what is read must be what was written.
       tensorflow: whether it is read by TensorFlow.
-      slow: whether reading it takes a second, too long for the quick loop.
+      slow: whether reading it takes a second, and so may take longer.
     """
 
     write: Callable[[Path], None]

@@ -27,6 +27,7 @@ print([name for name in ("tensorflow", "jax") if name in sys.modules])
 """
 
 
+@pytest.mark.slow
 def test_tar_and_arrays_need_neither_tensorflow_nor_jax(shards):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, shards], capture_output=True, text=True, check=False
@@ -34,6 +35,7 @@ def test_tar_and_arrays_need_neither_tensorflow_nor_jax(shards):
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["main", "big_align.runs.build"])
 def test_nothing_else_imports_tensorflow(module):
     code = f"import sys, {module}; print('tensorflow' in sys.modules)"

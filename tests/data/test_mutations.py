@@ -9,8 +9,9 @@ import pytest
 from bounded import BoundedCalls, Outcome
 from mutations import KINDS, mutate
 
-QUICK, SLOW = 30, 300
-FAST = [name for name, kind in KINDS.items() if not kind.slow]
+TRIALS = 330
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -75,23 +76,12 @@ def try_mutations(call, intact, folder, seeds, kinds) -> dict[str, list]:
     return dict(found)
 
 
-def check_intact(intact, kinds) -> None:
-    for name in kinds:
+def check_intact(intact) -> None:
+    for name in KINDS:
         outcome = intact(name)
         assert outcome.what == "read" and not outcome.broken, (name, outcome)
 
 
-@pytest.mark.slow
-def test_intact_inputs_are_read(intact):
-    check_intact(intact, FAST)
-
-
 def test_mutations_are_met(call, intact, tmp_path):
-    assert try_mutations(call, intact, tmp_path, range(QUICK), FAST) == {}
-
-
-@pytest.mark.slow
-def test_many_mutations_are_met(call, intact, tmp_path):
-    check_intact(intact, KINDS)
-    seeds = range(QUICK, QUICK + SLOW)
-    assert try_mutations(call, intact, tmp_path, seeds, list(KINDS)) == {}
+    check_intact(intact)
+    assert try_mutations(call, intact, tmp_path, range(TRIALS), list(KINDS)) == {}

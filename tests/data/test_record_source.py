@@ -1,21 +1,13 @@
-import importlib.util
-
 import numpy as np
 import pytest
-from etils import epy
 from samples import encode_image, make_pixels
 
 from big_align.data.examples import BrokenExample
 from big_align.data.sources import record_source
 from big_align.data.sources.record_source import TFDSSource, TFRecordSource
 
-with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
-)
+tf = pytest.importorskip("tensorflow")
+tfds = pytest.importorskip("tensorflow_datasets")
 
 
 def feature(*values):

@@ -57,6 +57,7 @@ def lower_layers(mesh, num_layers=4):
     return jax.jit(apply, out_shardings=split).lower([kernel] * num_layers, x)
 
 
+@pytest.mark.slow
 def test_the_weights_of_a_layer_are_collected_while_the_one_below_computes():
     mesh = make_mesh("v5e:2x4")
     compiled = compile_lowered(lower_layers(mesh), choose_options(mesh, {}))

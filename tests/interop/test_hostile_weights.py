@@ -70,6 +70,7 @@ def test_what_a_state_dict_does_not_need_costs_nothing(load, tmp_path, what):
     assert outcome.megabytes < 64 and outcome.seconds < 15, outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CONFIGS)
 def test_a_config_of_another_model_is_refused_before_it_is_built(load, intact, tmp_path, what):
     hostile, path = CONFIGS[what], tmp_path / "model"

@@ -69,17 +69,14 @@ def test_a_mistake_is_one_line_that_names_it(mistakes, flag, message):
     assert not workdir.exists() and ended.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         (None, "there is no file {path}"),
         ("def get_config():\n    raise ValueError('first\\nlast')", "last"),
-        pytest.param(
-            "import nowhere",
-            "ModuleNotFoundError: No module named 'nowhere'",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("def get_config(x)\n", "SyntaxError", marks=pytest.mark.slow),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("def get_config(x)\n", "SyntaxError"),
     ],
 )
 def test_a_config_file_that_cannot_be_loaded_is_one_line(source, message, tmp_path):

@@ -219,6 +219,7 @@ def test_frozen_parameters_cost_no_backward_pass_and_change_no_other(microbatche
     assert more_flops - flops > (1.5 if microbatches == 1 else 0.7) * once
 
 
+@pytest.mark.slow
 def test_the_average_of_frozen_parameters_is_themselves_and_costs_nothing():
     mesh = tiny.make_mesh()
     made, batch = tiny.make_objective(mesh, group_size=2), tiny.make_batch(16)

@@ -58,6 +58,7 @@ def test_nothing_is_interrupted_afterwards():
         assert signals.received
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_leaves_at_once_and_a_repeated_one_does_not(number):
     process = subprocess.Popen(

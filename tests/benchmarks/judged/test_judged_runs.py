@@ -242,6 +242,7 @@ def test_an_image_tower_alone_says_what_it_lacks(tmp_path, data, capsys):
     assert "simlex999: the model has no text tower, which similarity needs" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sugarcrepe", "winoground", "cxc", "simlex999"])
 def test_a_run_reports_the_same_numbers(rows, model, data, name):
     loaded = loaded_model.load(model, progress=False)
