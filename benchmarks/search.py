@@ -137,7 +137,7 @@ def prepare_ours(rows, queries, true, options, folder) -> Method:
     chosen, _ = scann_rows.choose_settings(found, rows, given, options.recall)
 
     def search(values: np.ndarray) -> np.ndarray:
-        return rescore(values, mapped, found.search(values, K, chosen.settings), K)[0]
+        return rescore(values, mapped, found.search(values, K + 1, chosen.settings), K)[0]
 
     recall = measure_recall(search(queries), true)
     _, searched, reordered = chosen.settings
