@@ -161,9 +161,8 @@ def print_table(
         shares = [f"{above[what == how].mean():.1%}" for how in CHANGES]
         three = above[np.isin(what, CHANGES[:3])].mean()
         others = above[what == OTHER]
-        print(
-            f"| {name} | {' | '.join(shares)} | {three:.1%} | {others.mean():.2%} ({others.sum()}) |"
-        )
+        shares += [f"{three:.1%}", f"{others.mean():.2%} ({others.sum()})"]
+        print(f"| {name} | {' | '.join(shares)} |")
 
 
 def main() -> None:
