@@ -2,12 +2,17 @@
 
 For example:
   python benchmarks/prepare.py --records=20000
+  python benchmarks/prepare.py --records=1000000 --workers=2 --side=16   # memory of a worker
 
 Real alt-texts and photographs ($BIG_ALIGN_DATA) are repeated, with a number in each text, up to so
 many records of Parquet. First the functions alone are timed, then each pipeline on DirectRunner
 with one worker, whose time includes them. The difference is Beam's. ImageHash and datasketch are
 timed beside them where they are installed; what they do is not the same: near-duplicates of images
 and texts, where the rules count equal ones (and find near images by embeddings).
+
+DirectRunner itself keeps in memory what goes from stage to stage. With --workers the stages are in
+other processes, as they are on a cluster, and the memory of the largest is told by pipeline: it
+must not grow with the records. --side makes the photographs smaller, so that many take minutes.
 """
 
 import argparse
@@ -20,12 +25,15 @@ import resource
 import sys
 import tarfile
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from big_align.data import boundary
 from big_align.prepare import inputs, job, storage, text_rules
@@ -37,11 +45,59 @@ from big_align.prepare.statistics import make_statistics
 ALIGN_PAIRS = 1.8e9
 
 
-def write_records(folder: pathlib.Path, data: pathlib.Path, records: int) -> str:
+class Watch(threading.Thread):
+    """Notes the largest memory of a process that this one has started, in MB, while entered."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.peak, self._over = 0.0, threading.Event()
+
+    def run(self) -> None:
+        """Looks ten times a second."""
+        while not self._over.wait(0.1):
+            parents, peaks = {}, {}
+            for path in pathlib.Path("/proc").glob("[0-9]*/status"):
+                with contextlib.suppress(OSError):
+                    told = dict(line.split(":", 1) for line in path.read_text().splitlines())
+                    process = int(path.parent.name)
+                    parents[process] = int(told["PPid"])
+                    peaks[process] = int(told.get("VmHWM", "0 kB").split()[0]) / 2**10
+            for process in parents:
+                above = parents[process]
+                while above in parents and above != os.getpid():
+                    above = parents[above]
+                if above == os.getpid():
+                    self.peak = max(self.peak, peaks[process])
+
+    def __enter__(self) -> "Watch":
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._over.set()
+        self.join()
+
+
+def read_clock() -> float:
+    """Returns the CPU seconds of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def shrink(image: bytes, side: int) -> bytes:
+    """Returns a photograph of so many pixels a side."""
+    file = io.BytesIO()
+    Image.open(io.BytesIO(image)).resize((side, side)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def write_records(folder: pathlib.Path, data: pathlib.Path, records: int, side: int | None) -> str:
     """Writes Parquet files of so many pairs, 5000 in a file and 100 in a row group."""
     with tarfile.open(data / "flickr8k" / "dev-00000.tar") as tar:
         names = [member for member in tar if member.name.endswith(".jpg")]
         images = [tar.extractfile(member).read() for member in names]
+    if side:
+        images = [shrink(image, side) for image in images]
     texts = (data / "text" / "alt_texts.txt").read_text().splitlines()
     for start in range(0, records, 5000):
         rows = range(start, min(start + 5000, records))
@@ -82,7 +138,6 @@ def time_libraries(images: list[bytes], texts: list[str]) -> dict[str, float]:
     seconds = {}
     with contextlib.suppress(ImportError):
         import imagehash
-        from PIL import Image
 
         started = time.process_time()
         for image in images:
@@ -100,49 +155,60 @@ def time_libraries(images: list[bytes], texts: list[str]) -> dict[str, float]:
     return seconds
 
 
-def time_pipelines(plan: JobPlan) -> dict[str, float]:
-    """Returns seconds of a core a record of each pipeline on DirectRunner."""
+def time_pipelines(plan: JobPlan, workers: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns seconds of a core a record of each pipeline on DirectRunner, and MB of a worker."""
     pipelines = job.import_pipelines()
-    options = pipelines.read_options([])
-    seconds = {}
-    started = time.process_time()
-    pipelines.examine(plan, list(range(len(plan.inputs.paths))), options)
-    seconds["pipeline: examine, count tokens"] = time.process_time() - started
-    started = time.process_time()
-    pipelines.decide(plan, options)
-    seconds["pipeline: decide"] = time.process_time() - started
+    flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
+    options = pipelines.read_options(flags if workers else [])
+    seconds, memory = {}, {}
+
+    def measure(name: str, run: Callable[[], None]) -> None:
+        started = read_clock()
+        with Watch() as watch:
+            run()
+        seconds[f"pipeline: {name}"] = read_clock() - started
+        memory[name] = watch.peak
+
+    files = list(range(len(plan.inputs.paths)))
+    measure("examine, count tokens", lambda: pipelines.examine(plan, files, options))
+    measure("decide", lambda: pipelines.decide(plan, options))
     found = make_statistics(plan)
-    started = time.process_time()
-    pipelines.write(plan, list(range(found["shards"])), options)
-    seconds["pipeline: write shards"] = time.process_time() - started
+    shards = list(range(found["shards"]))
+    measure("write shards", lambda: pipelines.write(plan, shards, options))
     print(f"{found['kept_pairs']:,} of {found['pairs']:,} pairs kept, {found['shards']} shards")
-    return {name: value / found["pairs"] for name, value in seconds.items()}
+    return {name: value / found["pairs"] for name, value in seconds.items()}, memory
 
 
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=20_000, help="of raw pairs")
+    parser.add_argument("--workers", type=int, default=0, help="processes of the runner")
+    parser.add_argument("--side", type=int, help="pixels of the photographs (default: as they are)")
     options = parser.parse_args()
     data = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"))
-    rules = dataclasses.replace(Rules(), min_side=100)  # the photographs have 128 pixels
+    # The photographs have 128 pixels.
+    rules = dataclasses.replace(Rules(), min_side=min(100, options.side or 100) - 1)
     with tempfile.TemporaryDirectory() as folder:
         raw = pathlib.Path(folder, "raw")
         raw.mkdir()
-        found = inputs.find_inputs(write_records(raw, data, options.records))
+        found = inputs.find_inputs(write_records(raw, data, options.records, options.side))
         plan = JobPlan(found, f"{folder}/out", f"{folder}/work", Examination(), rules)
         with contextlib.redirect_stderr(io.StringIO()):
-            seconds = time_functions(plan, min(2000, options.records)) | time_pipelines(plan)
+            seconds = time_functions(plan, min(2000, options.records))
+            of_pipelines, memory = time_pipelines(plan, options.workers)
         written = sum(
             os.path.getsize(storage.join(plan.facts, "facts", name))
             for name in storage.list_names(storage.join(plan.facts, "facts"))
         )
     print(f"{'stage':48} {'records/s a core':>17} {'core-hours of 1.8 billion':>26}")
-    for name, value in seconds.items():
+    for name, value in (seconds | of_pipelines).items():
         print(f"{name:48} {1 / value:17,.0f} {value * ALIGN_PAIRS / 3600:26,.0f}")
     print(f"facts: {written / options.records:.0f} bytes a record")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    print(f"memory at its peak: {peak:,.0f} MB")
+    print(f"memory of this process at its peak: {peak:,.0f} MB")
+    for name, megabytes in memory.items() if options.workers else ():
+        print(f"memory of the largest worker, {name}: {megabytes:,.0f} MB")
 
 
 if __name__ == "__main__":

