@@ -36,7 +36,7 @@ ask_to_stop() { kill -TERM "${!running[@]}" 2>/dev/null; }
 # Runs the command once, one process for each of `devices`. Sets `status` to 0 or to the exit status
 # of the first process that failed, and `failed` to its number.
 run_once() {
-  local code i pid timer=''
+  local code i pid timer='' tick=''
   status=0 failed=''
   export JAX_NUM_PROCESSES=${#devices[@]}
   export JAX_COORDINATOR_ADDRESS=127.0.0.1:${PORT:-$((20000 + RANDOM % 12000))}
@@ -46,9 +46,10 @@ run_once() {
   done
   [[ -z $told$again ]] || ask_to_stop # asked while they were being started
   while ((${#running[@]})); do
-    # Returns when a process ends or a signal comes. `wait -n` may forget one of two that are killed
-    # together; `wait` remembers.
-    wait -n "${!running[@]}" $timer 2>/dev/null
+    # Returns when a process ends or a signal comes. `wait -n` may forget one that ends just before it
+    # or together with another; `wait` remembers, and a sleep ends often enough to look.
+    kill -0 "$tick" 2>/dev/null || { sleep 2 & tick=$!; }
+    wait -n "${!running[@]}" $timer $tick 2>/dev/null
     for pid in "${!running[@]}"; do
       kill -0 "$pid" 2>/dev/null && continue
       wait "$pid" 2>/dev/null
@@ -66,7 +67,7 @@ run_once() {
       timer=''
     fi
   done
-  [[ -z $timer ]] || kill "$timer" 2>/dev/null
+  kill $timer $tick 2>/dev/null
 }
 
 declare -A running=()
