@@ -7,7 +7,7 @@ these test photographs' captions):
 
 First both towers are locked: their features are computed once, and the linear layers behind them
 are trained (WORKDIR/first). Then the upper half of the text tower is trained as well. Arguments:
-  frozen    only the first of the two, with smaller images: in six or seven minutes
+  frozen    only the first of the two, with smaller images: in five or six minutes
   dev       trains on the training split and evaluates on the development split, for tuning
 """
 
