@@ -1,7 +1,7 @@
 """Seconds to find near-duplicates among embeddings: ours, exact and by buckets, and faiss's.
 
-    python benchmarks/nearest_images.py                          # 3 GB of memory; a few minutes
-    python benchmarks/nearest_images.py --rows=20000 --others=60000
+    python benchmarks/nearest_images.py                          # a few minutes
+    python benchmarks/nearest_images.py --rows=200000 --others=100000      # 20 minutes
 
 Of each row the nearest of the others is asked for, as `tools.prepare --test_images` does, and what
 counts is that those with a cosine above 0.975 are found. Rows and others lie around common middles
@@ -83,8 +83,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=200_000, help="training images")
-    parser.add_argument("--others", type=int, default=100_000, help="test images")
+    parser.add_argument("--rows", type=int, default=50_000, help="training images")
+    parser.add_argument("--others", type=int, default=60_000, help="test images")
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
-from tqdm import tqdm
 
 from big_align.clusters import kmeans_init
 from big_align.clusters.kmeans import SphericalKMeans, has_converged
@@ -19,6 +18,7 @@ from big_align.data.precomputed import embedding_files, shard_files
 from big_align.data.precomputed.embedding_files import CENTERS, EmbeddingFolder
 from big_align.data.precomputed.shard_files import CLUSTERS, INDEX, Shard
 from big_align.errors import UserError
+from big_align.progress import make_bar
 
 PROGRESS = "progress.npz"
 SEARCHES = ("exact", "scann")
@@ -199,7 +199,7 @@ def write_labels(
         find = ScannSearch(centers, plan.labels_per_image, chunk)
     else:
         find = NearestCenters(centers, mesh, plan.labels_per_image, block, chunk, plan.precision)
-    bar = tqdm(
+    bar = make_bar(
         total=rows.count, initial=rows.count - part.count, unit="image", dynamic_ncols=True,
         disable=jax.process_index() != 0,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from big_align.data.precomputed.shard_files import CAPTIONS
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.progress import make_bar
 
 BATCHES = 16
 """So many batches of captions are embedded at a time, those of like length together."""
@@ -70,7 +71,7 @@ def embed_captions(
     shard_files.claim_folder(folder, index, write=process == 0)
     folder.mkdir(parents=True, exist_ok=True)
     todo, count, total = shard_files.find_work(folder, shards, CAPTIONS, process, processes)
-    bar = tqdm(
+    bar = make_bar(
         total=total, initial=total - count, unit="example", dynamic_ncols=True,
         disable=process != 0 or not todo, desc="captions",
     )  # fmt: skip

@@ -24,6 +24,7 @@ from big_align.evaluators.embedder import Embedder
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Align
+from big_align.progress import make_bar
 
 VERBS = {
     "embedding": ("embed_image",),
@@ -215,7 +216,7 @@ def embed_source(
         return 0
     keyed = KeyedShards(source, todo)
     folder.mkdir(parents=True, exist_ok=True)
-    own = tqdm(
+    own = make_bar(
         total=total, initial=total - count, unit="image", dynamic_ncols=True,
         disable=process != 0 or bar is not None,
     )  # fmt: skip

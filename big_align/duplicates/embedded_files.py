@@ -20,6 +20,7 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError, tell_in_a_line
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.prepare.inputs import Inputs
+from big_align.progress import make_bar
 
 DTYPE = "float16"
 OPEN_FOLDERS = 16
@@ -105,7 +106,7 @@ class EmbeddedFiles:
           UserError: no file can be read, or the model's output is not finite.
         """
         made, sizes = 0, np.zeros(len(self.inputs.paths), np.int64)
-        with tqdm(desc=say, unit="image", dynamic_ncols=True) as bar:
+        with make_bar(desc=say, unit="image", dynamic_ncols=True) as bar:
             for file in range(len(sizes)):
                 try:
                     folder = self._find_folder(file)

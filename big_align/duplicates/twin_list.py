@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
-from tqdm import tqdm
 
 from big_align.duplicates.embedded_files import EmbeddedFiles
 from big_align.duplicates.twins import PROBES, Buckets, Nearest, find_earlier, find_nearest
 from big_align.errors import UserError
 from big_align.prepare.inputs import Inputs
+from big_align.progress import make_bar
 
 THRESHOLD = 0.85
 WITHIN = "another training image"
@@ -132,7 +132,7 @@ def find_twins(
     for place, test in enumerate(tests):
         buckets = _choose_buckets(test.files, settings)
         counts, count = np.zeros(BINS, np.int64), 0
-        with tqdm(desc=f"compare with {test.name}", total=training.count, unit="image",
+        with make_bar(desc=f"compare with {test.name}", total=training.count, unit="image",
                   dynamic_ncols=True) as bar:  # fmt: skip
             nearest = find_nearest(training, test.files, buckets, mesh, seed=settings.seed)
             for first, block in nearest:

@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from big_align.clusters.embed_source import digest_weights
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.inference.loaded_model import LoadedModel
 from big_align.inference.text_shards import TextShards
+from big_align.progress import make_bar
 
 
 def embed_texts(
@@ -53,7 +53,7 @@ def embed_texts(
     shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     folder.mkdir(parents=True, exist_ok=True)
-    with tqdm(total=total, initial=total - count, unit="text", disable=process != 0) as bar:
+    with make_bar(total=total, initial=total - count, unit="text", disable=process != 0) as bar:
         for n in todo:
             keys, strings = texts.read(n)
             real = np.array([bool(text) for text in strings])

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int32
-from tqdm import tqdm
 
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
@@ -26,6 +25,7 @@ from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
 from big_align.inference.ranking import Ranking, compute_cosines, rank_by_cosine
 from big_align.interop.formats.pretrained import Pretrained
+from big_align.progress import make_bar
 from big_align.runs import workdir
 
 NAMED_FIRST = 20  # broken images that are named in the log
@@ -81,7 +81,7 @@ class LoadedModel(Pretrained):
         self._check_part("image")
         given = given_images.check_images(images)
         rows, lost = [], 0
-        with tqdm(total=len(given), unit="image", disable=not self.progress, **BAR) as bar:
+        with make_bar(total=len(given), unit="image", disable=not self.progress, **BAR) as bar:
             for batch in load_images(
                 given, *self._operations, self._batched.choose_rows(len(given))
             ):
@@ -109,7 +109,7 @@ class LoadedModel(Pretrained):
         self._check_part("text")
         texts = _check_texts(texts)
         size, rows = self._batched.choose_rows(len(texts)), []
-        with tqdm(total=len(texts), unit="text", disable=not self.progress, **BAR) as bar:
+        with make_bar(total=len(texts), unit="text", disable=not self.progress, **BAR) as bar:
             for first in range(0, len(texts), TEXT_BATCHES * size):
                 part = texts[first : first + TEXT_BATCHES * size]
                 rows.append(_check_finite(self._batched.embed_texts(*self.tokenize(part))))

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tqdm import tqdm
-
 from big_align.errors import UserError, put_in_a_line
 from big_align.prepare import steps, storage
 from big_align.prepare.inputs import sample_files
@@ -15,6 +13,7 @@ from big_align.prepare.page import write_report
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
+from big_align.progress import make_bar
 
 WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
 POLL = 0.5  # seconds
@@ -189,7 +188,7 @@ def _count_examined(plan: JobPlan) -> tuple[int, int]:
 def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[None]:
     """Shows how much is done, by the files that are there: so it works with every runner."""
     over = threading.Event()
-    with tqdm(desc=name, total=1, unit="part", dynamic_ncols=True) as bar:
+    with make_bar(desc=name, total=1, unit="part", dynamic_ncols=True) as bar:
 
         def follow() -> None:
             while not over.wait(POLL):

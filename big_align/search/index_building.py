@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
-from tqdm import tqdm
 
 from big_align.clusters.embed_source import digest_weights
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import PARTIAL, check_same
 from big_align.errors import UserError
 from big_align.inference.loaded_model import LoadedModel
+from big_align.progress import make_bar
 from big_align.search import generations, recall_queries
 from big_align.search.index_folder import (
     CAPTIONS,
@@ -187,7 +187,9 @@ class IndexBuilder:
             return int((~there).sum())
 
         bar = {"unit": "image", "dynamic_ncols": True, "delay": 1}
-        for loaded in tqdm(entries.load(lambda *pair: pair in known), total=len(entries), **bar):
+        for loaded in make_bar(
+            entries.load(lambda *pair: pair in known), total=len(entries), **bar
+        ):
             if loaded.entry is None:
                 broken += 1
                 _tell_broken(loaded, broken)
@@ -219,7 +221,7 @@ class IndexBuilder:
         known |= {text: n for n, text in enumerate(there)}
         new = [text for text in texts if text not in known]
         bar = {"unit": "batch of captions", "dynamic_ncols": True, "delay": 1}
-        for first in tqdm(range(0, len(new), TEXTS), **bar):
+        for first in make_bar(range(0, len(new), TEXTS), **bar):
             part = new[first : first + TEXTS]
             row = len(there) + len(pending.records)
             pending.append([[text] for text in part], self._model.embed_texts(part))

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import big_align
-from big_align import interop, sharding
+from big_align import interop, progress, sharding
 from big_align.data.images import image_ops
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.array_source import ArraySource
@@ -403,7 +403,8 @@ def test_only_long_work_shows_a_bar(model, pictures, monkeypatch, capfd):
     model.embed_images(pictures)
     model.embed_texts(["a dog"])
     assert capfd.readouterr().err == ""
-    monkeypatch.setattr(loaded_model, "BAR", loaded_model.BAR | {"delay": 0.05, "mininterval": 0})
+    monkeypatch.setattr(loaded_model, "BAR", loaded_model.BAR | {"delay": 0.05})
+    monkeypatch.setattr(progress, "FIRST", 0)  # second between lines
     read = image_ops.Transform.__call__
     monkeypatch.setattr(
         image_ops.Transform, "__call__", lambda *given: (time.sleep(0.05), read(*given))[1]

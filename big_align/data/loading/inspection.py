@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from tqdm import tqdm
 
 from big_align.data import boundary, examples
 from big_align.data.images.image_ops import MAX_PIXELS, Transform, open_view
 from big_align.data.loading.parallel import count_cores
 from big_align.data.randomness import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
+from big_align.progress import make_bar
 
 CHUNK = 256  # examples that are read before their texts are made tokens
 LONGEST = 512  # tokens up to which texts are counted
@@ -268,7 +268,7 @@ def _read_chunks(
     """Yields the intact examples, decoded, in threads; counts the others."""
     with (
         concurrent.futures.ThreadPoolExecutor(count_cores()) as pool,
-        tqdm(total=len(numbers), unit=" examples", dynamic_ncols=True) as bar,
+        make_bar(total=len(numbers), unit=" examples", dynamic_ncols=True) as bar,
     ):
         for start in range(0, len(numbers), CHUNK):
             some, intact = numbers[start : start + CHUNK].tolist(), []

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from absl import logging
-from tqdm import tqdm
 
 from big_align.data import boundary, examples
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor, split_words
 from big_align.errors import UserError
+from big_align.progress import make_bar
 
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 OPEN_IMAGES_HEADER = ["LabelName", "DisplayName"]
@@ -149,7 +149,7 @@ def _count(
     extract = TagExtractor(names, len(names))
     counts: collections.Counter = collections.Counter()
     number = 0
-    for caption in tqdm(captions, what, unit=" captions", mininterval=1.0):
+    for caption in make_bar(captions, what, unit=" captions", mininterval=1.0):
         counts.update(extract.find([caption]))
         number += 1
     return number, counts

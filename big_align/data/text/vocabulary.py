@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
-from tqdm import tqdm
 
 from big_align.data import files, tensorflow_on_cpu
 from big_align.data.text import tokenizers
@@ -20,6 +19,7 @@ from big_align.data.text.word_counts import (
     find_lone_characters,
 )
 from big_align.errors import UserError
+from big_align.progress import make_bar
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells, where nothing else is said."""
@@ -113,7 +113,7 @@ def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
     characters = len(set().union(*(word for word, _ in ordered)))
     low, high = LEAST, _bound_threshold(ordered, size - len(special) - 2 * characters)
     best: list[str] = []
-    with tqdm(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
+    with make_bar(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
         while low <= high:
             middle = (low + high) // 2 if best else low  # the least says whether there are enough
             pieces = learner.learn_with_thresh(ordered, middle, params)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from PIL import Image
-from tqdm import tqdm
 
 from big_align.data.images.decoding import MAX_PIXELS, open_picture, to_rgb
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
 from big_align.errors import UserError, tell_in_a_line
 from big_align.prepare import shards, storage
+from big_align.progress import make_bar
 
 IMAGES = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 """What the folder of photographs is called: the archive's own name is misspelled."""
@@ -157,7 +157,7 @@ def write_shards(
         if name.endswith(".tar") and name not in ours:
             raise UserError(f"{output} has {name} of something else; choose another --output")
     total = sum(map(len, archive.splits.values()))
-    with tqdm(total=total, unit="image", dynamic_ncols=True) as bar:
+    with make_bar(total=total, unit="image", dynamic_ncols=True) as bar:
         for split, names in archive.splits.items():
             members: dict[int, list[shards.Member]] = {}
             for rank, name in enumerate(names):

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from tqdm import tqdm
 
 from big_align.devices.chips import find_chip
+from big_align.progress import make_bar
 from big_align.training.logs.event_files import Line
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.line_files import keep_lines, number_of, read_lines
@@ -118,7 +118,7 @@ class Progress:
         self._chip = find_chip(jax.local_devices()[0].device_kind)
         self._since, self._steps = clock.seconds(), 0
         self._rates: dict[str, float] = {}
-        self._bar = tqdm(
+        self._bar = make_bar(
             total=total_steps,
             initial=step,
             unit="step",
