@@ -56,5 +56,5 @@ class LineBar(tqdm):
 
     def _tell(self, now: float) -> None:
         self._told_at, self._told = now, self.n
-        self.fp.write(f"{self}\n")
+        self.fp.write(str(self).replace("|", " ", 1) + "\n")  # the edge of a bar that is not there
         self.fp.flush()
