@@ -117,6 +117,11 @@ class Benchmark:
         return take_classes(self.class_list, self.subset)
 
     @property
+    def has_images(self) -> bool:
+        """Whether there are images: SimLex-999 is words alone."""
+        return self.layouts[0].kind != "simlex"
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """The splits that some layout has."""
         return tuple(s for s in SPLITS if any(s in layout.splits for layout in self.layouts))

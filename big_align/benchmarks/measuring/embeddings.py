@@ -18,7 +18,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.benchmarks.measuring.pieces import Pieces, fingerprint_images
-from big_align.clusters.embed_source import SourceEncoder, embed_source, make_encoder
+from big_align.clusters.embed_source import (
+    SourceEncoder,
+    digest_weights,
+    embed_source,
+    make_encoder,
+)
 from big_align.data.examples import Source
 from big_align.data.images.same_images import HASH_BYTES, SameImages, find_firsts, tell_copies
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
@@ -73,7 +78,7 @@ class EmbeddingStore:
     """Embeds with a model what is not on disk yet, and reads it from there.
 
     Args:
-      model: embeds.
+      model: embeds; a text tower alone embeds texts.
       folder: is made if need be; every process sees it.
       transform: image operations; None takes the model's own.
       batch_size: rows of a batch, a multiple of the number of devices.
@@ -81,10 +86,10 @@ class EmbeddingStore:
 
     Attributes:
       fingerprint: of the weights, and of how the model is put together and sees colors.
-      transform: the image operations.
+      transform: the image operations; None where the model has no image tower.
 
     Raises:
-      UserError: the model has no image tower, or does not tell how its images are made.
+      UserError: the model does not tell how its images are made.
     """
 
     def __init__(
@@ -95,17 +100,18 @@ class EmbeddingStore:
         batch_size: int = 256,
         max_broken_fraction: float = 0.01,
     ):
-        if not model.embeds("image"):
-            raise UserError("the model has no image tower; benchmarks are about images")
         self._model, self._folder = model, pathlib.Path(folder)
-        encoder = make_encoder(model, "both", transform or model.transform, batch_size)
-        self._encoder = HashingEncoder(*encoder._replace(dim=encoder.dim + HASH_COLUMNS))
         self._max_broken_fraction = max_broken_fraction
+        self._encoder, self.transform = None, None
+        if model.embeds("image"):
+            encoder = make_encoder(model, "both", transform or model.transform, batch_size)
+            self._encoder = HashingEncoder(*encoder._replace(dim=encoder.dim + HASH_COLUMNS))
+            self.transform = encoder.transform
         seen = model.preprocessing
         colors = (seen.mean, seen.std) if seen else None
-        made = json.dumps([encoder.weights, model.node, colors], sort_keys=True, default=str)
+        weights = digest_weights(model.flat)
+        made = json.dumps([weights, model.node, colors], sort_keys=True, default=str)
         self.fingerprint = _digest(made.encode())
-        self.transform = encoder.transform
 
     def find_folder(self, source: Source) -> pathlib.Path:
         """Returns where the embeddings of a source are kept."""
@@ -180,9 +186,12 @@ class EmbeddingStore:
                 return np.load(path, allow_pickle=False)
             except (OSError, ValueError, EOFError) as error:
                 raise UserError(f"{path} is damaged ({error}): remove it") from error
-        embedder = self._encoder.embedder
-        embed = {"embedding": embedder.embed_texts, "features": embedder.text_features}[what]
-        rows = embed(*tokens)
+        if self._encoder is None:  # a text tower alone has no projection: both are one
+            rows = self._model.tower("text").embed_texts(texts)
+        else:
+            embedder = self._encoder.embedder
+            embed = {"embedding": embedder.embed_texts, "features": embedder.text_features}[what]
+            rows = embed(*tokens)
         if not np.isfinite(rows).all():
             raise UserError("the embedding of a text is not finite; the model is broken")
         if jax.process_index() == 0:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks import catalog
@@ -84,7 +84,11 @@ def choose_measured(benchmark: Benchmark) -> str:
 
 
 def make_plan(
-    name: str, tasks: Sequence[str], data: str, has_texts: bool, index_dir: str | None = None
+    name: str,
+    tasks: Sequence[str],
+    data: str,
+    towers: Collection[str],
+    index_dir: str | None = None,
 ) -> tuple[BenchmarkPlan | None, list[str]]:
     """Opens the data of a benchmark.
 
@@ -92,7 +96,7 @@ def make_plan(
       name: of the benchmark.
       tasks: what is wanted.
       data: the folder of all data sets.
-      has_texts: whether the model embeds texts.
+      towers: what the model embeds, of "image" and "text".
       index_dir: a folder that keeps scans of shards for the next start.
 
     Returns:
@@ -104,9 +108,13 @@ def make_plan(
         known = ", ".join(TASKS_OF[benchmark.task])
         return None, [f"{name}: is of {benchmark.task}, which is measured by {known}"]
     lines = []
-    if not has_texts and (lost := [task for task in fit if task in TEXT_TASKS]):
-        lines.append(f"{name}: the model has no text tower, which {' and '.join(lost)} needs")
-        fit = [task for task in fit if task not in lost]
+    needs = {"image": fit if benchmark.has_images else [], "text": TEXT_TASKS}
+    for tower, needing in needs.items():
+        if tower not in towers and (lost := [task for task in fit if task in needing]):
+            lines.append(
+                f"{name}: the model has no {tower} tower, which {' and '.join(lost)} needs"
+            )
+            fit = [task for task in fit if task not in lost]
     if "train" not in benchmark.splits and (lost := [t for t in fit if t in TRAIN_TASKS]):
         lines.append(f"{name}: it has no images to train on, which {' and '.join(lost)} needs")
         fit = [task for task in fit if task not in lost]

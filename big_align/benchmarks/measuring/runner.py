@@ -18,6 +18,7 @@ from big_align.benchmarks.measuring.trained_on import TrainedExamples
 from big_align.distributed import agreement
 from big_align.errors import UserError
 from big_align.inference.loaded_model import LoadedModel
+from big_align.models.dual_encoder import TOWERS
 from big_align.runs import workdir
 
 
@@ -118,11 +119,10 @@ def _measure_all(
 def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[BenchmarkPlan]:
     """Opens the data of every benchmark first, so that what is missing is told at once."""
     plans, trained = [], None if order.allow_trained else _open_trained(order.model)
+    towers = [part for part in TOWERS if model.embeds(part)]
     for name in order.benchmarks:
         try:
-            plan, lines = make_plan(
-                name, order.tasks, order.data, model.embeds("text"), order.index_dir
-            )
+            plan, lines = make_plan(name, order.tasks, order.data, towers, order.index_dir)
             if plan is not None and trained is not None:
                 _check_trained(plan, trained, order.model)
         except UserError as error:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from big_align import interop
 from big_align.benchmarks import catalog
 from big_align.benchmarks.benchmark import JUDGED
 from big_align.benchmarks.judged.layouts import open_judged
@@ -240,6 +241,19 @@ def test_an_image_tower_alone_says_what_it_lacks(tmp_path, data, capsys):
     said = capsys.readouterr().out
     assert "winoground: the model has no text tower, which composition needs" in said
     assert "simlex999: the model has no text tower, which similarity needs" in said
+
+
+def test_a_text_tower_alone_is_measured_by_its_words(rows, model, data, tmp_path, capsys):
+    tower = loaded_model.load(model, progress=False).tower("text")
+    interop.save(tmp_path / "tower", tower, "big_align")
+    given = dict(benchmarks="winoground,simlex999")
+    output = tmp_path / "r.csv"
+    assert small.run(tmp_path / "tower", data, output, **given) == 0
+    said = capsys.readouterr().out
+    assert "winoground: the model has no image tower, which composition needs" in said
+    (row,) = small.read_rows(output).values()
+    assert row["metrics"] == pytest.approx(rows["simlex999"]["metrics"])
+    assert row["settings"]["model"] != rows["simlex999"]["settings"]["model"]
 
 
 @pytest.mark.slow
