@@ -22,7 +22,7 @@
 # (100) how often a worker starts the command again. gcloud connects to BATCH_SIZE workers at once
 # (64): the next ones wait until these have returned, so nothing here blocks in between. Several
 # workers need the key in an agent: ssh-add ~/.ssh/google_compute_engine
-set -eu
+set -euo pipefail
 
 usage() {
   sed -n '2s/^# //p' "$0" >&2
@@ -50,6 +50,10 @@ create() {
 install() {
   local checkout
   checkout=$(cd "$(dirname "$0")/.." && pwd)
+  if ! git -C "$checkout" rev-parse --git-dir >/dev/null 2>&1; then
+    echo "error: $checkout is not a Git clone, and Git lists the files to copy; use git clone" >&2
+    exit 1
+  fi
   archive=$(mktemp --suffix=.tar.gz)
   trap 'rm -f "$archive"' EXIT # which no longer sees local variables
   git -C "$checkout" ls-files --cached --others --exclude-standard -z |

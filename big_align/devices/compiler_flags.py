@@ -9,8 +9,10 @@ Sources:
   [openxla] openxla.org/xla/flags_guidance
   [gpu] docs.jax.dev/en/latest/gpu_performance_tips.html and openxla.org/xla/gpu_optimization_levels
   [toolbox] docs.nvidia.com/jax-toolbox, performance-profiling/gpu-performance
+  [pipelining] github.com/openxla/xla/pull/45836
 """
 
+import jaxlib
 from jax.sharding import Mesh
 
 from big_align.devices.chips import find_chip
@@ -54,12 +56,17 @@ SLICE_FLAGS: Options = {
 }
 """Options for several TPU slices, in addition."""
 
+# Loops fetch what their next round needs, and send what the last one made [gpu].
+_PIPELINED = ("all_gather", "reduce_scatter", "all_reduce")
+_PIPELINING: Options = (
+    {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
+    if tuple(map(int, jaxlib.__version__.split(".")[:3])) < (0, 11, 1)
+    # Renamed, with more values than two; an unknown name is an error [pipelining].
+    else {f"xla_gpu_pipeline_{kind}": "COLLECTIVE_PIPELINING_MODE_ON" for kind in _PIPELINED}
+)
 GPU_FLAGS: Options = {
     "xla_gpu_enable_latency_hiding_scheduler": True,  # [gpu, toolbox]
-    # Loops fetch what their next round needs, and send what the last one made [gpu].
-    "xla_gpu_enable_pipelined_all_gather": True,
-    "xla_gpu_enable_pipelined_reduce_scatter": True,
-    "xla_gpu_enable_pipelined_all_reduce": True,
+    **_PIPELINING,
 }
 """Options for several GPUs; one alone has nothing to overlap."""
 

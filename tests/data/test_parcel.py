@@ -89,7 +89,7 @@ def test_what_stays_is_known_there_by_its_numbers_and_texts():
     ("content", "message"),
     [
         (lambda: 0, "lambda"),
-        (Holder(open(__file__)), "Holder cannot be sent to processes: .*'_io.TextIOWrapper'"),
+        (Holder(open(__file__)), "Holder cannot be sent to processes: .*TextIOWrapper'"),
     ],
 )
 def test_what_cannot_be_sent_is_named(content, message):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -99,6 +100,20 @@ def test_create_asks_for_one_slice_or_several(tpu):
     assert two == ["create", "pod", *nodes, *flags, "--zone=here"]
 
 
+def test_install_needs_git_to_know_what_to_copy(tmp_path):
+    copy = tmp_path / "unpacked/launch/tpu_vm.sh"
+    copy.parent.mkdir(parents=True)
+    shutil.copy(LAUNCH / "tpu_vm.sh", copy)
+    variables = {**os.environ, "TPU": "pod", "ZONE": "here"}
+    done = subprocess.run([copy, "install"], env=variables, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {copy.parent.parent} is not a Git clone, and Git lists the files to copy; "
+        "use git clone\n"
+    )
+
+
+@pytest.mark.skipif(not (LAUNCH.parent / ".git").exists(), reason="this is not a Git clone")
 def test_install_copies_the_checkout_to_every_worker_and_installs_the_locked_versions(tpu):
     # Stands for pip, uv and the Python that uv brings.
     tpu.add_program(
