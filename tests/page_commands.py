@@ -69,6 +69,7 @@ NOT_RUN = {
     ),
     "needs Apache Beam, which .[test] has not; tests/prepare runs jobs where it is": (
         "python -m big_align.tools.prepare",
+        "python -m big_align.tools.build_vocab --source='data/pairs-*.tar' --size=250000",
     ),
     "compiles for longer than two minutes": (
         "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",

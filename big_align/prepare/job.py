@@ -65,11 +65,11 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     marker = _find_marker(plan)
     if not storage.exists(marker):
         with _show_progress("examine", lambda: _count_examined(plan)):
-            _run(pipelines.examine, plan, files, options)
+            run_pipeline(pipelines.examine, plan, files, options)
         storage.write_json(marker, {"files": len(files)})
     if not storage.exists(storage.join(plan.decisions, "done.json")):
         with _show_progress("decide", lambda: (0, 0)):
-            _run(pipelines.decide, plan, options)
+            run_pipeline(pipelines.decide, plan, options)
         storage.write_json(storage.join(plan.decisions, "done.json"), settings)
     statistics = make_statistics(plan)
     if not plan.sample:
@@ -137,10 +137,10 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
 
 
-def _run(pipeline: Callable[..., None], plan: JobPlan, *arguments: Any) -> None:
+def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
     """Runs a pipeline; what a worker says to the user comes through Beam as a line of a text."""
     try:
-        pipeline(plan, *arguments)
+        pipeline(*arguments)
     except UserError as error:
         raise UserError(str(error).split(" [while running")[0]) from error
     except Exception as error:
@@ -168,7 +168,7 @@ def _write_shards(
 
     with _show_progress("write shards", count_written):
         for start in range(0, len(missing), size):
-            _run(pipelines.write, plan, missing[start : start + size], options)
+            run_pipeline(pipelines.write, plan, missing[start : start + size], options)
     if lost := _list_missing(count, plan):
         raise UserError(f"{len(lost)} shards are not there, such as {plan.shard_path(lost[0])}; "
                         "run the same command again")  # fmt: skip

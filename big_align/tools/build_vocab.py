@@ -8,10 +8,13 @@ For example:
       --config.data.source.path='data/pairs-*.tar' --output=data/vocabulary.txt
   python -m big_align.tools.build_vocab --source='data/train-*.tar' --temperature=5 \
       --source_argument=caption='json.{en,de}' --size=250000 --output=vocabulary.txt
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' --runner=DirectRunner \
+      --direct_running_mode=multi_processing --direct_num_workers=8 --output=vocabulary.txt
 A text file has a caption a line. With --config the texts are those that it trains on, captions
-and classes, of all parts of a mixture; --config.FIELD=VALUE changes it as in main.py. At its end
-it says how long texts are in pieces, and how much of them is unknown, for each language that the
-captions tell.
+and classes, of all parts of a mixture; --config.FIELD=VALUE changes it as in main.py. With --runner
+words are counted on Apache Beam, for the same vocabulary; other flags are Beam's, and what cannot
+be read is left out and counted. At its end the tool says how long texts are in pieces, and how much
+of them is unknown, for each language that the captions tell.
 """
 
 import argparse
@@ -25,14 +28,16 @@ from absl import logging
 from big_align.components.source_flags import add_source_flags, open_captions
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary, word_counts
+from big_align.errors import UserError
 from big_align.nodes import Node
+from big_align.progress import make_bar
 
 SHOWN = 20
 """Characters that are listed, of those that are dropped."""
 
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; returns what is left of it too, the overrides of the config."""
+    """Reads the command line; returns also the flags of the config, or of Beam."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.build_vocab",
         description=__doc__,
@@ -62,26 +67,43 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         "(default: data.language_temperature of the config, else 1, as they are)",
     )
     parser.add_argument("--output", required=True, help="the file to write, one piece a line")
+    parser.add_argument(
+        "--runner",
+        help="of Apache Beam, which counts the words of a --source then: DirectRunner, "
+        "DataflowRunner, ... (default: count here)",
+    )
+    parser.add_argument(
+        "--work",
+        help="with --runner, an empty folder for counts that every worker can write to "
+        "(default: OUTPUT.counts); it is deleted at the end",
+    )
     options, rest = parser.parse_known_args(arguments)
     for argument in rest:
-        if not (options.config and argument.startswith("--config.")):
+        ours = options.config and argument.startswith("--config.")
+        if not ours and not options.runner:
             parser.error(f"unknown argument {argument}")
     if (options.source is None) == (options.config is None):
         parser.error("give --source or --config")
+    if options.runner and options.config:
+        parser.error("--runner counts the words of a --source, not those of a --config")
     return options, rest
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options, overrides = parse_arguments(arguments)
+    options, rest = parse_arguments(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
     logging.set_verbosity(logging.INFO)
     try:
         os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-        texts, temperature = _open(options, overrides)
+        if options.runner:
+            counts, temperature = _count_on_beam(options, rest), None
+        else:
+            texts, temperature = _open(options, rest)
+            texts = iter(make_bar(texts, "counting words", unit=" texts", mininterval=1.0))
+            counts = word_counts.count_texts(texts, options.lowercase)
         if options.temperature is not None:
             temperature = options.temperature
-        counts = word_counts.count_texts(texts, options.lowercase)
         words = word_counts.weigh_languages(counts, 1.0 if temperature is None else temperature)
         learned = vocabulary.learn_vocabulary(words, options.size, options.character_coverage)
     except (ValueError, OSError) as error:
@@ -92,6 +114,28 @@ def main(arguments: list[str] | None = None) -> int:
     spelling = vocabulary.measure_spelling(options.output, counts, options.lowercase)
     print("\n".join([*_describe_characters(learned), *_describe_spelling(spelling)]))
     return 0
+
+
+def _count_on_beam(
+    options: argparse.Namespace, flags: list[str]
+) -> dict[str, word_counts.TextCounts]:
+    """Counts the words of the source on Beam, in a folder that is gone when this returns."""
+    from big_align.prepare import job, storage
+
+    pipelines = job.import_pipelines()
+    from big_align.prepare.words import counting
+
+    beam = pipelines.read_options([f"--runner={options.runner}", *flags])
+    work = options.work or f"{options.output}.counts"
+    if storage.list_names(work):
+        raise UserError(f"--work={work} is not empty: give another folder, or delete it")
+    given = options.source, options.source_name, tuple(options.source_argument)
+    corpus = counting.find_corpus(*given)
+    try:
+        job.run_pipeline(counting.count_words, corpus, options.lowercase, work, beam)
+        return counting.read_counts(work)
+    finally:
+        storage.remove(work)
 
 
 def _describe_characters(learned: vocabulary.Learned) -> Iterator[str]:
@@ -114,7 +158,7 @@ def _describe_spelling(spelling: Mapping[str, vocabulary.Spelling]) -> Iterator[
         names = {"": "all"}
     width = max(map(len, (*names.values(), "language")), default=8)
     yield f"{'language':{width}}  {'texts':>11}  {'pieces a text':>13}  {'unknown pieces':>14}"
-    for language, found in spelling.items():
+    for language, found in sorted(spelling.items(), key=lambda item: (-item[1].texts, item[0])):
         yield (
             f"{names[language]:{width}}  {found.texts:>11,}  {found.length:>13.1f}  "
             f"{100 * found.unknown:>13.3f}%"

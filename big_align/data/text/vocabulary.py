@@ -200,6 +200,11 @@ def read_lines(paths: str) -> Iterator[str]:
       ValueError: nothing is found.
     """
     for path in files.expand_paths(paths):
-        with files.files_of(path).open(path) as file:
-            data = file.read()
-        yield from filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))
+        yield from read_file(path)
+
+
+def read_file(path: str) -> Iterator[str]:
+    """Yields the lines of a text file that are not empty."""
+    with files.files_of(path).open(path) as file:
+        data = file.read()
+    yield from filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))

@@ -9,7 +9,6 @@ from big_align.data import tensorflow_on_cpu
 from big_align.data.examples import language_of
 from big_align.data.text.temperature import share_by_temperature
 from big_align.errors import UserError
-from big_align.progress import make_bar
 
 BATCH = 4096  # texts split into words by one call
 LONGEST_WORD = 100
@@ -49,9 +48,7 @@ def count_texts(texts: Iterable[str], lowercase: bool = True) -> dict[str, TextC
         found.words.update(split(batch).flat_values.numpy().tolist())
         batch.clear()
 
-    for text in make_bar(
-        texts, "counting words", unit=" texts", mininterval=1.0, dynamic_ncols=True
-    ):
+    for text in texts:
         language = language_of(text)
         batch = batches.setdefault(language, [])
         batch.append(str(text))

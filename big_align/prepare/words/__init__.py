@@ -1,0 +1,1 @@
+"""Words of captions, counted on Apache Beam for a vocabulary."""
