@@ -161,7 +161,7 @@ def check_program(words: list[str]) -> None:
         with pytest.raises(Parsed) as parsed:
             importlib.import_module(module).main(words[3:])
         options, rest = parsed.value.args
-        if rest:
+        if rest and not getattr(options, "runner", None):
             load_config(options.config, *rest)
     elif words[1].startswith("benchmarks/"):
         sys.argv = words[1:]
