@@ -1,6 +1,9 @@
 """What experiments in benchmarks/ stand on: trials, intervals, drawn pairs, planted noise."""
 
+import multiprocessing
 import os
+import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -24,6 +27,39 @@ def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path):
     assert sorted(log.read_text().splitlines()) == ["3 1", "4 1", "5 1"]
     tuning = {"a": {rate: more[at] for rate, at in ((0.1, 0), (0.2, 1))}, "b": {0.1: more[3]}}
     assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"a": 0.2, "b": 0.1}
+
+
+def wait_long(number, folder):
+    (pathlib.Path(folder) / f"{os.getpid()}.pid").write_text("")
+    time.sleep(120)
+    return {"number": float(number)}
+
+
+def run_long(folder):
+    some = [trials.Trial(f"n{n}", {"number": n, "folder": str(folder)}) for n in range(2)]
+    trials.run_trials(some, wait_long, folder)
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_trials_end_with_the_process_that_was_killed(tmp_path):
+    parent = multiprocessing.get_context("spawn").Process(target=run_long, args=(tmp_path,))
+    parent.start()
+    until = time.monotonic() + 60
+    while not (started := list(tmp_path.glob("*.pid"))):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    parent.kill()
+    parent.join()
+    while any(is_running(path.stem) for path in started):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_the_interval_is_students():
