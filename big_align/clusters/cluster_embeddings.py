@@ -132,7 +132,7 @@ def find_centers(
         seconds, began = time.monotonic() - began, time.monotonic()
         say(
             f"iteration {done.number}: mean cosine {done.objective:.6f}"
-            + (f", {empty} empty clusters started anew" if empty else "")
+            + (f", {empty} empty clusters restarted" if empty else "")
             + f", {seconds:.1f} s"
         )
     if first:

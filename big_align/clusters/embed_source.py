@@ -87,7 +87,7 @@ def make_encoder(
         raise UserError("the model is a tower for texts; an image encoder is needed")
     seen = pretrained.preprocessing
     if transform is None and seen is None:
-        raise UserError("the model does not tell how its images are made: give --transform")
+        raise UserError("the model does not say how its images are preprocessed: give --transform")
     transform = transform or seen.transform
     mesh = sharding.make_mesh(devices=jax.local_devices())
     model, variables = pretrained.model, dict(pretrained.variables)

@@ -83,7 +83,7 @@ def _list_parameters(function: Callable[..., Any], name: str) -> list[str]:
         if parameter.name not in PARAMETERS and required:
             raise ConfigError(
                 f"{WHERE} = {name!r} needs {parameter.name!r}"
-                f"{suggest(parameter.name, PARAMETERS)}, which nobody hands over; it may take "
+                f"{suggest(parameter.name, PARAMETERS)}, which is not provided; it may take "
                 f"{', '.join(PARAMETERS)}"
             )
     return [parameter for parameter in PARAMETERS if parameter in parameters]

@@ -51,7 +51,7 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
     parser.add_argument(
         "--source_name",
         help="its kind, as in config.data.source.name: tar, csv, folder, tfrecord, tfds, ... "
-        "(default: as the path tells)",
+        "(default: guessed from the path)",
     )
     parser.add_argument(
         "--source_argument", action="append", default=[], metavar="NAME=VALUE",
@@ -75,7 +75,7 @@ def recognize_source(path: str) -> str:
     if os.path.isdir(path):
         return _recognize_folder(path)
     raise UserError(
-        f"--source={path} does not tell what is there: give --source_name, one of "
+        f"--source={path} does not say what kind of source it is: give --source_name, one of "
         f"{', '.join(sorted(tables.SOURCES))}"
     )
 

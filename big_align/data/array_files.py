@@ -26,7 +26,7 @@ def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
         there = archive.namelist()
         twice = sorted({name for name in there if there.count(name) > 1})
         if twice:
-            raise ValueError(f"{twice[0]!r} stands in it twice")
+            raise ValueError(f"{twice[0]!r} is in it twice")
         for name in there:  # a name stands in two places, which are compared here
             archive.open(name).close()
         for name in names:

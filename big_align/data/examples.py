@@ -169,7 +169,7 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
         keys = list(map(str, values)) or [""]
         raise BrokenExample(
             f"the caption is a dictionary with the keys {', '.join(keys)[:80]}, not a text or a "
-            "list of texts; name the one that is meant in the source's field `caption`, as in "
+            "list of texts; name the right one in the source's field `caption`, as in "
             f"json.captions.{keys[0]} or, of a table's column, captions.{keys[0]}"
         )
     values = [values] if isinstance(values, str) else values

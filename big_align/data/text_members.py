@@ -106,7 +106,7 @@ def check_languages(caption: str | None, language: str | None) -> list[tuple[str
         )
     if language:
         raise UserError(
-            f"caption = {caption!r} tells the languages, so language = {language!r} is not used"
+            f"caption = {caption!r} names the languages, so language = {language!r} is not used"
         )
     return [(language, f"{found[1]}{language}{found[3]}") for language in languages]
 

@@ -183,7 +183,7 @@ class Retrieval:
         self.languages = tuple(count_languages(source)) if by_language else ()
         if by_language and not self.languages:
             raise UserError(
-                "by_language measures each language of the captions, and the source tells none: "
+                "by_language measures each language of the captions, and the source gives none: "
                 "name them in its field `caption`, as in json.{en,de}, or leave by_language out"
             )
 

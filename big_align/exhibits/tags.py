@@ -110,6 +110,6 @@ def show_found(
         rows.append(Finding(Item(image.pixels, image.caption), tags))
     note = (
         "Each tag with its probability. Beside the image is the given caption, whose own tags are "
-        "left out; a tag in green stands in another caption of the image."
+        "left out; a tag in green is in another caption of the image."
     )
     return [Examples("Found tags", note, rows)]

@@ -210,8 +210,8 @@ class LoadedModel(Pretrained):
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise UserError(
-                "the files of the model tell no tokenizer; give load() one, such as tokenizer="
-                "{'name': 'clip', 'merges': 'bpe_simple_vocab_16e6.txt.gz'}"
+                "the model's files do not say which tokenizer it uses; give load() one, such as "
+                "tokenizer={'name': 'clip', 'merges': 'bpe_simple_vocab_16e6.txt.gz'}"
             )
         tokenizer = make_named(TOKENIZERS, self.tokenizer, "tokenizer")
         tower = self.tower("text").model
@@ -229,7 +229,7 @@ class LoadedModel(Pretrained):
         text = self.transform or (self.preprocessing and self.preprocessing.transform)
         if not text:
             raise UserError(
-                "the files of the model do not tell how its images are made; give load() the "
+                "the model's files do not say how its images are preprocessed; give load() the "
                 "operations, such as transform='resize_small(224)|central_crop(224)'"
             )
         shape = shape_of_image(text, "transform")

@@ -175,8 +175,8 @@ def find_preprocessing(pretrained: Pretrained) -> Preprocessing:
     """
     if pretrained.preprocessing is None:
         raise UserError(
-            "the model does not tell how its images are made: its folder should hold the settings "
-            "of image processing, as workdirs and the folders of big_align do"
+            "the model does not say how its images are preprocessed: its folder should hold the "
+            "settings of image processing, as workdirs and the folders of big_align do"
         )
     return pretrained.preprocessing
 

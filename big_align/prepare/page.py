@@ -249,7 +249,7 @@ def _write_samples(
 ) -> Iterator[str]:
     rows = sorted({(sample[0], sample[1]) for several in samples.values() for sample in several})
     pictures = {row: _read_thumbnail(plan, *row) for row in rows}
-    yield "<h2>Examples</h2><p class=soft>Drawn at random. A pair stands under every rule that "
+    yield "<h2>Examples</h2><p class=soft>Drawn at random. A pair is listed under every rule that "
     yield "would drop it.</p>"
     for name in ("kept", *statistics["rules"]):
         if not samples.get(name):

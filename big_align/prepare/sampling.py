@@ -29,7 +29,7 @@ def choose_rates(
     told = {name: count for name, count in counts.items() if name}
     if counts and not told:
         raise UserError(
-            "--language_temperature samples by language, and no pair tells one: give "
+            "--language_temperature samples by language, and no pair has one: give "
             "--languages=MODULE:FUNCTION, such as big_align.data.text.languages:identify_language"
         )
     large = {name: count for name, count in sorted(told.items()) if count > floor}

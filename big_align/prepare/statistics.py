@@ -82,7 +82,7 @@ def _read_sketches(plan: JobPlan) -> dict[str, dict[str, float]]:
 
 def _tell_counts(plan: JobPlan) -> str:
     if plan.rules.tokens is None:
-        told = f"; how many images texts have is told from one in {SAMPLED}"
+        told = f"; how many images texts have is estimated from one in {SAMPLED}"
         return "not at all" + told * bool(plan.sketch_width)
     found = _read_sketches(plan).get("tokens")
     if not found:
@@ -90,7 +90,7 @@ def _tell_counts(plan: JobPlan) -> str:
     return (
         f"by a count-min sketch: a count is never too low, and with probability "
         f"{found['confidence']:.1%} at most {found['error']:,.3g} too high, so some rare tokens "
-        f"may be taken for others; how many occur how often is told from one in {SAMPLED}, as is "
+        f"may be taken for others; how many occur how often is estimated from one in {SAMPLED}, as is "
         "how many images texts have"
     )
 

@@ -205,7 +205,7 @@ def read_members(
         if not same:
             raise UserError(
                 f"{source.name(*at)} has {len(image)} bytes, and {size} when it was examined: the "
-                f"input has changed; delete {plan.work} and begin anew"
+                f"input has changed; delete {plan.work} and start again"
             )
         about = {
             "captions": texts,

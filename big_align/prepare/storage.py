@@ -90,7 +90,7 @@ def read_json(path: str) -> Any:
     try:
         return json.loads(lines)
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); delete it, and it is made anew") from error
+        raise UserError(f"{path} is not JSON ({error}); delete it, and it is made again") from error
 
 
 def read_text(path: str) -> str | None:

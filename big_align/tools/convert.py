@@ -36,9 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--format", default="transformers", choices=api.FORMATS, help="who opens it (%(default)s)"
     )
-    parser.add_argument(
-        "--part", choices=("image", "text"), help="one tower of a dual encoder by itself"
-    )
+    parser.add_argument("--part", choices=("image", "text"), help="one tower of a dual encoder")
     options = parser.parse_args(arguments)
     # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

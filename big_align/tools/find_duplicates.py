@@ -32,8 +32,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--input", required=True, help="training images, as big_align.tools.prepare takes them")
-    add("--input_name", help="their kind, as in config.data.source.name (default: as the path "
-        "tells)")  # fmt: skip
+    add("--input_name", help="their kind, as in config.data.source.name (default: guessed "
+        "from the path)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
         help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
     add(

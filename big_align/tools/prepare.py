@@ -26,12 +26,12 @@ from big_align.prepare.shards import FORMATS
 
 NUMBERS = {
     "min_side": (int, "the shorter side of an image has more pixels than this"),
-    "max_aspect": (float, "the longer side is less than so many times the shorter one"),
-    "max_texts": (int, "an image has at most so many different texts"),
-    "max_images": (int, "a text belongs to at most so many different images"),
+    "max_aspect": (float, "the longer side is less than N times the shorter one"),
+    "max_texts": (int, "an image has at most N different texts"),
+    "max_images": (int, "a text belongs to at most N different images"),
     "min_unigrams": (int, "of a text, at least"),
     "max_unigrams": (int, "of a text, at most"),
-    "tokens": (int, "a text has none outside so many most frequent unigrams and bigrams"),
+    "tokens": (int, "all tokens of a text are among the N most frequent unigrams and bigrams"),
     "language_temperature": (float, "of what is left, languages are sampled by n^(1/T)"),
 }
 
@@ -47,8 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--input", required=True,
         help="raw pairs: parquet, tar, tables, folders; globs, braces and comma lists")  # fmt: skip
-    add("--input_name", help="their kind, as in config.data.source.name (default: as the path "
-        "tells)")  # fmt: skip
+    add("--input_name", help="their kind, as in config.data.source.name (default: guessed "
+        "from the path)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
         help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
     add("--output", required=True, help="the folder of shards and report")
@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{name}", type=_read_number(kind), default=argparse.SUPPRESS, metavar="N",
             help=f"{told}, or none ({_show(getattr(preset, name))} in align)")  # fmt: skip
     add("--language_floor", type=int, default=argparse.SUPPRESS, metavar="N",
-        help="languages of at most so many pairs are not sampled "
+        help="languages of at most N pairs are not sampled "
         f"({preset.language_floor:,})")  # fmt: skip
     add("--duplicates", choices=rules_of.DUPLICATES, default=argparse.SUPPRESS,
         help="of images with the same pixels: merge makes one example with all their texts, first "

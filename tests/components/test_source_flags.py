@@ -53,7 +53,9 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     (tmp_path / "shards" / "00000.tar").touch()
     with pytest.raises(UserError, match=r"is a folder; write --source='.*/shards/\*.tar'"):
         recognize_source(str(tmp_path / "shards"))
-    with pytest.raises(UserError, match="does not tell what is there: give --source_name"):
+    with pytest.raises(
+        UserError, match="does not say what kind of source it is: give --source_name"
+    ):
         recognize_source("pairs.zip")
 
 

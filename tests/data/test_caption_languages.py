@@ -111,7 +111,7 @@ def test_wrong_braces_are_named(tmp_path, caption):
     path = write_languages(tmp_path, [TEXTS])
     with pytest.raises(UserError, match="does not read as a field with languages in braces"):
         TarSource(path, caption)
-    with pytest.raises(UserError, match="tells the languages, so language = 'json.l' is not used"):
+    with pytest.raises(UserError, match="names the languages, so language = 'json.l' is not used"):
         TarSource(path, "json.{en,de}", language="json.l")
 
 
@@ -210,7 +210,7 @@ def test_languages_are_counted_and_what_cannot_be_drawn_is_named(tmp_path):
     assert count_languages(source) == {"en": 8, "de": 12, "fr": 4}
     assert list(count_languages(source)) == ["en", "de", "fr"]
     assert sum(count_languages(source, most=3).values()) == 6
-    with pytest.raises(UserError, match="the source tells none: name them in its field `caption`"):
+    with pytest.raises(UserError, match="the source gives none: name them in its field `caption`"):
         count_mixed_languages(TarSource(path, "json.de"))
     with pytest.raises(UserError, match=r"has captions in two \(de\): leave it out"):
         count_mixed_languages(TarSource(path, "json.{de}"))

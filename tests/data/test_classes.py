@@ -163,7 +163,7 @@ def test_lists_of_real_data_sets(data_dir):
         (
             ["a", "b", "a"],
             "a.json",
-            "entry 0 and entry 2 are both 'a' and nothing tells them apart",
+            "entry 0 and entry 2 are both 'a' and nothing distinguishes them",
         ),
         ("a_b\nc\na b\n", "a.txt", "line 1 and line 3 are both 'a b'"),
         ("label\n0\n", "a.csv", "the first line must name the columns, `name` .*; it has: label"),

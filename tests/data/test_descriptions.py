@@ -101,7 +101,7 @@ def test_one_name_with_one_meaning_is_refused_unless_ids_say_so():
             run(listed(*rows))
     descriptions, text = run(listed(("lens", "", LENS), ("lens", "", "n00000001")))
     assert descriptions == ("glass", "glass")
-    assert "which no text can tell apart (1):\n  0, 1: lens, glass" in text
+    assert "which no text can distinguish (1):\n  0, 1: lens, glass" in text
 
 
 def test_the_report_counts_and_names():
@@ -146,7 +146,7 @@ def test_a_name_with_two_descriptions_needs_an_id(tmp_path):
     ]
     given = read_descriptions(write(tmp_path, rows))
     assert run(listed(("crane", "", LIFT), ("crane", "", BIRD)), given)[0] == ("lifts", "flies")
-    with pytest.raises(ValueError, match="'crane' has several; an `id`"):
+    with pytest.raises(ValueError, match="'crane' has several; choose one by the `id`"):
         run(listed(("crane", "", "")), given)
 
 

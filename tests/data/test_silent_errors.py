@@ -107,14 +107,14 @@ def test_a_member_that_stands_twice_breaks_its_example(tmp_path, member, caplog)
         source = TarSource(path)
     assert [source.read(0, n).key for n in range(2)] == ["000000", "000002"]
     assert source.shard_sizes.tolist() == [2] and source.broken.tolist() == [1]
-    said = f"x.tar: 1 examples are left out; of the first {member} stands at byte {places[1]}, and "
+    said = f"x.tar: 1 examples are left out; of the first {member} is at byte {places[1]}, and "
     assert said + f"its like at byte {places[0]}" in caplog.text
 
 
 def test_two_images_of_an_example_are_told_apart_by_name(tmp_path):
     members = make_members(0)[:2] + [("000000.jpg", b"another")]
     path = write_tar(tmp_path / "x.tar", members)
-    with pytest.raises(ValueError, match="000000.jpg stands at byte"):
+    with pytest.raises(ValueError, match="000000.jpg is at byte"):
         TarSource(path)
     assert TarSource(path, image="png").read(0, 0).image == members[0][1]
     assert TarSource(path, image="jpg").read(0, 0).image == b"another"

@@ -245,7 +245,7 @@ def test_rare_tags_go_first_then_the_top_then_the_tail(counted):
     assert (chosen.removed, chosen.names) == (["dog"], ["cat"])
     # A compound that is no tag hides nothing: the dogs of "hot dogs" count
     assert counted(min_count=3).counts == [7, 4, 3]
-    with pytest.raises(UserError, match="no tag remains: of 5 names 3 stand in at least 3 of 13"):
+    with pytest.raises(UserError, match="no tag remains: of 5 names 3 occur in at least 3 of 13"):
         counted(min_count=3, remove_top=3)
 
 

@@ -42,7 +42,7 @@ def test_words():
     assert real(tokenizer, "dog dog dog dog dog") == [2, 4, 4, 4]
     assert real(tokenizer, "") == [2]
     assert tokenizer.vocab_size == 5
-    for words, message in ((("a", "A"), "'a' stands twice"), (("a b",), "'a b' is empty or has")):
+    for words, message in ((("a", "A"), "'a' is there twice"), (("a b",), "'a b' is empty or has")):
         with pytest.raises(ValueError, match=message):
             WordTokenizer(words, length=4)
 
@@ -177,7 +177,7 @@ def test_every_class_of_the_package_has_its_row():
 
 def test_classes_without_a_text_of_their_own_are_refused(tmp_path):
     path = write_classes_named(tmp_path, ("crane", "crane"), ids=("n1", "n2"))
-    with pytest.raises(ValueError, match="are 'crane'; descriptions tell them apart.*describe_cl"):
+    with pytest.raises(ValueError, match="are 'crane'; descriptions set them apart.*describe_cl"):
         ClassNameTokenizer(path)
     with pytest.raises(ValueError, match="length is 4"):
         ClassNameTokenizer("cifar10", length=4)

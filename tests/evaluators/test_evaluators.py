@@ -158,7 +158,7 @@ def test_the_order_of_languages_in_an_example_changes_no_number():
 
 def test_captions_must_tell_the_languages_that_are_measured():
     plain = source([0, 1], [["a 0"], ["b 1"]])
-    with pytest.raises(UserError, match="the source tells none: name them in its field `caption`"):
+    with pytest.raises(UserError, match="the source gives none: name them in its field `caption`"):
         Retrieval(plain, "resize(2)", tokenize, by_language=True)
     told = source([0, 1], tell_languages({"en": [["a 0"], ["b 1"]]}))
     retrieval = Retrieval(told, "resize(2)", tokenize, by_language=True)

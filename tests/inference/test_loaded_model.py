@@ -357,7 +357,7 @@ def test_what_the_files_do_not_tell_can_be_given(pictures, tmp_path):
     bare = big_align.load(tmp_path / "bare")
     with pytest.raises(UserError, match=r"how its images are made; give load\(\) the operations"):
         bare.embed_images(pictures)
-    with pytest.raises(UserError, match=r"tell no tokenizer; give load\(\) one"):
+    with pytest.raises(UserError, match=r"do not say which tokenizer it uses; give load\(\) one"):
         bare.embed_texts("a dog")
     told = big_align.load(tmp_path / "bare", transform=SEEN.transform, tokenizer=TOKENIZER)
     with pytest.raises(UserError, match="the temperature is unknown to the model"):

@@ -198,5 +198,5 @@ def test_patch_features_are_the_tokens_of_the_tower_in_their_places():
 
 
 def test_a_model_that_does_not_tell_how_images_are_made_is_an_error():
-    with pytest.raises(ValueError, match="does not tell how its images are made"):
+    with pytest.raises(ValueError, match="does not say how its images are preprocessed"):
         cluster_pictures.find_preprocessing(Pretrained({"name": "vit"}, {}))

@@ -61,7 +61,7 @@ def test_a_pair_is_drawn_by_its_key_alone_and_less_is_part_of_more():
 
 
 def test_mistakes_name_the_flag():
-    with pytest.raises(UserError, match="no pair tells one: give --languages="):
+    with pytest.raises(UserError, match="no pair has one: give --languages="):
         choose_rates({"": 10}, 2.0, 1000)
     with pytest.raises(UserError, match="language_temperature is 0"):
         Rules(language_temperature=0)
@@ -125,5 +125,5 @@ def test_what_a_worker_says_to_the_user_is_told_without_the_name_of_its_step():
     def fail(plan, told):
         raise UserError(f"{told} [while running 'Rates-ptransform-7']")
 
-    with pytest.raises(UserError, match=r"^no pair tells one$"):
-        job._run(fail, JobPlan(Inputs("csv", (), (), (), ()), "", ""), "no pair tells one")
+    with pytest.raises(UserError, match=r"^no pair has one$"):
+        job.run_pipeline(fail, JobPlan(Inputs("csv", (), (), (), ()), "", ""), "no pair has one")

@@ -103,7 +103,7 @@ def test_first_captions_of_real_photographs(data_dir, arguments, tmp_path):
     [
         ({"output": "tags.txt"}, "must end in .json"),
         ({"min_count": 0}, "--min_count=0 must be at least 1"),
-        ({"min_count": 99}, "no tag remains: of 5 names 0 stand in at least 99 of 25 captions"),
+        ({"min_count": 99}, "no tag remains: of 5 names 0 occur in at least 99 of 25 captions"),
         ({"min_count": 1, "tokenizer_argument": "words=['dog','hot','man','snow']"}, "'zebra'"),
         ({"tokenizer": "word"}, "did you mean 'words'"),
         ({"tokenizer_argument": "words"}, "does not read as NAME=VALUE"),

@@ -79,7 +79,7 @@ def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -
         raise UserError(
             f"{times} examples, such as {first} and {second}, have one and the same image after "
             f"{transform!r}: as one image with all their captions it would be found by chance. "
-            "Take out pictures that stand for missing ones, or mend the transform"
+            "Remove placeholder pictures, or mend the transform"
         )
     logging.warning(
         "%d of %d examples have the same image as an earlier one, such as %s and %s; they count as "

@@ -288,6 +288,6 @@ def _check_distinct(rows: list[tuple[str, str, str]], places: list[str], path: s
             shown = row[0] or row[2]
             raise UserError(
                 f"class list {path}: {first[row]} and {place} are both {shown!r} and nothing "
-                "tells them apart; give them different names, descriptions or ids"
+                "distinguishes them; give them different names, descriptions or ids"
             )
         first[row] = place

@@ -136,8 +136,7 @@ def _describe_one(
     if key is not None:
         if given[key] is None:
             raise UserError(
-                f"descriptions: {key!r} has several; an `id` that the class list has too tells "
-                "which is meant"
+                f"descriptions: {key!r} has several; choose one by the `id` of the class list"
             )
         return Description(given[key], "file")
     if own:
@@ -164,7 +163,7 @@ def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> Clas
         ids = {classes.ids[label] for label in labels if ID.fullmatch(classes.ids[label])}
         if len(ids) < len(labels):
             raise UserError(
-                f"labels {', '.join(map(str, labels))} are all {phrase!r}, and nothing tells them "
+                f"labels {', '.join(map(str, labels))} are all {phrase!r}, and nothing sets them "
                 "apart; give them WordNet ids, or descriptions by id"
             )
     return described
@@ -210,7 +209,7 @@ def report(
         ],
     )
     lines += _section(
-        "Several classes with the same name and description, which no text can tell apart:",
+        "Several classes with the same name and description, which no text can distinguish:",
         [f"{', '.join(map(str, n))}: {phrase}" for phrase, n in find_repeated(phrases).items()],
     )
     known = {*classes.names, *map(_clean, classes.ids)}

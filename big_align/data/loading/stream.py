@@ -60,7 +60,7 @@ class ExampleStream:
         if batch_size > self.num_examples:
             raise ValueError(
                 f"batch_size is {batch_size} and the source has {self.num_examples} examples: one "
-                "would stand twice in a batch, as its own negative; lower batch_size"
+                "would be in a batch twice, as its own negative; lower batch_size"
             )
         self._seed = seed
         self._order = Shuffle(source.shard_sizes, seed, window)

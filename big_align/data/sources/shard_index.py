@@ -65,7 +65,7 @@ def index_shards(
     for path, index in zip(paths, indexes, strict=True):
         if index.fault:
             fault = put_in_a_line(index.fault)
-            logging.warning("%s: %s; what stands before is used", path, fault)
+            logging.warning("%s: %s; everything before it is used", path, fault)
         if index.broken:
             logging.warning(
                 "%s: %d examples are left out; of the first %s",

@@ -160,7 +160,7 @@ def _index(file: files.ReadableFile, size: int, slots: dict[str, int]) -> shard_
         row = rows.setdefault(key, [0] * columns)
         if row[2 * slot]:
             first = row[2 * slot] * BLOCK
-            wrong.setdefault(key, f"{name} stands at byte {offset}, and its like at byte {first}")
+            wrong.setdefault(key, f"{name} is at byte {offset}, and its like at byte {first}")
         elif length > files.MEMBER_MAX:
             wrong.setdefault(key, f"{name} has {length} bytes; at most {files.MEMBER_MAX} are read")
         row[2 * slot : 2 * slot + 2] = offset // BLOCK, min(length, files.MEMBER_MAX)

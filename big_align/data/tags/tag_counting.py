@@ -127,7 +127,7 @@ def choose_tags(
     kept = [names[id] for id in frequent[remove_top:][:max_tags]]
     if not kept:
         raise UserError(
-            f"no tag remains: of {len(names)} names {len(frequent)} stand in at least {min_count} "
+            f"no tag remains: of {len(names)} names {len(frequent)} occur in at least {min_count} "
             f"of {captions} captions, and the {remove_top} most frequent are left out; give more "
             "captions or other names, or lower --min_count or --remove_top"
         )

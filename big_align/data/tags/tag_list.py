@@ -254,7 +254,7 @@ def read_tag_list(path: str) -> TagList:
     names = tuple(entry["name"] for entry in entries)
     if len(set(names)) < len(names):
         twice = next(name for name, count in collections.Counter(names).items() if count > 1)
-        raise UserError(f"tag list {path}: {twice!r} stands in it twice; {MAKE}")
+        raise UserError(f"tag list {path}: {twice!r} is in it twice; {MAKE}")
     counts = np.array([entry["count"] for entry in entries], np.int64)
     weights = np.array([entry["weight"] for entry in entries], np.float32)
     padded = pad_tokens([entry["tokens"] for entry in entries])

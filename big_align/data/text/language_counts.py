@@ -40,7 +40,7 @@ def count_mixed_languages(source: examples.Source, most: int = LOOKED_AT) -> col
     counts, mixed = _count(source, most)
     if not counts:
         raise UserError(
-            "language_temperature draws the languages of captions, and the source tells none: name "
+            "language_temperature draws the languages of captions, and the source gives none: name "
             "them in its field `caption`, as in json.{en,de}, or leave language_temperature out"
         )
     if not mixed:

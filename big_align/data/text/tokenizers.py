@@ -57,7 +57,7 @@ class WordTokenizer:
       length: ids of a text; what is longer is cut off.
 
     Raises:
-      ValueError: a word stands twice or has a space, or the length is below 2.
+      ValueError: a word is there twice or has a space, or the length is below 2.
     """
 
     unknown_id = 1
@@ -67,7 +67,7 @@ class WordTokenizer:
         repeated = [word for word, count in Counter(map(str.lower, words)).items() if count > 1]
         spaced = [word for word in words if word.split() != [word]]
         if repeated or spaced:
-            fault = "stands twice" if repeated else "is empty or has a space"
+            fault = "is there twice" if repeated else "is empty or has a space"
             raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
         self.length = length
         self.vocab_size = len(words) + 3
@@ -116,7 +116,7 @@ class ClassNameTokenizer:
         if len(self._ids) < len(known):
             twice = Counter(phrases).most_common(1)[0][0]
             raise UserError(
-                f"classes: several of {classes} are {twice!r}; descriptions tell them apart, "
+                f"classes: several of {classes} are {twice!r}; descriptions set them apart, "
                 "which python -m big_align.tools.describe_classes adds"
             )
         counts = Counter(known.names)
@@ -144,8 +144,8 @@ class ClassNameTokenizer:
         for text in texts:
             if text not in self._ids:
                 raise UserError(
-                    f"{text!r} is not the name of one class of {self._classes}; names stand alone "
-                    "(the template '{}'), with their descriptions where classes share a name"
+                    f"{text!r} is not the name of one class of {self._classes}; names are used "
+                    "alone (the template '{}'), with their descriptions where classes share a name"
                 )
         text = np.array([self._ids[text] for text in texts], np.int32).reshape(-1, 1)
         return text, np.ones_like(text, bool)

@@ -65,7 +65,7 @@ class PickleProgram:
 
     def load_storage(self, pid: Any) -> Any:
         """Returns what stands for an object that is stored elsewhere."""
-        raise UnpicklingError("a storage stands where only numbers are expected")
+        raise UnpicklingError("there is a storage where only numbers are expected")
 
     def spend(self, steps: int) -> None:
         """Takes steps from the budget.

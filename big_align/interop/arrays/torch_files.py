@@ -140,7 +140,7 @@ def _load_tree(file: BinaryFile) -> Any:
         ) from error
     if file.size > 512 and file.read(257, 5) == b"ustar":
         raise WeightFileError(
-            f"{file.path} is {TAR}; write it anew with torch: torch.save(torch.load("
+            f"{file.path} is {TAR}; write it again with torch: torch.save(torch.load("
             f"{str(file.path)!r}, weights_only=True), 'weights.pt')"
         )
     raise WeightFileError(f"{file.path} is not {TORCH}: it is {content}")

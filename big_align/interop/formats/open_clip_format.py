@@ -142,7 +142,7 @@ def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
     seen, size, model = pretrained.preprocessing, pretrained.image_size, pretrained.model
     if seen and (seen.size, seen.resize) != (size, size):
         logging.warning(
-            "open_clip resizes images to the size that the model sees, %d; %s cannot be told to it",
+            "open_clip resizes images to the size that the model sees, %d; it cannot express %s",
             size,
             seen.transform,
         )

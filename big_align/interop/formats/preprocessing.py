@@ -89,7 +89,7 @@ class Preprocessing:
         match = re.fullmatch(pattern, transform)
         if not match or (match[1] == "resize_small" and not match[4]):
             raise ValueError(
-                f"transform {transform!r} cannot be told to other libraries; "
+                f"transform {transform!r} cannot be expressed in other libraries; "
                 f"'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)' can"
             )
         resize, crop, keep_aspect = int(match[2]), int(match[4] or match[2]), "small" in match[1]
