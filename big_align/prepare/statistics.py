@@ -90,8 +90,8 @@ def _tell_counts(plan: JobPlan) -> str:
     return (
         f"by a count-min sketch: a count is never too low, and with probability "
         f"{found['confidence']:.1%} at most {found['error']:,.3g} too high, so some rare tokens "
-        f"may be taken for others; how many occur how often is estimated from one in {SAMPLED}, as is "
-        "how many images texts have"
+        f"may be taken for others; how many occur how often is estimated from one in {SAMPLED}, "
+        "as is how many images texts have"
     )
 
 
