@@ -82,12 +82,20 @@ def test_rooms_import_no_circle():
     assert find_circle({room: others - {room} for room, others in rooms.items()}) is None
 
 
+BELOW_TRAINING = ("losses", "models", "devices", "distributed", "sharding", "row_tables", "types")
+
+
 def test_what_trains_names_no_objective_and_no_config():
     """Below the rooms where objects are built there are arguments, and no knowledge of names."""
     for name, tree in trees().items():
-        if name.startswith("big_align.training."):
-            rooms = {each.split(".")[1] for each in imports(tree)}
-            assert not rooms & {"objectives", "evaluators", "runs", "data", "models"}, name
+        room = name.partition(".")[2].partition(".")[0]
+        if room not in ("training", *BELOW_TRAINING):
+            continue
+        rooms = {each.split(".")[1] for each in imports(tree)} - {room}
+        named = {"objectives", "evaluators", "runs", "configuration", "components", "configs"}
+        assert not rooms & named, name
+        if room == "training":
+            assert not rooms & {"data", "models"}, name
 
 
 def functions(tree):
