@@ -25,18 +25,18 @@ SEARCHES = ("exact", "scann")
 
 
 class Plan(NamedTuple):
-    """What is to be made of a folder of embeddings.
+    """How to cluster a folder of embeddings.
 
     Attributes:
-      k: clusters.
-      labels_per_image: how many of the nearest are written, at most.
-      min_similarity: the cosine from which on they are; None writes all of them.
-      iterations: of k-means, at most.
+      k: the number of clusters.
+      labels_per_image: how many of the nearest clusters are written at most.
+      min_similarity: the least cosine of those that are written; None writes all of them.
+      iterations: the most iterations of k-means.
       tolerance: see `kmeans.has_converged`.
       start: "kmeans++" or "sampled".
-      seed: of the start.
+      seed: the seed of the start.
       search: "exact", or "scann", which may miss some of the nearest.
-      precision: of the products.
+      precision: the precision of the products.
     """
 
     k: int
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
 
 
 def describe(rows: EmbeddingFolder, plan: Plan) -> dict[str, Any]:
-    """Returns the index of the folder of clusters, but for the objective."""
+    """Returns the index of the folder of clusters, except for the objective."""
     settings = plan._asdict()
     return {
         "k": settings.pop("k"),
@@ -96,12 +96,12 @@ def find_centers(
 
     Args:
       rows: the embeddings.
-      plan: what is to be made.
-      folder: is made if need be; every process sees it.
+      plan: how to cluster.
+      folder: the folder, which is made if needed; every process sees it.
       mesh: the devices.
       block: see `nearest_centers.CenterLayout`.
       chunk: rows that are read at a time.
-      say: takes a line an iteration.
+      say: receives one line per iteration.
 
     Returns:
       The centers, on every process.
@@ -176,15 +176,15 @@ def write_labels(
 
     Args:
       rows: the embeddings.
-      centers: of unit length.
-      plan: what is to be made.
-      folder: which `find_centers` has made.
+      centers: centers of unit length.
+      plan: how to cluster.
+      folder: the folder that `find_centers` has made.
       mesh: the devices.
       block: see `nearest_centers.CenterLayout`.
       chunk: rows that are read at a time.
 
     Returns:
-      How many labels a row has in the shards written now; None where there was nothing to write.
+      How many labels a row has in the shards written now; None if there was nothing to write.
     """
     first, shards = jax.process_index() == 0, rows.shards
     if plan.search == "scann":  # each process searches by itself
@@ -226,6 +226,6 @@ def _write(
 def _above(
     found: Iterable[tuple[np.ndarray, np.ndarray]], min_similarity: float | None
 ) -> Iterable[Int[np.ndarray, "_ l"]]:
-    """Yields labels, -1 where the cosine is too small."""
+    """Yields labels, -1 if the cosine is too small."""
     least = -np.inf if min_similarity is None else min_similarity
     return (np.where(cosine >= least, label, -1) for cosine, label in found)

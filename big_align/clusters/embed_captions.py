@@ -20,7 +20,7 @@ from big_align.evaluators.embedder import Embedder
 from big_align.progress import make_bar
 
 BATCHES = 16
-"""So many batches of captions are embedded at a time, those of like length together."""
+"""Batches of captions that are embedded at a time, those of similar length together."""
 
 
 def embed_captions(
@@ -39,13 +39,13 @@ def embed_captions(
     it keeps its row, of zeros, with an empty key.
 
     Args:
-      embedder: with the weights of the text tower.
-      tokenizer: makes ids of captions.
+      embedder: has the weights of the text tower.
+      tokenizer: makes ids from captions.
       dim: the width of the features.
       source: the examples.
-      folder: is made if need be; every process sees it.
-      dtype: of what is stored, "float16" or "float32".
-      made_by: what tells the features apart.
+      folder: the folder, which is made if needed; every process sees it.
+      dtype: the type of what is stored, "float16" or "float32".
+      made_by: what identifies the features.
       max_broken_fraction: the fraction of broken examples above which it stops.
 
     Returns:
@@ -106,7 +106,7 @@ def _count_places(source: Source) -> int:
 def _read_shard(
     source: Source, shard: int, count: int, tally: BrokenTally
 ) -> tuple[list[str], list[list[str]]]:
-    """Reads keys and captions of a shard; "" and none where an example is broken."""
+    """Reads keys and captions of a shard; "" and none if an example is broken."""
     keys, captions = [""] * count, [[]] * count
     for number in range(count):
         try:
@@ -125,7 +125,7 @@ def _embed(
     shape: tuple[int, int],
     bar: tqdm,
 ) -> Float[np.ndarray, "n k f"]:
-    """Returns the features of all captions of some examples, zeros where there is none."""
+    """Returns the features of all captions of some examples, zero if there is none."""
     values = np.zeros((len(captions), *shape), np.float32)
     places = [(row, place) for row, texts in enumerate(captions) for place in range(len(texts))]
     step, done = BATCHES * embedder.batch_size, 0

@@ -39,12 +39,12 @@ class SourceEncoder(NamedTuple):
 
     Attributes:
       embedder: on the devices of this process.
-      shape: of its images, (height, width, 3).
+      shape: the shape of its images, (height, width, 3).
       transform: image operations that make them.
       what: "embedding", "features", or "both" side by side.
       dim: the width of what it returns.
       weights: a digest of its parameters.
-      widths: of the parts of `dim`, where what it returns has several.
+      widths: the widths of the parts of `dim`, if what it returns has several.
     """
 
     embedder: Embedder
@@ -70,7 +70,7 @@ class SourceEncoder(NamedTuple):
 def make_encoder(
     pretrained: Pretrained, what: str, transform: str | None, batch_size: int
 ) -> SourceEncoder:
-    """Makes an encoder of images of a model.
+    """Makes an encoder of images from a model.
 
     Args:
       pretrained: a dual encoder or an image tower.
@@ -80,7 +80,7 @@ def make_encoder(
       batch_size: rows of a batch, a multiple of the number of devices.
 
     Raises:
-      UserError: the model has no image tower, does not tell how images are made, or cannot take
+      UserError: the model has no image tower, does not say how images are made, or cannot take
         those that the transform makes.
     """
     if pretrained.kind == "text":
@@ -123,7 +123,7 @@ def _place(objective: Align, mesh: Mesh, batch_size: int, params: Any, state: An
 
 
 def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
-    """Returns a text that changes with any weight; a zero is one whatever its sign."""
+    """Returns a text that changes with any weight; zeros of either sign count as the same."""
     digest = hashlib.sha256()
     for name in sorted(flat):
         digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
@@ -136,7 +136,7 @@ class KeyedShards:
 
     Args:
       source: all shards.
-      shards: the numbers of those to read.
+      shards: the numbers of the shards to read.
     """
 
     def __init__(self, source: Source, shards: Sequence[int]):
@@ -153,7 +153,7 @@ class KeyedShards:
         return example
 
     def take_keys(self, shard: int) -> list[str]:
-        """Returns the keys of a shard, "" where an example was not read, and forgets them."""
+        """Returns the keys of a shard, "" for examples that were not read, and forgets them."""
         keys, self._keys[shard] = self._keys[shard], []
         return keys
 
@@ -185,16 +185,16 @@ def embed_source(
     row, of zeros, with an empty key.
 
     Args:
-      encoder: embeds.
+      encoder: the encoder that embeds.
       source: the examples.
-      folder: is made if need be; every process sees it.
-      dtype: of what is stored, "float16" or "float32".
-      made_by: what else tells the embeddings apart; `model` is for readers only.
+      folder: the folder, which is made if needed; every process sees it.
+      dtype: the type of what is stored, "float16" or "float32".
+      made_by: what else identifies the embeddings; `model` is only for readers.
       max_broken_fraction: the fraction of broken images above which it stops.
-      bar: shows how many images are done, where it is about several sources; None makes one.
+      bar: shows how many images are done, if it covers several sources; None makes one.
 
     Returns:
-      How many images were embedded now, broken ones among them.
+      How many images were embedded now, including broken ones.
 
     Raises:
       UserError: the folder holds other embeddings, or an embedding is not finite.
@@ -235,7 +235,7 @@ def _embed(
 ) -> Iterator[Float[np.ndarray, "_ d"]]:
     """Yields the rows of a source batch by batch; those of broken images are zeros."""
     size, total = encoder.embedder.batch_size, int(source.shard_sizes.sum())
-    # where all may be broken, no image has to tell their shape
+    # if all may be broken, no image has to show their shape
     shape = encoder.shape if max_broken_fraction >= 1 else None
     loading = EvalLoader(
         source, encoder.transform, size, max_broken_fraction=max_broken_fraction, image_shape=shape
@@ -256,5 +256,5 @@ def _embed(
 
 
 def _name(source: Source, number: int) -> str:
-    """Names the example at a place of the source's own order."""
+    """Names the example at a position in the source's own order."""
     return source.name(*ShardOffsets(source.shard_sizes).locate_one(number))

@@ -1,9 +1,9 @@
 """Spherical k-means: unit-length centers that maximize the mean cosine of rows to their nearest.
 
 Rows are streamed from disk; centers, their sums and counts are split over all devices. Each
-iteration assigns every row (`nearest_centers`) and makes of each center the direction of the sum of
-its rows, so the mean cosine never falls (Dhillon and Modha 2001); for unit lengths this is eq. 2 of
-MLCD with centers of unit length.
+iteration assigns every row (`nearest_centers`) and turns each center into the direction of the sum
+of its rows, so the mean cosine never falls (Dhillon and Modha 2001); for unit lengths this is eq. 2
+of MLCD with centers of unit length.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,17 +23,17 @@ from big_align.errors import UserError
 from big_align.models.dual_encoder import normalize
 
 RESEEDED_MAX = 2**16
-"""Empty clusters that are given a new center in one iteration, at most."""
+"""The most empty clusters that get a new center in one iteration."""
 
 SPARE = 64
-"""Candidates for new centers beyond twice as many as are needed, as some may be equal."""
+"""Candidates for new centers beyond twice the number that is needed, since some may be equal."""
 
 
 class Iteration(NamedTuple):
     """What one iteration did.
 
     Attributes:
-      number: from 1.
+      number: counted from 1.
       objective: the mean cosine of rows to the nearest of the centers that it began with.
       empty: clusters without a row; they were given new centers.
       centers: collects the centers that it ended with on the host, [k d], on every process.
@@ -78,17 +78,17 @@ class Farthest:
 
 
 class SphericalKMeans:
-    """One iteration after another over rows that are streamed.
+    """Iterations of k-means over rows that are streamed.
 
     Args:
       rows: has `count`, `dim`, `absent`, `read(first, end)`, `take(numbers)` and `name(number)`;
         rows of any length count by their direction, rows of zeros do not count.
-      k: clusters.
+      k: the number of clusters.
       mesh: the devices.
       block: see `nearest_centers.CenterLayout`.
       chunk: rows that are read and compared at a time.
-      precision: of the products, as `jnp.matmul` takes it; "default" is faster on accelerators,
-        and may assign a row to a center that is nearest but for rounding.
+      precision: the precision of the products, as in `jnp.matmul`; "default" is faster on
+        accelerators, and may assign a row to a center that is nearest only up to rounding.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SphericalKMeans:
             x = nearest_centers.collect_rows(x)
             found = nearest_centers.nearest_of_all(x, centers, layout, 1, precision)
             cosine, label = (y[:, 0] for y in found)
-            # Rows of other devices, and rows that are absent, go beyond the end: they are dropped.
+            # Rows of other devices and absent rows get a place beyond the end: they are dropped.
             place = label - layout.first()
             own = (place >= 0) & (place < layout.part) & (x != 0).any(axis=1)
             place = jnp.where(own, place, layout.part)
@@ -146,15 +146,15 @@ class SphericalKMeans:
         )
 
     def iterate(self, centers: Float[np.ndarray, "k d"], done: int = 0) -> Iterator[Iteration]:
-        """Yields iterations without end.
+        """Yields iterations endlessly.
 
         Args:
-          centers: to start from, unit length.
+          centers: the centers to start from, of unit length.
           done: how many iterations have led to them.
 
         Raises:
-          UserError: the centers are not k, or not as wide as the embeddings, or one of these is
-            not finite.
+          UserError: there are not k centers, or they are not as wide as the embeddings, or one of
+            these is not finite.
         """
         wanted = (self._layout.k, self._rows.dim)
         if centers.shape != wanted:
@@ -201,8 +201,8 @@ class SphericalKMeans:
     ) -> None:
         """Gives empty clusters the rows that are farthest from their centers, the farthest first.
 
-        No cluster gives its last row, rows that equal one already taken are passed over, and so are
-        rows that lie on their center: their cluster would stay empty.
+        No cluster gives up its last row; rows that equal one already taken are skipped, and so are
+        rows that are at their center, since their cluster would stay empty.
         """
         left, numbers = counts.copy(), []
         for number, label, cosine in zip(
@@ -215,7 +215,7 @@ class SphericalKMeans:
         found = scale_rows(self._rows.take(numbers))
         new = {row.tobytes(): row for row in found}
         new = np.array(list(new.values())[: len(empty)], np.float32).reshape(-1, self._rows.dim)
-        # Powers of two: few programs are compiled. What fills up goes beyond the end.
+        # Powers of two, so that few programs are compiled. The padding goes beyond the end.
         size = 1 << max(len(new) - 1, 0).bit_length()
         places = np.full(size, self._layout.rows, np.int32)
         places[: len(new)] = empty[: len(new)]
@@ -224,12 +224,12 @@ class SphericalKMeans:
 
 
 def has_converged(objectives: Sequence[float], empty: int, tolerance: float) -> bool:
-    """Tells whether the last iteration gained little and left nothing to reseed.
+    """Returns whether the last iteration gained little and left nothing to reseed.
 
     Args:
-      objectives: of all iterations.
+      objectives: those of all iterations.
       empty: clusters that the last one had to reseed.
-      tolerance: the gain that is little, as a fraction of what the mean cosine lacks to 1.
+      tolerance: the gain that counts as little, as a fraction of what the mean cosine lacks to 1.
     """
     if len(objectives) < 2 or empty:
         return False

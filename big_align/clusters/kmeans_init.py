@@ -1,10 +1,10 @@
-"""Where k-means starts from: examples drawn evenly, or by k-means++.
+"""Starting points of k-means: examples drawn evenly, or by k-means++.
 
 k-means++ (Arthur and Vassilvitskii 2007) draws each center with a probability in proportion to the
-squared distance to those before it. Taken literally that is k passes over the data. Here many are
-proposed at once from distances that are out of date, and each is accepted with the ratio of its
-distance now to that one: rejection sampling, so the centers have k-means++'s own distribution, in
-some k / 4096 passes over a sample that the devices hold.
+squared distance to those before it. Taken literally, that is k passes over the data. Here many are
+proposed at once from distances that are out of date, and each is accepted with a probability, the
+ratio of its distance now to the old one: this is rejection sampling, so the centers have the
+distribution of k-means++ itself, in about k / 4096 passes over a sample that the devices hold.
 """
 
 import functools
@@ -28,14 +28,14 @@ ROWS = 1024
 """Rows of the sample that are compared with new centers at a time."""
 
 ROUNDING = 1e-6
-"""Squared distances below this are rounding."""
+"""Squared distances below this are due to rounding."""
 
 
 class Sample:
-    """Rows in memory, as a folder of embeddings gives them from disk.
+    """Rows in memory, with the interface of a folder of embeddings on disk.
 
     Args:
-      values: one row an example; a row of zeros stands for none.
+      values: one row per example; a row of zeros means that there is none.
     """
 
     def __init__(self, values: Float[np.ndarray, "n d"]):
@@ -82,7 +82,7 @@ def start_centers(
       k: how many.
       start: "sampled" draws evenly, "kmeans++" from a sample of 4 k rows and at least 65,536.
       mesh: the devices.
-      seed: of the draws.
+      seed: the seed of the draws.
 
     Raises:
       UserError: there are fewer rows, `start` is unknown, or a row is not finite.
@@ -93,7 +93,7 @@ def start_centers(
         raise UserError(f"k = {k}, but there are {rows.count - rows.absent} embeddings: lower k")
     rng = np.random.default_rng(seed)
     size = k if start == "sampled" else max(SAMPLE_PER_CENTER * k, SAMPLE_MIN)
-    # Rows that are absent are known only when they are read, so as many more are drawn.
+    # Absent rows are known only when they are read, so their number is drawn in addition.
     size = min(size + rows.absent, rows.count)
     drawn = np.sort(rng.choice(rows.count, size, replace=False, shuffle=False))
     sample = scale_rows(rows.take(drawn))
@@ -113,7 +113,7 @@ def draw_plus_plus(
       sample: unit-length rows, all in memory, and on the devices in equal parts.
       k: how many.
       mesh: the devices.
-      rng: of the draws.
+      rng: the random numbers of the draws.
 
     Returns:
       The numbers of the rows, in the order in which they were drawn.
@@ -139,7 +139,7 @@ def draw_plus_plus(
 def _accept(
     rows: Float[np.ndarray, "m d"], distance: Float[np.ndarray, " m"], draw: np.ndarray
 ) -> Int[np.ndarray, " a"]:
-    """Accepts proposals one by one, with the ratio of the distance now to that when proposed."""
+    """Accepts proposals one by one, with probability (distance now) / (distance when proposed)."""
     apart = _distance(rows @ rows.T)
     now, accepted = distance.copy(), []
     for number in range(len(rows)):
@@ -170,7 +170,7 @@ class SampleDistances:
 
     def after(self, new: Float[np.ndarray, "m d"]) -> Float[np.ndarray, " n"]:
         """Takes new centers into account; returns the distances on every process."""
-        # Powers of two: few programs are compiled.
+        # Powers of two, so that few programs are compiled.
         filled = np.resize(np.arange(len(new)), 1 << (len(new) - 1).bit_length())
         self._cosine = self._update(new[filled], self._sample, self._cosine)
         return _distance(np.asarray(self._collect(self._cosine))[: self._count])
@@ -178,7 +178,7 @@ class SampleDistances:
 
 @functools.cache
 def _compile(mesh: Mesh, block: int) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
-    """Returns what takes new centers into account, and what collects cosines, compiled lazily."""
+    """Returns functions that take new centers into account and collect cosines, compiled lazily."""
 
     def on_device(new: Array, rows: tuple[Array, Array]) -> Array:
         def compare(x: Array) -> Array:
@@ -195,6 +195,6 @@ def _compile(mesh: Mesh, block: int) -> tuple[Callable[..., Array], Callable[[Ar
 
 
 def _distance(cosine: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Returns squared distances of unit-length rows; what only rounding tells apart is equal."""
+    """Returns squared distances of unit-length rows, 0 if they differ only by rounding."""
     distance = 2 - 2 * cosine
     return np.where(distance < ROUNDING, 0, distance)

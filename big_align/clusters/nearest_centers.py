@@ -1,7 +1,7 @@
 """The nearest of many centers by cosine, exactly: centers split over all devices, in blocks.
 
 Every device holds its part of the centers. A chunk of rows is collected on all devices; each
-compares it with its centers, a block at a time and keeping what is best so far, and the best of all
+compares it with its centers, a block at a time, keeping the best so far, and the best of all
 devices are merged. Nothing of size rows x centers exists beyond one block.
 """
 
@@ -21,19 +21,19 @@ from big_align.errors import UserError
 from big_align.models.dual_encoder import normalize
 
 CHUNK = 4096
-"""Rows of a chunk unless said otherwise."""
+"""Rows of a chunk by default."""
 
 BLOCK_CPU, BLOCK = 256, 8192
 """Centers of a block: on CPUs the logits of a chunk stay in a cache, elsewhere launches are few."""
 
 
 class CenterLayout:
-    """How k centers lie on the devices: equal parts in their order, of whole blocks, zeros last.
+    """How k centers are laid out on the devices: equal parts in order, of whole blocks, zeros last.
 
     Args:
-      k: centers.
+      k: the number of centers.
       mesh: the devices.
-      block: centers that are compared with at a time on each device, at most; None suits it.
+      block: the most centers that are compared with at a time on each device; None suits it.
     """
 
     def __init__(self, k: int, mesh: Mesh, block: int | None = None):
@@ -49,7 +49,7 @@ class CenterLayout:
 
     @property
     def rows(self) -> int:
-        """Rows with the padding."""
+        """Rows including the padding."""
         return self.part * self.mesh.size
 
     def place(self, centers: Float[np.ndarray, "k d"]) -> Float[Array, "rows d"]:
@@ -85,13 +85,13 @@ def nearest_of_all(
     Args:
       x: unit-length rows.
       centers: the part of this device.
-      layout: of the centers.
+      layout: the layout of the centers.
       count: how many to find.
-      precision: of the products, as `jnp.matmul` takes it.
+      precision: the precision of the products, as in `jnp.matmul`.
 
     Returns:
-      Cosines, largest first, and the numbers of the centers, on every device. Of equal ones the
-      first counts.
+      Cosines, largest first, and the numbers of the centers, on every device. Ties go to the first
+      center.
     """
     first = layout.first()
     found = min(count, layout.block)
@@ -120,7 +120,7 @@ def nearest_of_all(
 def _merge(
     cosines: list[Float[Array, "c _"]], labels: list[Int[Array, "c _"]], count: int
 ) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
-    """Keeps the largest of several lists; among equal ones the first, which has lower numbers."""
+    """Keeps the largest of several lists; of equal ones the first, which has the lower number."""
     top, at = jax.lax.top_k(jnp.concatenate(cosines, axis=1), count)
     return top, jnp.take_along_axis(jnp.concatenate(labels, axis=1), at, axis=1)
 
@@ -131,7 +131,7 @@ def collect_rows(x: Float[Array, "rows d"]) -> Float[Array, "c d"]:
 
 
 def own_rows(x: Array) -> Array:
-    """Returns the rows of this device of what every device has, inside `sharding.map_rows`."""
+    """Returns this device's rows of an array that every device has, in `sharding.map_rows`."""
     rows = len(x) // math.prod(jax.lax.axis_size(axis) for axis in sharding.BATCH_AXES)
     first = jax.lax.axis_index(sharding.BATCH_AXES) * rows
     return jax.lax.dynamic_slice_in_dim(x, first, rows)
@@ -143,7 +143,7 @@ def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "c
     Args:
       rows: has `count`, `dim` and `read(first, end)`.
       first: the first row.
-      chunk: a multiple of the number of devices; what lies behind the last row is zero.
+      chunk: a multiple of the number of devices; rows after the last one are zero.
       mesh: the devices.
     """
 
@@ -158,14 +158,14 @@ def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "c
 
 
 def round_chunk(chunk: int, count: int, mesh: Mesh) -> int:
-    """Returns a number of rows that divides over the devices, no more than there are rows."""
+    """Returns the smaller of `chunk` and `count`, rounded up to divide evenly over the devices."""
     if chunk < 1:
         raise UserError(f"chunk = {chunk} must be at least 1")
     return -(-min(chunk, max(count, 1)) // mesh.size) * mesh.size
 
 
 def one_ahead(begun: Iterator[Any]) -> Iterator[Any]:
-    """Yields items when the next one has begun: the devices work while its rows are read."""
+    """Yields each item when the next one has begun: devices work while its rows are read."""
     held = collections.deque()
     for item in begun:
         held.append(item)
@@ -183,7 +183,7 @@ class NearestCenters:
       count: how many to find.
       block: see `CenterLayout`.
       chunk: rows that are compared at a time.
-      precision: of the products; only "highest" is exact on accelerators.
+      precision: the precision of the products; only "highest" is exact on accelerators.
 
     Raises:
       UserError: `count` is more than there are centers.

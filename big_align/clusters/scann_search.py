@@ -1,4 +1,4 @@
-"""The nearest of many centers by ScaNN: on CPUs faster than comparing with all, not exact."""
+"""The nearest of many centers by ScaNN: faster on CPUs than comparing with all, but not exact."""
 
 import contextlib
 import io
@@ -14,14 +14,14 @@ from big_align.data import tensorflow_on_cpu
 from big_align.errors import UserError
 
 EXACT_MAX = 4096
-"""Up to so many centers ScaNN compares with all of them."""
+"""With up to this many centers, ScaNN compares with all of them."""
 
 LEAVES_SEARCHED = 0.4
-"""The fraction of the leaves of ScaNN's tree that is searched: of the 8 nearest of 10,000 centers
-in 64 dimensions 0.93 were found, with 0.1 of the leaves 0.67, on noisy data made for it."""
+"""The fraction of the leaves of ScaNN's tree that is searched: it found 0.93 of the 8 nearest of
+10,000 centers in 64 dimensions, and 0.1 of the leaves found 0.67, on noisy synthetic data."""
 
 REORDERED = 20
-"""Candidates, as multiples of what is asked for, that are compared exactly in the end."""
+"""Candidates, as a multiple of what is asked for, that are compared exactly in the end."""
 
 
 class ScannSearch:
@@ -66,6 +66,6 @@ class ScannSearch:
         for first in range(0, rows.count, self._chunk):
             queries = scale_rows(rows.read(first, min(first + self._chunk, rows.count)))
             label, cosine = self._searcher.search_batched_parallel(queries)
-            # Where the searched leaves hold too few, the rest is not a number.
+            # If the searched leaves hold too few, the rest are NaN.
             found = np.isfinite(cosine)
             yield np.where(found, cosine, -np.inf), np.where(found, label.astype(np.int32), -1)

@@ -1,5 +1,5 @@
 """Sources of examples, their order, image and text operations, and the loaders that batch them.
 
-Nothing here is imported eagerly that needs TensorFlow: only WordPiece, TFRecord, TFDS and paths
-that fsspec cannot open load it, when they are used.
+Nothing that needs TensorFlow is imported eagerly: only WordPiece, TFRecord, TFDS and paths that
+fsspec cannot open load it, when they are used.
 """

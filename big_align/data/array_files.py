@@ -1,4 +1,4 @@
-"""Arrays in .npz files, read whole: every byte of them stands under a checksum."""
+"""Arrays in .npz files, read whole: a checksum covers every byte."""
 
 import zipfile
 from collections.abc import Iterable
@@ -8,18 +8,18 @@ import numpy as np
 
 
 def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads the arrays of some names that a file has; what it lacks is left out.
+    """Reads the named arrays from a file; those that it lacks are left out.
 
-    NumPy's own reader stops at the end of an array, before the checksum is compared, where a
-    damaged header makes the array shorter.
+    If a damaged header makes an array shorter, NumPy's own reader stops at the end of that array,
+    before the checksum is compared.
 
     Args:
       file: an .npz, open for reading bytes.
-      names: of arrays.
+      names: the names of the arrays.
 
     Raises:
       ValueError: an array cannot be read; the message names it.
-      Exception: the file is no .npz; `zipfile` raises whatever the bytes make it.
+      Exception: the file is not an .npz; the kind that `zipfile` raises depends on the bytes.
     """
     arrays = {}
     with zipfile.ZipFile(file) as archive:
@@ -27,7 +27,7 @@ def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
         twice = sorted({name for name in there if there.count(name) > 1})
         if twice:
             raise ValueError(f"{twice[0]!r} is in it twice")
-        for name in there:  # a name stands in two places, which are compared here
+        for name in there:  # a name is stored in two places, which are compared here
             archive.open(name).close()
         for name in names:
             if f"{name}.npy" not in there:
@@ -37,7 +37,7 @@ def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
                     arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
                     if member.read(1):
                         raise ValueError("it goes on after the end of the array")
-            except Exception as error:  # zipfile, zlib and NumPy raise what the bytes make them
+            except Exception as error:  # zipfile, zlib and NumPy raise all kinds of errors
                 raise ValueError(f"the array {name!r} cannot be read ({error})") from error
     return arrays
 

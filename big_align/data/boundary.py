@@ -1,10 +1,10 @@
-"""Where whatever one example raises ends: it is a broken example, and says why in one line.
+"""The boundary at which any error about one example becomes a BrokenExample, in one line.
 
-What stands in a file can make any library raise anything: a JSON member nested a hundred thousand
-deep, a path with a zero byte, a text that UTF-8 cannot hold. A run skips such an example; it ends
-when there are too many, and then names the last of them. So an operation, a tokenizer or a source
-that fails on everything is still an error, with its reason. Errors of the user pass through: they
-are about what is asked for and not about one example.
+The content of a file can make a library raise almost anything: a JSON member nested a hundred
+thousand deep, a path with a zero byte, a text that UTF-8 cannot encode. A run skips such an
+example; if there are too many, it ends and names the last of them. So an operation, a tokenizer or
+a source that fails on everything is still an error, with its reason. User errors pass through: they
+are about the request and not about one example.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 
 class _OneExample:
-    """Makes a BrokenExample of any exception but errors of the user; it holds nothing."""
+    """Turns any exception except a user error into a BrokenExample; it has no state."""
 
     def __enter__(self) -> None:
         pass
@@ -26,19 +26,19 @@ class _OneExample:
 
 
 ONE_EXAMPLE = _OneExample()
-"""`with ONE_EXAMPLE:` around all that is done for one example."""
+"""`with ONE_EXAMPLE:` goes around all that is done for one example."""
 
 
 def read_example(source: Source, shard: int, index: int) -> Example:
-    """Reads an example; raises BrokenExample whatever is wrong with it, or UserError."""
+    """Reads an example; raises BrokenExample for anything wrong with it, or UserError."""
     with ONE_EXAMPLE:
         return source.read(shard, index)
 
 
 def read_without_image(source: Source, shard: int, index: int) -> Example:
-    """Reads an example as `read_example` does, but for its image, where the source has keys.
+    """Reads an example as `read_example` does, but without its image if the source has keys.
 
-    Where shards lie in a bucket, images are nearly all that would travel.
+    If shards are in a bucket, images are nearly all that would be transferred.
     """
     if not has_keys(source):
         return read_example(source, shard, index)
@@ -48,14 +48,14 @@ def read_without_image(source: Source, shard: int, index: int) -> Example:
 
 
 def read_texts(source: Source, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-    """Reads captions and labels; raises BrokenExample whatever is wrong, or UserError."""
+    """Reads captions and labels; raises BrokenExample for anything wrong, or UserError."""
     with ONE_EXAMPLE:
         return source.read_text(shard, index)
 
 
 @contextlib.contextmanager
 def name_example(source: Source, shard: int, index: int) -> Iterator[None]:
-    """Around all that is done for an example that no other can replace; raises UserError."""
+    """Wraps all that is done for an example that no other can replace; raises UserError."""
     try:
         with ONE_EXAMPLE:
             yield

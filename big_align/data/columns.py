@@ -1,4 +1,4 @@
-"""Which column of a table, or which feature of a record, holds what, by the usual names."""
+"""Finds which column of a table, or which feature of a record, holds what, by the usual names."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,7 +9,7 @@ FILES = (
      "img_path", "path", "file"),
     ("url", "image_url"),
 )  # fmt: skip
-"""Columns that name the file of an image. Of the groups, the first that is there counts."""
+"""Columns that name the file of an image. The first group that is present counts."""
 IMAGES = (
     ("jpg", "jpeg", "png", "webp"),
     ("image", "img", "image_bytes", "image/encoded", "encoded_image", "bytes"),
@@ -28,20 +28,20 @@ Groups = Sequence[Sequence[str]]
 def choose(
     field: str, given: str | None, names: Collection[str], groups: Groups, where: str
 ) -> str | None:
-    """Returns the column for a field of a source: the one that is given, or the one found.
+    """Returns the column for a field of a source: the given one, or the one found.
 
     Args:
-      field: of the source, as in `image`.
+      field: the field of the source, such as `image`.
       given: what the field is set to; None finds a column, "" wants none.
       names: the columns that are there.
-      groups: usual names, in lower case. Of the groups, the first that is there counts.
+      groups: usual names, in lower case. The first group that is present counts.
       where: the table, for messages.
 
     Returns:
-      The name as the table has it; None where there is none.
+      The name as the table has it; None if there is none.
 
     Raises:
-      FieldError: the column that is given is not there, or several could be meant.
+      FieldError: the given column is not there, or several could be meant.
     """
     if given is not None:
         if given and given not in names:
@@ -68,8 +68,8 @@ def choose_texts(
 ) -> tuple[str | None, str | None]:
     """Returns the columns of captions and labels; what is not set is found by its name.
 
-    A column of labels is looked for only where there is none of captions: labels beside captions
-    change what some objectives learn, so they are read where they are asked for.
+    A label column is looked for only if there is no caption column: labels beside captions change
+    what some objectives learn, so they are read only on request.
 
     Args:
       caption: the field of the source; None finds a column, "" wants none.
@@ -78,13 +78,13 @@ def choose_texts(
       where: the table, for messages.
 
     Raises:
-      FieldError: as `choose` does, or nothing is set and nothing found.
+      FieldError: as in `choose`, or nothing is set and nothing is found.
     """
     captions = choose("caption", caption, names, CAPTIONS, where)
     wanted = "" if label is None and (captions or caption == "") else label
     labels = choose("label", wanted, names, LABELS, where)
     found = captions or labels or caption is not None or label is not None
-    if not found and len(names) > 1:  # a table of nothing but images says that they are all
+    if not found and len(names) > 1:  # a table of one column can only hold images
         raise FieldError(
             f"{where} has no column with a usual name of captions or labels; it has "
             f"{list_names(names)}. Name one, or none (caption=) to read images alone",
@@ -97,7 +97,7 @@ def choose_image(given: str | None, names: Collection[str], groups: Groups, wher
     """Returns the column of images.
 
     Raises:
-      FieldError: as `choose` does, or there is none with a usual name.
+      FieldError: as in `choose`, or no column has a usual name.
     """
     found = choose("image", given, names, groups, where)
     if not found:
@@ -111,10 +111,10 @@ def choose_image(given: str | None, names: Collection[str], groups: Groups, wher
 
 
 def check_address(image: str, caption: str | None, path: str, where: str) -> None:
-    """Refuses a table of addresses: what a server no longer has would be missing in training.
+    """Refuses a table of URLs: what a server no longer has would be missing in training.
 
     Raises:
-      UserError: the image is an address; the message says what downloads it.
+      UserError: the image is a URL; the message says what downloads it.
     """
     if not image.lower().startswith(("http://", "https://")):
         return
@@ -135,6 +135,6 @@ def list_names(names: Collection[str]) -> str:
 
 
 def describe(**columns: str | None) -> str:
-    """Tells in a phrase which columns are read."""
+    """Describes in a phrase which columns are read."""
     found = [f"{field}={name!r}" for field, name in columns.items() if name]
     return ", ".join(found)

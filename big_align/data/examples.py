@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 NO_LABEL = -1
-DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` takes "1_0" and other writing too
+DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 
 
@@ -18,18 +18,18 @@ class BrokenExample(ValueError):
 
 
 class WrongLabel(BrokenExample):
-    """A label that is no class number, or several where one is wanted.
+    """A label that is not a class number, or several where one is wanted.
 
-    It is an error of the user where labels are trained on.
+    It is a user error if labels are trained on.
     """
 
 
 class Caption(str):
-    """A caption that tells its language; whatever takes a text takes it.
+    """A caption that knows its language; it can be used wherever a text can.
 
     Args:
       text: the caption.
-      language: a tag such as "de"; "" where it is not known.
+      language: a tag such as "de"; "" if it is not known.
     """
 
     __slots__ = ("language",)
@@ -42,7 +42,7 @@ class Caption(str):
 
 
 def language_of(text: str) -> str:
-    """Returns the language that a caption tells, or "" where it tells none."""
+    """Returns the language of a caption, or "" if it does not carry one."""
     return getattr(text, "language", "")
 
 
@@ -53,9 +53,9 @@ class Example:
     Attributes:
       key: the name of the example in its shard.
       image: the encoded file, or pixels uint8 [h w 3].
-      captions: texts that describe the image; empty where the source has none. Where their
-        languages are known they are `Caption`s.
-      labels: its classes, each once; empty where it has none.
+      captions: texts that describe the image; empty if the source has none. If their languages are
+        known, they are `Caption`s.
+      labels: its classes, each once; empty if it has none.
     """
 
     key: str
@@ -65,7 +65,7 @@ class Example:
 
     @property
     def label(self) -> int:
-        """The class, or -1; raises WrongLabel where there are several."""
+        """The class, or -1; raises WrongLabel if there are several."""
         return single_label(self.labels)
 
 
@@ -73,17 +73,16 @@ class Example:
 class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
-    A source whose examples have keys also offers `key(shard, index)`: the key without reading the
-    example, such as the path of its file; it is that of the example which `read` returns. Data are
-    held out by it (`sources/split_source.py`). A source around another says with
-    `has_keys` whether that one has them. Where processes fill batches, each has a pickled copy
-    (`data/workers/parcel.py`).
+    A source whose examples have keys also offers `key(shard, index)`, which returns the key of the
+    example that `read` returns, such as the path of its file, without reading it. Data are held out
+    by key (`sources/split_source.py`). A source that wraps another says in `has_keys` whether that
+    one has keys. If processes fill batches, each has a pickled copy (`data/workers/parcel.py`).
 
     Attributes:
       shard_sizes: int64 [shards], the number of examples of each shard.
-      broken: int64 [shards], examples of each shard that were found broken while indexing and
+      broken: int64 [shards], examples of each shard that were found broken during indexing and
         are not part of it.
-      class_names: the name of each label, or None where the source does not know them.
+      class_names: the name of each label, or None if the source does not know them.
     """
 
     shard_sizes: np.ndarray
@@ -91,7 +90,7 @@ class Source(Protocol):
     class_names: tuple[str, ...] | None
 
     def read(self, shard: int, index: int) -> Example:
-        """Reads an example; raises BrokenExample where a part is missing or unreadable."""
+        """Reads an example; raises BrokenExample if a part is missing or unreadable."""
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
@@ -104,7 +103,7 @@ class Source(Protocol):
 
 
 def has_keys(source: Source) -> bool:
-    """Tells whether a source says the keys of its examples without reading them."""
+    """Returns whether a source can give the keys of its examples without reading them."""
     return getattr(source, "has_keys", hasattr(source, "key"))
 
 
@@ -139,12 +138,12 @@ def read_member(data: bytes, member: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
+    except (ValueError, RecursionError) as error:  # also for integers with thousands of digits
         raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
 
 
 def find_field(value: Any, member: str, fields: tuple[str, ...]) -> Any:
-    """Returns the value of a field inside of a member, by its path; raises BrokenExample."""
+    """Returns the value of a field inside a member, by its path; raises BrokenExample."""
     for field in fields:
         value = _unwrap(value)
         if not isinstance(value, dict) or field not in value:
@@ -155,14 +154,14 @@ def find_field(value: Any, member: str, fields: tuple[str, ...]) -> Any:
 
 
 def clean_captions(value: Any, lines: bool = False) -> list[str]:
-    """Makes a list of non-empty captions of a text or a list of texts.
+    """Makes a list of non-empty captions from a text or a list of texts.
 
     Args:
-      value: where it is a text that a list is written in, `["a", "b"]`, the list is meant.
+      value: the text or texts; a text that spells a list, `["a", "b"]`, is read as that list.
       lines: whether each line of a text is a caption of its own.
 
     Raises:
-      BrokenExample: there is none, or the value is something else, such as a dictionary.
+      BrokenExample: there is no caption, or the value is something else, such as a dictionary.
     """
     values = value.splitlines() if isinstance(value, str) and lines else _unwrap(value)
     if isinstance(values, dict):
@@ -185,7 +184,7 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
 
 
 def _unwrap(value: Any) -> Any:
-    """Returns the list of texts or the dictionary that a text is written of, else the value.
+    """Returns the list of texts or the dictionary that a text spells, else the value.
 
     A cell of a table holds one text, so tools write lists into it: as JSON, or as Python prints
     them.
@@ -205,7 +204,7 @@ def _unwrap(value: Any) -> Any:
 
 
 def _check_unicode(text: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can write and no tokenizer takes."""
+    """Refuses halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -215,7 +214,7 @@ def _check_unicode(text: str) -> None:
 
 
 def clean_label(value: Any) -> int:
-    """Makes a class number of an integer, its digits, or a float that is whole; or WrongLabel."""
+    """Makes a class number from an integer, its digits, or a whole float; raises WrongLabel."""
     if type(value) is not int and not _is_whole(value):
         raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer")
     label = int(value)
@@ -225,7 +224,7 @@ def clean_label(value: Any) -> int:
 
 
 def _is_whole(value: Any) -> bool:
-    """Tells whether a value is a whole number; `int` takes more than that."""
+    """Returns whether a value is a whole number; `int` takes more than that."""
     if isinstance(value, str):
         return bool(DIGITS.fullmatch(value))
     if isinstance(value, (float, np.floating)):
@@ -234,13 +233,13 @@ def _is_whole(value: Any) -> bool:
 
 
 def clean_labels(value: Any) -> tuple[int, ...]:
-    """Makes class numbers, each once, of one or a list of them; raises WrongLabel."""
+    """Makes class numbers, each once, from one or a list of them; raises WrongLabel."""
     values = value if isinstance(value, list) else [value]
     return tuple(dict.fromkeys(map(clean_label, values)))
 
 
 def single_label(labels: tuple[int, ...]) -> int:
-    """Returns the only label, or -1 where there is none; raises WrongLabel where there are more."""
+    """Returns the only label, or -1 if there is none; raises WrongLabel if there are several."""
     if len(labels) > 1:
         raise WrongLabel(f"it has the labels {', '.join(map(str, labels))}, where one is wanted")
     return labels[0] if labels else NO_LABEL

@@ -14,8 +14,8 @@ from big_align.data import tensorflow_on_cpu
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
 
-MEMBER_MAX = 2**30  # bytes of an image or a text; what claims more would fill the memory
-OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 of a process
+MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the memory
+OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 per process
 
 
 @runtime_checkable
@@ -46,13 +46,13 @@ class Files(Protocol):
         """Reads `size` bytes from `start`, or fewer at the end of the file."""
 
     def read_all(self, path: str) -> bytes:
-        """Reads a file; one of this machine must be no larger than `MEMBER_MAX`."""
+        """Reads a file; a local one must be no larger than `MEMBER_MAX`."""
 
 
 def open_regular(path: str | os.PathLike) -> int:
-    """Opens a file of this machine for reading; returns its descriptor.
+    """Opens a local file for reading; returns its descriptor.
 
-    What is no regular file is refused: a pipe waits for a writer, and a device never ends.
+    Anything but a regular file is refused: a pipe waits for a writer, and a device never ends.
 
     Raises:
       OSError: it cannot be opened, or is a folder, a pipe or a device; the message names it.
@@ -71,9 +71,9 @@ def open_regular(path: str | os.PathLike) -> int:
 
 
 def read_regular(path: str | os.PathLike) -> bytes:
-    """Reads all of a file of this machine; raises OSError like `open_regular`, or as it is large.
+    """Reads all of a local file.
 
-    Its size is bounded by `MEMBER_MAX`.
+    Raises OSError like `open_regular`, or if the file is larger than `MEMBER_MAX`.
     """
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -83,12 +83,12 @@ def read_regular(path: str | os.PathLike) -> bytes:
 
 
 class _Descriptor:
-    """An open file that closes itself when the last thread that reads it lets go."""
+    """An open file that closes itself when the last thread that reads it is done."""
 
     def __init__(self, path: str):
         self.number = open_regular(path)
 
-    def __del__(self, close: Callable[[int], None] = os.close):  # `os` may be gone at the exit
+    def __del__(self, close: Callable[[int], None] = os.close):  # `os` may be gone at exit
         if hasattr(self, "number"):
             close(self.number)
 
@@ -107,7 +107,7 @@ class LocalFiles:
         return status.st_size, str(status.st_mtime_ns)
 
     def open(self, path: str) -> Any:
-        # without a buffer: a scan of headers jumps further than any
+        # unbuffered: a scan of headers jumps farther than any buffer reaches
         return os.fdopen(open_regular(path), "rb", buffering=0)
 
     def read(self, path: str, start: int, size: int) -> bytes:
@@ -189,7 +189,7 @@ def files_of(path: str) -> Files:
 
     try:
         return FsspecFiles(fsspec.core.url_to_fs(path)[0])
-    except (ImportError, ValueError):  # fsspec lacks the package of this protocol, or knows none
+    except (ImportError, ValueError):  # fsspec lacks the package of the protocol, or knows none
         return TensorFlowFiles()
 
 
@@ -197,8 +197,8 @@ def expand_paths(path: Paths) -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
     Args:
-      path: names or patterns parted by commas; `**` stands for any folders, `{00000..00005}` counts
-        and `{a,b}` enumerates. Or a list of them, in which commas are part of a name.
+      path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
+        counts and `{a,b}` enumerates. Or a list of them, in which commas are part of a name.
 
     Returns:
       The file names; those of one glob are sorted.

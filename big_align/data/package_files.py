@@ -15,8 +15,8 @@ def locate(path: str | os.PathLike) -> str:
 
     Args:
       path: any path, which is returned as it is, or `package:MODULE/PATTERN`: the first match, by
-        name, in the folder of an installed package. The package is not imported, since it may
-        want what is not installed.
+        name, in the folder of an installed package. The package is not imported, since it may need
+        packages that are not installed.
 
     Raises:
       UserError: the package is not installed, or has no such file.
@@ -34,7 +34,7 @@ def locate(path: str | os.PathLike) -> str:
 
 
 def check_installed(paths: Iterable[str]) -> None:
-    """Checks that the packages which paths name are installed; other paths are ignored.
+    """Checks that the packages named in paths are installed; other paths are ignored.
 
     Raises:
       UserError: some are not; the message has one command for all.

@@ -1,4 +1,4 @@
-"""Texts in one array: half the memory of Python's, and in memory once for all processes."""
+"""Texts in one array: half the memory of Python's strings, and shared by all processes."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,10 @@ import numpy as np
 
 
 class PackedTexts(Sequence[str]):
-    """A list of texts that cannot be changed.
+    """An immutable list of texts.
 
     Args:
-      texts: they may hold halves of surrogate pairs.
+      texts: they may contain halves of surrogate pairs.
     """
 
     def __init__(self, texts: Iterable[str]):

@@ -7,14 +7,15 @@ class PositionRandom:
     """SplitMix64 (Steele, Lea & Flood 2014): made and sent to another process in a microsecond.
 
     Args:
-      seed: of the run.
-      position: of the example in the stream.
+      seed: the seed of the run.
+      position: the position of the example in the stream.
     """
 
     __slots__ = ("_state",)
 
     def __init__(self, seed: int, position: int):
-        # two rounds of mixing, lest streams of neighboring seeds or positions be shifted copies
+        # two rounds of mixing, so that streams of neighboring seeds or positions are not shifted
+        # copies of each other
         self._state = _mix(_mix(seed & MASK) ^ (position & MASK))
 
     def random(self) -> float:

@@ -15,7 +15,7 @@ MASK = 0xA282EAD8
 
 
 def mask_checksum(data: bytes) -> bytes:
-    """Returns the checksum that TFRecord files have of some bytes: CRC-32C, turned and shifted."""
+    """Returns the checksum of some bytes in TFRecord files: CRC-32C, rotated and offset."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + MASK & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
 
@@ -42,7 +42,7 @@ def write_tfrecord(file: Any, records: Iterable[bytes]) -> None:
 
     Args:
       file: open for writing bytes.
-      records: each is preceded by its length and that one's checksum, and followed by its own.
+      records: each is preceded by its length and the checksum of that, and followed by its own.
     """
     for record in records:
         length = len(record).to_bytes(8, "little")
@@ -52,7 +52,7 @@ def write_tfrecord(file: Any, records: Iterable[bytes]) -> None:
 
 
 def write_array_record(file: Any, records: Iterable[bytes]) -> None:
-    """Writes records as an ArrayRecord file, of which each record is read by itself.
+    """Writes records as an ArrayRecord file, in which each record can be read by itself.
 
     Args:
       file: open for writing bytes.
@@ -72,7 +72,7 @@ def write_array_record(file: Any, records: Iterable[bytes]) -> None:
 
 
 def import_array_record() -> Any:
-    """Imports what writes ArrayRecord files; raises UserError where it is not installed."""
+    """Imports the module that writes ArrayRecord files; raises UserError if it is missing."""
     try:
         from array_record.python import array_record_module
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files, read at random and from several threads, the last ones kept."""
+"""Row groups of Parquet files, read in any order from several threads; the latest are kept."""
 
 import collections
 import concurrent.futures
@@ -14,7 +14,7 @@ from big_align.data import examples, files
 
 UNPACKED_MIN = 2**28  # bytes that any row group may unpack to
 UNPACKED_MAX = 100  # times what it takes in the file: encoded images hardly shrink, zeros do
-LEVEL = 8  # bytes that a value takes at least, also one that is null
+LEVEL = 8  # the fewest bytes that a value takes, even a null
 BATCH = 64  # rows that are decoded before their bytes are counted
 
 
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class RowGroups:
-    """Columns of row groups. Threads that ask for one at the same time wait for one read.
+    """Columns of row groups. Threads that ask for one at the same time share one read.
 
     Args:
       paths: the files.
@@ -44,15 +44,15 @@ class RowGroups:
         self._told = False
 
     def __reduce__(self) -> tuple[type, tuple[list[str], int]]:
-        return type(self), (self._paths, self._budget)  # a process that gets it keeps its own
+        return type(self), (self._paths, self._budget)  # each process has its own cache
 
     def read(self, place: Place, names: tuple[str, ...], row: int) -> list[Any]:
-        """Returns the values of columns in a row; raises BrokenExample where they cannot be read.
+        """Returns the values of columns in a row; raises BrokenExample if they cannot be read.
 
         Args:
-          place: of the row group.
-          names: columns, or fields of structs as `image.bytes`.
-          row: in the row group.
+          place: the row group.
+          names: columns, or fields of structs such as `image.bytes`.
+          row: the row in the row group.
         """
         try:
             table = self._get((place, names))
@@ -77,7 +77,7 @@ class RowGroups:
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
-                    if isinstance(error, ValueError):  # a disk or a network may work again
+                    if isinstance(error, ValueError):  # errors of a disk or network may pass
                         self._refused[key] = str(error)
                 future.set_exception(error)
             else:
@@ -91,7 +91,7 @@ class RowGroups:
             return read_group(open_table(file), place.group, names)
 
     def _keep(self, key: tuple, size: int) -> None:
-        """Lets go of those not used for longest until the rest is within the budget."""
+        """Drops those not used for longest until the rest is within the budget."""
         with self._lock:
             self._sizes[key] = size
             while sum(self._sizes.values()) > self._budget and len(self._sizes) > 1:
@@ -110,7 +110,7 @@ class RowGroups:
 
 
 def open_table(file: files.ReadableFile) -> pq.ParquetFile:
-    """Opens a Parquet file; pages that have checksums are compared with them as they are read."""
+    """Opens a Parquet file; checksums of pages, if any, are verified as the pages are read."""
     return pq.ParquetFile(file, page_checksum_verification=True)
 
 
@@ -120,10 +120,10 @@ def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Ta
     Args:
       table: the file.
       group: the number of the row group.
-      names: columns, or fields of structs as `image.bytes`.
+      names: columns, or fields of structs such as `image.bytes`.
 
     Raises:
-      ValueError: they unpack to far more than they take in the file, as images do not.
+      ValueError: they unpack to far more than they take in the file, which images never do.
       pyarrow.ArrowException, OSError: they cannot be read.
     """
     described = table.metadata.row_group(group)

@@ -5,7 +5,7 @@ from jaxtyping import Int
 
 
 class ShardOffsets:
-    """The offsets of shards in the order of their source, and back from a number to its shard.
+    """The offsets of shards in the order of their source, which give the shard of a number.
 
     Args:
       sizes: examples of each shard, in order; a shard may be empty.
@@ -22,10 +22,10 @@ class ShardOffsets:
     def locate(
         self, numbers: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Returns the shards of examples, and their indexes in these.
+        """Returns the shards of examples, and their indexes in those.
 
         Args:
-          numbers: of the examples, each at least 0 and below `count`.
+          numbers: the numbers of the examples, each at least 0 and below `count`.
         """
         shards = np.searchsorted(self._ends, numbers, side="right")
         return shards, numbers - self._starts[shards]

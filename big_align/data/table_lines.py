@@ -1,4 +1,4 @@
-"""Lines of tables, read one at a time and of bounded length, and what becomes of bad ones."""
+"""Lines of tables, read one at a time and of bounded length, and the handling of bad ones."""
 
 import collections
 import csv
@@ -9,12 +9,12 @@ from typing import Any
 from big_align.data import files
 from big_align.errors import UserError, put_in_a_line
 
-LINE_MAX = 2**24  # characters; what is longer is no line of a table
+LINE_MAX = 2**24  # characters; anything longer is not a line of a table
 BUFFER = 2**20  # bytes that are read at a time
 
 
 class BadLines:
-    """What becomes of lines that cannot be used: the first ends the reading, or all are noted.
+    """The handling of lines that cannot be used: the first ends the reading, or all are noted.
 
     Args:
       path: the table.
@@ -33,19 +33,19 @@ class BadLines:
 
         Args:
           line: its number.
-          told: what is wrong; it goes on after "FILE, line 3".
+          told: what is wrong; it follows "FILE, line 3".
         """
         if not self.skip:
             self.refuse(line, told)
         self.found.setdefault(line, put_in_a_line(told.removeprefix(":").strip()))
 
     def refuse(self, line: int, told: str) -> None:
-        """Raises UserError about a line without which nothing can be read."""
+        """Raises UserError about a line that is needed to read anything."""
         raise UserError(f"{self.path}, line {line}{told}")
 
 
 class _Bytes(io.RawIOBase):
-    """A file that need not have more than `read`."""
+    """A file that need only have `read`."""
 
     def __init__(self, file: files.ReadableFile):
         super().__init__()
@@ -61,13 +61,13 @@ class _Bytes(io.RawIOBase):
 
 
 def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str]]:
-    r"""Yields the number of each line of a table in UTF-8, and its text with what ends it.
+    r"""Yields the number of each line of a UTF-8 table, and its text with the line ending.
 
-    Lines that are no UTF-8 or longer than `LINE_MAX` are bad; one is never held as a whole.
+    Lines that are not UTF-8 or longer than `LINE_MAX` are bad; a long one is never held as a whole.
 
     Args:
       bad: names the table, and takes its bad lines.
-      newline: "" ends lines at "\n", "\r" and "\r\n", and "\n" at that alone.
+      newline: "" ends lines at "\n", "\r" and "\r\n", and "\n" only at that.
 
     Raises:
       UserError: the file cannot be read, or its first line is bad.
@@ -96,7 +96,7 @@ def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str
 
 
 def _find_fault(line: str, lines: io.TextIOWrapper) -> str:
-    """Returns what is wrong with a line; passes over the rest of one that is too long."""
+    """Returns what is wrong with a line; skips the rest of one that is too long."""
     if len(line) == LINE_MAX and line[-1] not in "\r\n":
         rest = lines.readline(LINE_MAX)
         if rest.strip("\r\n"):
@@ -112,7 +112,7 @@ def _find_fault(line: str, lines: io.TextIOWrapper) -> str:
 
 
 class _Taken:
-    """Lines of which those that were taken last can be given back."""
+    """Lines, of which the ones taken last can be given back."""
 
     def __init__(self, lines: Iterator[tuple[int, str]]):
         self._lines, self._back = lines, collections.deque[tuple[int, str]]()
@@ -127,7 +127,7 @@ class _Taken:
         return found[1]
 
     def give_back(self) -> None:
-        """Gives back all that were taken but the first."""
+        """Gives back all lines that were taken except the first."""
         self._back.extendleft(reversed(self.taken[1:]))
 
 
@@ -136,16 +136,16 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line and the cells of each row; the first names the columns.
 
-    A quote that is not closed takes in the lines after it. So of a row that cannot be used the
-    first line is bad, and reading goes on with the second.
+    An unclosed quote swallows the lines after it. So if a row cannot be used, only its first line
+    is bad, and reading goes on with the second.
 
     Args:
-      lines: with their numbers.
-      delimiter: what parts the columns.
+      lines: the lines with their numbers.
+      delimiter: what separates the columns.
       bad: takes the bad lines.
 
     Raises:
-      UserError: there are no names of columns, or these cannot be read.
+      UserError: there are no names of columns, or they cannot be read.
     """
     source = _Taken(lines)
     header: list[str] = []

@@ -1,4 +1,4 @@
-"""Captions and labels in the files, or members of a shard, that stand beside an image."""
+"""Captions and labels in the files, or members of a shard, that go with an image."""
 
 import re
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ LANGUAGES = re.compile(r"([^{}]*)\{([^{}]*)\}([^{}]*)")
 
 
 class TextMembers:
-    """Reads captions and labels of the members of an example.
+    """Reads captions and labels from the members of an example.
 
     Args:
       caption: the member that holds the text, or the field of a JSON member that holds a text
-        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, stand for
-        a field each; an example need not have all of them. None or "" reads no captions.
+        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, mean one
+        field each; an example need not have all of them. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them. None or "" reads none.
       caption_lines: whether each line of a text is a caption of its own.
-      language: likewise what names the language of the captions, `json.language`. None or "" where
-        nothing does.
+      language: likewise the language of the captions, `json.language`. None or "" if nothing names
+        it.
 
     Attributes:
       names: the members that are read.
 
     Raises:
-      UserError: the braces of `caption` do not read as languages, or `language` is named as well.
+      UserError: the braces of `caption` do not hold languages, or `language` is given as well.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TextMembers:
         return captions, labels
 
     def _read_captions(self, data: dict[str, bytes]) -> list[tuple[Any, Any]]:
-        """Returns what stands in the fields of captions, each with its language."""
+        """Returns the values of the fields of captions, each with its language."""
         if len(self._captions) == 1:
             (field,) = self._captions
             value = examples.read_field(data[field.member], field.member, field.fields)
@@ -70,7 +70,7 @@ class TextMembers:
         return [(tag, _find(values[member], member, x)) for tag, member, x in self._captions]
 
     def _read_language(self, data: dict[str, bytes]) -> Any:
-        """Returns the language that the example names, or "" where it names none."""
+        """Returns the language that the example names, or "" if it names none."""
         if not self._language:
             return ""
         member, fields = self._language
@@ -78,7 +78,7 @@ class TextMembers:
 
 
 class _Field(NamedTuple):
-    """Where the captions of a language stand."""
+    """Where the captions of a language are."""
 
     language: str
     member: str
@@ -86,11 +86,11 @@ class _Field(NamedTuple):
 
 
 def check_languages(caption: str | None, language: str | None) -> list[tuple[str, str]]:
-    """Lists the languages that the name of a field has in braces, each with the name of its field.
+    """Lists the languages in the braces of a field's name, each with the name of its field.
 
     Args:
-      caption: as in `json.captions.{en,de}`; nothing is listed where there are no braces.
-      language: the field that names the language of captions, which braces leave no place for.
+      caption: as in `json.captions.{en,de}`; without braces nothing is listed.
+      language: the field that names the language of captions, which cannot be used with braces.
 
     Raises:
       UserError: the braces do not pair, or hold no languages or one twice; or both are given.
@@ -112,14 +112,14 @@ def check_languages(caption: str | None, language: str | None) -> list[tuple[str
 
 
 def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list[str]:
-    """Makes captions of what stands in the fields of languages; some may be empty, but not all.
+    """Makes captions from the values of language fields; some may be empty, but not all.
 
     Args:
-      found: the language and what stands there; a language that is no text is not told.
+      found: each language with its value; a language that is not a text is ignored.
       lines: whether each line of a text is a caption of its own.
 
     Raises:
-      BrokenExample: there is none, or what is there is no text.
+      BrokenExample: there is no caption, or a value is not a text.
     """
     there = [pair for pair in found if pair[1] not in (None, "", [])]
     if not there and len(found) > 1:
@@ -134,7 +134,7 @@ def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list
 
 
 def _find(value: Any, member: str, fields: tuple[str, ...]) -> Any:
-    """Returns the value of a field, or None where it is not there."""
+    """Returns the value of a field, or None if it is not there."""
     try:
         return examples.find_field(value, member, fields)
     except examples.BrokenExample:

@@ -44,14 +44,14 @@ def make_unit_encoder(
 
     Args:
       model: a dual encoder or an image tower.
-      what: "embedding" or "features"; None takes embeddings where the model has a projection, and
-        features where it is an image tower alone.
+      what: "embedding" or "features"; None takes embeddings if the model has a projection, and
+        features if it is just an image tower.
       transform: image operations; None takes whole images, resized to the model's own size: a
         crop would hide what was cut off.
       batch_size: rows of a batch.
 
     Raises:
-      UserError: as `embed_source.make_encoder`.
+      UserError: as in `embed_source.make_encoder`.
     """
     what = what or ("embedding" if model.kind == "dual" else "features")
     if transform is None and model.image_size:
@@ -62,19 +62,19 @@ def make_unit_encoder(
 class EmbeddedFiles:
     """The images of some files in their order, embedded.
 
-    A folder holds one of `data/precomputed` for each file, named after whatever its rows depend on:
-    so a file that has been embedded is not read again, and one that changed is.
+    `folder` holds a folder of `data/precomputed` for each file, named after whatever its rows
+    depend on. So a file that has been embedded is not read again, unless it has changed.
 
     Args:
       inputs: the files.
-      encoder: embeds.
-      folder: is made if need be.
-      max_broken_fraction: of a file, above which embedding stops.
+      encoder: the encoder that embeds.
+      folder: the folder, which is made if needed.
+      max_broken_fraction: the broken fraction of a file above which embedding stops.
 
     Attributes:
       count: rows.
       dim: columns.
-      files: rows of each file; 0 where it cannot be opened.
+      files: rows of each file; 0 if it cannot be opened.
       unopened: why files cannot be opened, by their names.
     """
 
@@ -97,10 +97,10 @@ class EmbeddedFiles:
         self.count = self._offsets.count
 
     def embed(self, say: str = "embed") -> int:
-        """Embeds what is not on disk; returns how many images that were.
+        """Embeds what is not on disk; returns how many images were embedded.
 
         Args:
-          say: what the progress bar is called.
+          say: the title of the progress bar.
 
         Raises:
           UserError: no file can be read, or the model's output is not finite.
@@ -126,7 +126,7 @@ class EmbeddedFiles:
         return made
 
     def _embed_file(self, file: int, source: Source, folder: pathlib.Path, bar: tqdm) -> int:
-        # how many images there are in all is known only when the last file is open
+        # the total number of images is known only when the last file is open
         count, files = int(source.shard_sizes.sum()), len(self.inputs.paths)
         bar.total = max((bar.n + count) * files // (file + 1), bar.n + count)
         about = {"input": self.inputs.paths[file]}
@@ -142,14 +142,14 @@ class EmbeddedFiles:
         encoder, inputs = self._encoder, self.inputs
         made = [encoder.weights, encoder.what, encoder.transform, DTYPE, inputs.kind]
         path, stamp = inputs.paths[file], inputs.stamps[file]
-        # a folder has no time of its own, so some of its images tell it from others
+        # a folder has no time of its own, so some of its images identify it
         which = [path, stamp] if stamp else fingerprint_images(inputs.open(file))
         text = json.dumps([made, which, inputs.arguments])
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return self._folder / f"{inputs.stems[file][-60:]}-{digest}"
 
     def read(self, first: int, end: int) -> Float[np.ndarray, "n d"]:
-        """Reads rows [first, end) as they are stored; those of broken images are of zeros."""
+        """Reads rows [first, end) as they are stored; those of broken images are zero."""
         pieces = [np.zeros((0, self.dim), DTYPE)]
         while first < end:
             file, row = self._offsets.locate_one(first)
@@ -188,10 +188,10 @@ class EmbeddedFiles:
 
 
 def _is_whole(folder: pathlib.Path) -> bool:
-    """Tells whether all embeddings of a file are there."""
+    """Returns whether all embeddings of a file are there."""
     if not (folder / INDEX).is_file():
         return False
     try:
         return EmbeddingFolder(folder).count >= 0
     except UserError:
-        return False  # what is missing is made; what is damaged is told when it is opened
+        return False  # what is missing is made; damage is reported when the folder is opened

@@ -26,9 +26,9 @@ class TwinPair(NamedTuple):
     """A training image and the image that it is near to.
 
     Attributes:
-      cosine: of their embeddings.
+      cosine: the cosine of their embeddings.
       image: the number of the training image.
-      place: of the test set among all; -1 for the training images themselves.
+      place: the index of the test set among all; -1 for the training images themselves.
       twin: the number of the other image there.
     """
 
@@ -39,10 +39,10 @@ class TwinPair(NamedTuple):
 
 
 class ComparedSet(NamedTuple):
-    """A test set: shards of one name.
+    """A test set: the shards with one name.
 
     Attributes:
-      name: that of its files, without the number of the shard.
+      name: the name of its files, without the number of the shard.
       files: its embedded images.
     """
 
@@ -52,17 +52,17 @@ class ComparedSet(NamedTuple):
 
 @dataclasses.dataclass
 class TwinSettings:
-    """What counts as a near-duplicate, and where one is looked for.
+    """What counts as a near-duplicate, and where to look for one.
 
     Attributes:
       threshold: cosines above it are near-duplicates.
       within: whether training images are compared with each other as well.
       buckets: see `Buckets.choose`.
       probes: buckets that are searched for an image.
-      seed: of k-means.
+      seed: the seed of k-means.
 
     Raises:
-      UserError: the threshold is no cosine that tells images apart.
+      UserError: the threshold is not a cosine between 0 and 1.
     """
 
     threshold: float = THRESHOLD
@@ -83,8 +83,8 @@ class TwinList:
 
     Attributes:
       images: training images that were looked at.
-      twins: of each image that is dropped the nearest image, in the order of the images.
-      counts: images near to one of each test set, or to another training image.
+      twins: the nearest image of each image that is dropped, in the order of the images.
+      counts: images near an image of each test set, or near another training image.
       histogram: for each test set, how many images have a nearest one with a cosine in each of
         200 bins from 0 to 1.
       misses: pairs just below the threshold, the nearest first.
@@ -98,7 +98,7 @@ class TwinList:
 
 
 def part_sets(inputs: Inputs) -> list[tuple[str, Inputs]]:
-    """Parts files into test sets: those whose names differ in the number of a shard are one."""
+    """Splits files into test sets; files whose names differ only in a shard number are one set."""
     names: dict[str, list[int]] = {}
     for number, stem in enumerate(inputs.stems):
         name = re.sub(r"([-_.]?\d{3,})+([-_]of[-_]\d+)?$", "", stem) or stem
@@ -117,14 +117,14 @@ def find_twins(
 ) -> TwinList:
     """Finds near-duplicates among training images.
 
-    What is near to a test image is dropped first, and then takes no part in the comparison of
-    training images with each other, of which the first stays.
+    Images near a test image are dropped first, and then take no part in the comparison of training
+    images with each other, of which the first one stays.
 
     Args:
-      training: is read in blocks; what is kept in memory is what is found, and with
-        `settings.within` some bytes an image.
-      tests: test sets, each of which is held in memory at its turn.
-      settings: of the search.
+      training: the training images, read in blocks; only the results are kept in memory, and with
+        `settings.within` a few bytes per image.
+      tests: test sets, each of which is held in memory in its turn.
+      settings: the settings of the search.
       mesh: the devices.
     """
     found = TwinList(training.count)
@@ -166,7 +166,7 @@ def _choose_buckets(files: EmbeddedFiles, settings: TwinSettings) -> Buckets:
 def _part(
     block: Nearest, first: int, place: int, threshold: float
 ) -> tuple[list[TwinPair], list[TwinPair]]:
-    """Returns the near-duplicates of a block, and the pairs next below the threshold."""
+    """Returns the near-duplicates of a block, and the pairs just below the threshold."""
     below = np.where(block.cosine > threshold, -1, block.cosine)
     chosen = [np.flatnonzero(block.cosine > threshold), np.argsort(-below)[:MISSES]]
     chosen[1] = chosen[1][below[chosen[1]] > 0]
@@ -179,7 +179,7 @@ def _part(
 def _note(
     found: TwinList, counts: Int[np.ndarray, " bins"], block: Nearest, misses: list[TwinPair]
 ) -> None:
-    """Counts the cosines of a block in bins, and keeps the pairs that are next to be found."""
+    """Counts the cosines of a block in bins, and keeps the pairs that are just below."""
     bins = np.clip((block.cosine[block.number >= 0] * BINS).astype(int), 0, BINS - 1)
     counts += np.bincount(bins, minlength=BINS)
     found.misses = heapq.nlargest(MISSES, [*found.misses, *misses])
@@ -193,8 +193,8 @@ def write_entries(
     Args:
       found: the near-duplicates.
       training: the images.
-      tests: as for `find_twins`.
-      own_keys: whether a key is that which the image has in its file; else it says the row.
+      tests: as in `find_twins`.
+      own_keys: whether a key is the one that the image has in its file; else it names the row.
 
     Raises:
       UserError: an image has no key of its own.

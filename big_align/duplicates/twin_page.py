@@ -1,4 +1,4 @@
-"""A page that shows near-duplicates side by side, from which a threshold is judged."""
+"""A page that shows near-duplicates side by side, for judging a threshold."""
 
 import contextlib
 import html
@@ -49,8 +49,8 @@ def write_twin_page(
     Args:
       found: the near-duplicates.
       training: the images.
-      tests: as for `twin_list.find_twins`.
-      settings: of the search.
+      tests: as in `twin_list.find_twins`.
+      settings: the settings of the search.
       told: the model, and how it sees images.
     """
     many = len(found.twins)
@@ -107,7 +107,7 @@ def _write_pairs(
 
 
 def _read_thumbnail(files: EmbeddedFiles, number: int) -> str:
-    """Returns a small picture as an address that holds it; an empty one where it has gone."""
+    """Returns a small picture as a data URL, which is empty if the picture is gone."""
     file, row = files.locate(number)
     with contextlib.suppress(BrokenExample, OSError, ValueError):
         source = files.inputs.open(file)
@@ -117,7 +117,7 @@ def _read_thumbnail(files: EmbeddedFiles, number: int) -> str:
 
 
 def _draw(name: str, counts: Int[np.ndarray, " bins"], threshold: float) -> str:
-    """Draws a histogram of cosines as SVG; what is below the scale is in its first bar."""
+    """Draws a histogram of cosines as SVG; anything below the scale is in its first bar."""
     start = round(FROM * BINS)
     counts = np.array([counts[: start + 1].sum(), *counts[start + 1 :]])
     edges = (start + np.arange(len(counts))) / BINS

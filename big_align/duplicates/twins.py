@@ -1,8 +1,8 @@
-"""The nearest images of others by cosine, exactly or inside the nearest buckets of k-means.
+"""Finds the nearest of other images by cosine, exactly or within the nearest buckets of k-means.
 
-Only arrays are known here, and what reads rows of them a block at a time. ALIGN's Appendix A has
-4000 clusters and takes the 10 nearest of both images, of which 3 must be the same; here one image
-is in its nearest bucket alone, and the other looks into several.
+This module knows only arrays, and objects that read rows of them a block at a time. ALIGN's
+Appendix A has 4000 clusters and takes the 10 nearest of both images, of which 3 must be the same;
+here one image is only in its nearest bucket, and the other looks into several.
 """
 
 import functools
@@ -20,15 +20,15 @@ from big_align.clusters.nearest_centers import CHUNK, NearestCenters
 from big_align.errors import UserError
 
 EXACT_BELOW = 50_000
-"""Images below which comparing with all of them costs less than embedding what is compared."""
+"""With fewer images, comparing with all of them costs less than embedding what is compared."""
 PROBES = 10
 ITERATIONS, TOLERANCE = 10, 1e-3  # of k-means: buckets need not be the best
 BLOCK = 2048
-"""Rows that are compared with as many at a time inside a bucket."""
+"""Rows that are compared with the same number of others at a time inside a bucket."""
 
 
 class Buckets(NamedTuple):
-    """How images are parted.
+    """How images are divided.
 
     Attributes:
       count: buckets; 1 compares with all images.
@@ -40,12 +40,12 @@ class Buckets(NamedTuple):
 
     @classmethod
     def choose(cls, images: int, count: int | None = None, probes: int = PROBES) -> "Buckets":
-        """Returns buckets for so many images.
+        """Returns buckets for a number of images.
 
         Args:
-          images: that are parted.
-          count: of buckets; None compares with all images where they are few, and else makes as
-            many buckets as make a search cheapest.
+          images: how many are divided.
+          count: the number of buckets; None compares with all images if they are few, and else
+            takes the number that makes a search cheapest.
           probes: buckets into which an image looks; no more than there are.
 
         Raises:
@@ -64,8 +64,8 @@ class Nearest(NamedTuple):
     """The nearest image of each of some images.
 
     Attributes:
-      cosine: -1 where there is none.
-      number: of the nearest image, of equal ones the first; -1 where there is none.
+      cosine: -1 if there is none.
+      number: the number of the nearest image, the first of equal ones; -1 if there is none.
     """
 
     cosine: Float[np.ndarray, " n"]
@@ -73,7 +73,7 @@ class Nearest(NamedTuple):
 
     @classmethod
     def none(cls, count: int) -> "Nearest":
-        """Returns that so many images have none yet."""
+        """Returns a result in which none of `count` images has one yet."""
         return cls(np.full(count, -1, np.float32), np.full(count, -1, np.int64))
 
     def offer(
@@ -82,7 +82,7 @@ class Nearest(NamedTuple):
         cosine: Float[np.ndarray, " q"],
         number: Int[np.ndarray, " q"],
     ) -> None:
-        """Takes what is nearer, or as near and earlier, for some images; in place."""
+        """Replaces, in place, what some images have by what is nearer, or as near but earlier."""
         same = (cosine == self.cosine[images]) & (number < self.number[images])
         better = (cosine > self.cosine[images]) | same
         self.cosine[images[better]] = cosine[better]
@@ -90,7 +90,7 @@ class Nearest(NamedTuple):
 
 
 class UnitRows:
-    """Rows at unit length; those that are not finite, or are left out, are of zeros.
+    """Rows at unit length; those that are not finite, or are left out, are zero.
 
     Args:
       rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`.
@@ -103,7 +103,7 @@ class UnitRows:
 
     @functools.cached_property
     def absent(self) -> int:
-        """Rows of zeros."""
+        """The number of rows that are zero."""
         starts = range(0, self.count, CHUNK)
         blocks = (self.read(first, min(first + CHUNK, self.count)) for first in starts)
         return sum(int((~block.any(axis=1)).sum()) for block in blocks)
@@ -135,23 +135,23 @@ class UnitRows:
 def find_nearest(
     rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int = CHUNK, seed: int = 0
 ) -> Iterator[tuple[int, Nearest]]:
-    """Finds for each row the nearest of other rows, a chunk at a time.
+    """Finds, for each row, the nearest of other rows, a chunk at a time.
 
-    Rows of zeros, and rows that are not finite, have none and are none.
+    Rows of zeros, and rows that are not finite, have no nearest row and are never one.
 
     Args:
       rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`; read a chunk at a time.
       others: likewise; they are held in memory.
-      buckets: of the others.
+      buckets: the buckets of the others.
       mesh: the devices.
       chunk: rows that are compared at a time.
-      seed: of k-means.
+      seed: the seed of k-means.
 
     Yields:
       The number of the first row of a chunk, and the nearest of each of its rows.
 
     Raises:
-      UserError: the rows are of two sizes, or there are no others.
+      UserError: the rows differ in width, or there are no others.
     """
     if rows.dim != others.dim:
         raise UserError(f"rows of {rows.dim} and of {others.dim} numbers cannot be compared")
@@ -202,18 +202,18 @@ def find_earlier(
     left_out: Bool[np.ndarray, " n"] | None = None,
     seed: int = 0,
 ) -> Nearest:
-    """Finds for each row the nearest of the rows before it.
+    """Finds, for each row, the nearest of the rows before it.
 
-    What is near to one before it is a near-duplicate, so of a group the first stays, and so does
-    what a chain of near-duplicates leads to (SemDeDup: Abbas et al. 2023). Rows are read bucket by
-    bucket; what is kept of all rows is some bytes for each.
+    A row near an earlier one is a near-duplicate, so the first of a group stays, and so does the
+    row that a chain of near-duplicates leads back to (SemDeDup: Abbas et al. 2023). Rows are read
+    bucket by bucket; only a few bytes are kept for each row.
 
     Args:
       rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`.
-      buckets: of the rows.
+      buckets: the buckets of the rows.
       mesh: the devices.
       left_out: rows that take no part.
-      seed: of k-means.
+      seed: the seed of k-means.
     """
     rows = UnitRows(rows, left_out)
     nearest = Nearest.none(rows.count)
@@ -238,7 +238,7 @@ def _compare_earlier(
     members: Int[np.ndarray, " m"],
     nearest: Nearest,
 ) -> None:
-    """Compares images with those members of a bucket that are before them, in blocks."""
+    """Compares images with the members of a bucket that come before them, in blocks."""
     for at in range(0, len(images), BLOCK):
         some = images[at : at + BLOCK]
         x = rows.take(some)

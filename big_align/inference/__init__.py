@@ -1,1 +1,1 @@
-"""Use of a model that is trained: embeddings, classification and ranking in a few lines."""
+"""Use of a trained model: embeddings, classification and ranking in a few lines."""

@@ -15,7 +15,7 @@ DEVICE_ROWS = 64  # of a batch, on each device
 
 
 class ModelVerbs(Objective):
-    """A model without anything that trains it, as `Embedder` wants an objective.
+    """A model without anything that trains it, in the form of the objective that `Embedder` needs.
 
     The pooled features of a tower by itself are its embedding.
 
@@ -51,11 +51,11 @@ class ModelVerbs(Objective):
 
 
 class BatchedModel:
-    """Embeds batches, each padded to a power of two a device, so that few programs are compiled.
+    """Embeds batches, each padded to a power of two per device, so that few programs are compiled.
 
     Args:
       pretrained: the model.
-      batch_size: the most rows of a batch, over all devices; None for 64 a device.
+      batch_size: the most rows of a batch, over all devices; None for 64 per device.
     """
 
     def __init__(self, pretrained: Pretrained, batch_size: int | None):
@@ -68,16 +68,16 @@ class BatchedModel:
         self._embedders: dict[int, Embedder] = {}
 
     def choose_rows(self, count: int) -> int:
-        """Returns the rows of a batch that takes so many, or as many of them as it may have."""
+        """Returns the rows of a batch for `count` items, or the most that a batch may have."""
         rows = min(-(-count // self._mesh.size), 1 << self._most.bit_length() - 1)
         return self._mesh.size << (rows - 1).bit_length()
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raises a UserError where the model cannot take images (height, width, 3)."""
+        """Raises a UserError if the model cannot take images (height, width, 3)."""
         batch = {"image": jax.ShapeDtypeStruct((1, *shape), np.uint8)}
         try:
             jax.eval_shape(self._verbs.embed_image, *self._weights, batch)
-        except Exception as error:  # towers raise what their layers make them
+        except Exception as error:  # the layers of towers raise all kinds of errors
             reason = str(error).splitlines()[0]
             raise UserError(f"the model cannot take images {list(shape)}: {reason}") from error
 

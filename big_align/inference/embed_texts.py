@@ -24,17 +24,17 @@ def embed_texts(
 ) -> int:
     """Writes the embeddings of this process's shards of texts that are not there yet.
 
-    A text that is empty keeps its row, of zeros, with an empty key.
+    An empty text keeps its row, of zeros, with an empty key.
 
     Args:
-      model: embeds.
-      texts: with their keys.
-      folder: is made if need be; every process sees it.
-      dtype: of what is stored, "float16" or "float32".
-      made_by: what else tells the embeddings apart; `model` is for readers only.
+      model: the model that embeds.
+      texts: the texts with their keys.
+      folder: the folder, which is made if needed; every process sees it.
+      dtype: the type of what is stored, "float16" or "float32".
+      made_by: what else identifies the embeddings; `model` is only for readers.
 
     Returns:
-      How many texts were embedded now, empty ones among them.
+      How many texts were embedded now, including empty ones.
 
     Raises:
       UserError: the folder holds other embeddings, or the model has no text tower or tokenizer.

@@ -1,4 +1,4 @@
-"""Batches of images that a caller gave, decoded by threads ahead of who takes them."""
+"""Batches of images that a caller gave, decoded by threads ahead of the consumer."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ class ImageBatch(NamedTuple):
     """Some of the images.
 
     Attributes:
-      first: number of the first of them.
+      first: the number of the first of them.
       image: the pixels; zeros in the rows of broken images.
       mask: False in these rows.
       faults: why an image is broken, by its number.
@@ -46,7 +46,7 @@ def load_images(
       batch_size: rows of every batch but the last.
 
     Raises:
-      UserError: the operations make another shape of an image.
+      UserError: the operations give an image another shape.
     """
     remote = any(isinstance(image, str) and "://" in image for image in images)
     workers = parallel.Workers(REMOTE_THREADS if remote else None)
@@ -79,6 +79,6 @@ def load_images(
         for first, batch in zip(
             starts, parallel.take_ahead(map(start, starts), AHEAD + 1), strict=True
         ):
-            # Later images may have been found broken already: their batches will tell.
+            # Later images may have been found broken already: their batches will report them.
             found = {n: faults[n] for n in sorted(faults) if first <= n < first + batch_size}
             yield ImageBatch(first, batch["image"], batch["mask"], found)

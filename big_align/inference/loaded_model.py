@@ -1,4 +1,4 @@
-"""A model that embeds, classifies and ranks what a user has, in a line each."""
+"""A model that embeds, classifies and ranks what a user has, in one line each."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ from big_align.progress import make_bar
 from big_align.runs import workdir
 
 NAMED_FIRST = 20  # broken images that are named in the log
-TEXT_BATCHES = 16  # that are embedded at a time, texts of like length together
+TEXT_BATCHES = 16  # embedded at a time, texts of similar length together
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
 
 Classes = list[tuple[str, float]]
@@ -41,12 +41,12 @@ class LoadedModel(Pretrained):
     """A model, ready for use: it knows how images are prepared and texts are tokenized.
 
     Work is done in batches on all devices of this process. A batch is padded to a power of two, so
-    that few programs are compiled; the first call for a size compiles. What takes more than a
-    second shows a progress bar.
+    that few programs are compiled; the first call for a size compiles. Work of more than a second
+    shows a progress bar.
 
     Attributes:
-      transform: image operations in place of `preprocessing`, as an evaluator has them.
-      batch_size: the most rows of a batch, over all devices; None for 64 a device.
+      transform: image operations in place of `preprocessing`, as in an evaluator.
+      batch_size: the most rows of a batch, over all devices; None for 64 per device.
       progress: whether there are progress bars.
     """
 
@@ -56,7 +56,7 @@ class LoadedModel(Pretrained):
 
     @classmethod
     def of(cls, pretrained: Pretrained, **settings: Any) -> "LoadedModel":
-        """Makes one of a model that is loaded or made already; `settings` replace attributes."""
+        """Makes one from a model that is loaded or made already; `settings` replace attributes."""
         fields = {f.name: getattr(pretrained, f.name) for f in dataclasses.fields(pretrained)}
         return cls(**fields | {k: v for k, v in settings.items() if v is not None})
 
@@ -65,16 +65,17 @@ class LoadedModel(Pretrained):
 
         Args:
           images: a list of paths, URLs that fsspec reads, encoded bytes, PIL images or uint8 arrays
-            [h w 3], mixed as they come, an array [n h w 3], or one image.
-          broken: what becomes of images that are missing or cannot be decoded: "error", or "nan"
+            [h w 3], in any mixture, an array [n h w 3], or one image.
+          broken: what happens to images that are missing or cannot be decoded: "error", or "nan"
             for rows of NaN and a warning that names them.
 
         Returns:
           A row of unit length for each image, in their order.
 
         Raises:
-          UserError: an image is broken; or nothing is given, or what is no image, such as floats;
-            or the model has no image tower, or does not tell how its images are made.
+          UserError: an image is broken; or nothing is given, or something that is not an image,
+            such as floats; or the model has no image tower, or does not say how its images are
+            made.
         """
         if broken not in ("error", "nan"):
             raise UserError(f"broken = {broken!r} is neither 'error' nor 'nan'")
@@ -95,7 +96,7 @@ class LoadedModel(Pretrained):
         return np.concatenate(rows)
 
     def embed_texts(self, texts: Any) -> Float[np.ndarray, "n d"]:
-        """Embeds texts; what is longer than the tokenizer's length is cut off.
+        """Embeds texts; anything beyond the tokenizer's length is cut off.
 
         Args:
           texts: a list of texts, or one.
@@ -104,7 +105,8 @@ class LoadedModel(Pretrained):
           A row of unit length for each text, in their order.
 
         Raises:
-          UserError: no text is given, or what is none; or the model has no text tower or tokenizer.
+          UserError: no text is given, or something that is not a text; or the model has no text
+            tower or tokenizer.
         """
         self._check_part("text")
         texts = _check_texts(texts)
@@ -127,16 +129,16 @@ class LoadedModel(Pretrained):
         """Names what images show, by the texts of the classes.
 
         Args:
-          images: as `embed_images` takes them, or embeddings of images.
+          images: as in `embed_images`, or embeddings of images.
           names: a list of names, or a class list: "imagenet", another of the package, or a file.
           templates: texts with {} where the name goes; None for those of the class list, or else
             "a photo of a {}.".
           temperature: what cosines are divided by; None for the model's own.
-          broken: as `embed_images` takes it; with "nan" a broken image has an empty list.
+          broken: as in `embed_images`; with "nan" a broken image has an empty list.
 
         Returns:
           Every class with its probability, the most probable first; a list of such lists unless
-          there is one image alone.
+          there is only one image.
 
         Raises:
           UserError: what `embed_images` and `embed_texts` raise; or there are no names; or a
@@ -166,11 +168,11 @@ class LoadedModel(Pretrained):
 
         Args:
           texts: queries: texts, or embeddings, of texts or of images.
-          images: as `embed_images` takes them, or embeddings, of images or of texts.
+          images: as in `embed_images`, or embeddings, of images or of texts.
           k: how many images to return for each text; None for all.
 
         Returns:
-          `order`, the numbers of the images, nearest first, and their `cosine`, both a row a text.
+          `order`, the numbers of the images, nearest first, and their `cosine`, one row per text.
 
         Raises:
           UserError: what `embed_images` and `embed_texts` raise; or embeddings do not fit.
@@ -180,7 +182,7 @@ class LoadedModel(Pretrained):
         return rank_by_cosine(queries, candidates, k)
 
     def tower(self, part: str) -> "LoadedModel":
-        """Returns one tower by itself, with what belongs to it, as `Pretrained.tower` does."""
+        """Returns one tower by itself, with what belongs to it, like `Pretrained.tower`."""
         tower = super().tower(part)
         settings = {"batch_size": self.batch_size, "progress": self.progress}
         settings |= {"transform": self.transform if part == "image" else None}
@@ -193,12 +195,12 @@ class LoadedModel(Pretrained):
         return self._tokenizer(texts)
 
     def embeds(self, part: str) -> bool:
-        """Tells whether the model has a tower for an "image" or a "text"."""
+        """Returns whether the model has a tower for an "image" or a "text"."""
         there = self.kind == part or self.kind == "dual" and self.node[part]
         return bool(there) and (self.kind != "dual" or part in self.variables["params"])
 
     def _check_part(self, part: str) -> None:
-        """Raises a UserError where the model lacks a tower."""
+        """Raises a UserError if the model lacks a tower."""
         if not self.embeds(part):
             other = "text" if part == "image" else "image"
             raise UserError(
@@ -225,7 +227,7 @@ class LoadedModel(Pretrained):
 
     @functools.cached_property
     def _operations(self) -> tuple[Transform, tuple[int, ...]]:
-        """The image operations, and the shape of what they make."""
+        """The image operations, and the shape of their results."""
         text = self.transform or (self.preprocessing and self.preprocessing.transform)
         if not text:
             raise UserError(
@@ -256,7 +258,7 @@ class LoadedModel(Pretrained):
     def _embed_or_take(
         self, given: Any, embed: Any, is_one: Any = lambda _: False
     ) -> tuple[Float[np.ndarray, "n d"], bool]:
-        """Embeds, unless embeddings are given; tells also whether there was one alone."""
+        """Embeds, unless embeddings are given; also returns whether there was only one."""
         if not _are_embeddings(given):
             return embed(given), is_one(given)
         rows = np.atleast_2d(np.asarray(given, np.float32))
@@ -277,9 +279,9 @@ def load(
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
         `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, or a
         file of weights; see `interop.load`.
-      transform: image operations in place of the model's own, as an evaluator has them.
-      tokenizer: in place of the model's own, as `config.tokenizer` has it.
-      batch_size: the most rows of a batch, over all devices; None for 64 a device.
+      transform: image operations in place of the model's own, as in an evaluator.
+      tokenizer: in place of the model's own, as in `config.tokenizer`.
+      batch_size: the most rows of a batch, over all devices; None for 64 per device.
       progress: whether work of more than a second shows a progress bar.
 
     Returns:
@@ -288,7 +290,7 @@ def load(
 
     Raises:
       FileNotFoundError: there is nothing at the path.
-      MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
+      MissingCheckpoint: the workdir has no complete checkpoint, or not the given one.
       UserError: the path is none of these, or damaged; see `interop.load`.
     """
     settings = {"transform": transform, "tokenizer": tokenizer, "batch_size": batch_size}
@@ -298,7 +300,7 @@ def load(
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Keeps back what Orbax warns of its own defaults whenever it reads a checkpoint."""
+    """Suppresses Orbax's warnings about its own defaults, which come with every checkpoint."""
     logger, keep = logging.get_absl_logger(), lambda record: "orbax" not in record.pathname
     logger.addFilter(keep)
     try:
@@ -336,7 +338,7 @@ def _read_names(names: Any) -> ClassList:
 
 
 def _are_embeddings(given: Any) -> bool:
-    """Tells embeddings from images and texts: floats, in a row or in rows."""
+    """Returns whether these are embeddings, not images or texts: floats, in a row or in rows."""
     array = isinstance(given, np.ndarray) or hasattr(given, "__array__") and hasattr(given, "dtype")
     return array and np.asarray(given).dtype.kind == "f" and np.ndim(given) in (1, 2)
 

@@ -1,4 +1,4 @@
-"""Which of many embeddings are nearest to others."""
+"""Finds which of many embeddings are nearest to others."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from big_align.errors import UserError
 
 
 class Ranking(NamedTuple):
-    """For each query the nearest candidates, the nearest first.
+    """The nearest candidates of each query, the nearest first.
 
     Attributes:
       order: numbers of the candidates.
@@ -31,7 +31,7 @@ def rank_by_cosine(
       k: how many to return for each query; None for all.
 
     Raises:
-      UserError: `k` is below 1, or the embeddings are of two sizes.
+      UserError: `k` is below 1, or the embeddings differ in width.
     """
     if k is not None and k < 1:
         raise UserError(f"k is {k}; it must be at least 1")
@@ -43,10 +43,10 @@ def rank_by_cosine(
 def compute_cosines(
     first: Float[np.ndarray, "q d"], second: Float[np.ndarray, "n _"]
 ) -> Float[np.ndarray, "q n"]:
-    """Returns the cosine of each embedding of unit length with each of some others.
+    """Returns the cosine of each embedding of unit length with each of several others.
 
     Raises:
-      UserError: the embeddings are of two sizes.
+      UserError: the embeddings differ in width.
     """
     if first.shape[1] != second.shape[1]:
         raise UserError(

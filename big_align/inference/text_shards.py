@@ -17,7 +17,7 @@ from big_align.data.table_lines import BadLines
 from big_align.errors import UserError, suggest
 
 SHARD_SIZE = 2**15
-"""Lines of a file that are a shard."""
+"""Lines of a file in one shard."""
 TABLES = r"\.([ct]sv|parquet)$"
 
 
@@ -25,9 +25,9 @@ class TextShard(NamedTuple):
     """A shard of texts.
 
     Attributes:
-      name: of the file that they are in.
+      name: the name of the file that they are in.
       count: how many there are.
-      read: returns the key of each and the text itself, "" for one that is not there.
+      read: returns the key of each and the text itself, "" for one that is absent.
     """
 
     name: str
@@ -39,7 +39,7 @@ class TextShards:
     """Texts with their keys, a shard at a time.
 
     Args:
-      shards: in their order.
+      shards: the shards in their order.
 
     Attributes:
       shard_sizes: int64 [shards], texts of each shard.
@@ -59,7 +59,7 @@ class TextShards:
         return self._shards[shard].name
 
     def read(self, shard: int) -> tuple[list[str], list[str]]:
-        """Returns the keys and the texts of a shard; "" stands for a text that is not there."""
+        """Returns the keys and the texts of a shard; "" means that a text is absent."""
         return self._shards[shard].read()
 
 
@@ -81,7 +81,7 @@ def list_captions(source: Source) -> TextShards:
             texts += captions
         return keys, texts
 
-    # Texts are read twice, first to count them: so much memory as a shard takes is enough.
+    # Texts are read twice, first to count them, so that memory for one shard is enough.
     return TextShards(
         [
             TextShard(source.shard_name(shard), len(read(shard)[1]), lambda s=shard: read(s))
@@ -104,15 +104,15 @@ def list_lines(paths: str) -> TextShards:
 
 
 def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
-    """Lists a column of CSV, TSV or Parquet files, whatever else is in them.
+    """Lists a column of CSV, TSV or Parquet files, whatever else they contain.
 
     Args:
       paths: the files; globs, braces and comma lists.
-      column: of the texts.
+      column: the column of the texts.
       key: the column of the keys; None takes the number of the row, from 1 on.
 
     Raises:
-      UserError: nothing is found, a file is no table, or has no such column.
+      UserError: nothing is found, a file is not a table, or has no such column.
     """
     shards = []
     for path in _expand(paths):

@@ -28,23 +28,23 @@ FORMATS: dict[str, ModuleType] = {
 """Each has recognize(path), read(path) and write(pretrained)."""
 
 ONLY_READ = (efficientnet_pytorch_format, swin_checkpoints)
-"""These have no write."""
+"""These have no `write`."""
 
 LONGEST_MESSAGE = 5000
-"""Characters; what a config holds may be of any length."""
+"""Characters; the content of a config may be of any length."""
 
 NOT_A_MODEL = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""What is raised where a config does not describe a model."""
+"""What is raised if a config does not describe a model."""
 
 
 @contextlib.contextmanager
 def explained(path: pathlib.Path) -> Iterator[None]:
-    """Turns what goes wrong inside, when a config does not describe a model, into one error.
+    """Turns any error that a config causes by not describing a model into one error.
 
     Raises:
-      WeightsMismatch: names the path and what went wrong.
+      WeightsMismatch: the message has the path and what went wrong.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def explained(path: pathlib.Path) -> Iterator[None]:
             raise
         raise WeightsMismatch(f"{text[:LONGEST_MESSAGE]}...") from error
     except NOT_A_MODEL as error:
-        # A config may hold anything, and towers check their sizes when they are built.
+        # A config may hold anything, and towers check their sizes only when they are built.
         raise WeightsMismatch(
             f"{path}: its config does not describe a model that can be built "
             f"({type(error).__name__}: {put_in_a_line(str(error))})"
@@ -62,25 +62,25 @@ def explained(path: pathlib.Path) -> Iterator[None]:
 
 
 def load(path: str | os.PathLike) -> Pretrained:
-    """Reads a model with its weights; what it is follows from the files.
+    """Reads a model with its weights; the files determine what it is.
 
     `big_align.load` reads workdirs too.
 
     Args:
       path: a folder of transformers, open_clip, timm or big_align, or a file of weights
         (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip,
-        efficientnet_pytorch, UniCL or MoBY. Pickled code is never run. `package:MODULE/PATTERN` is
-        one in an installed package.
+        efficientnet_pytorch, UniCL or MoBY. Pickled code is never run. `package:MODULE/PATTERN`
+        names one in an installed package.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
-      tell how its inputs are made.
+      describe how its inputs are made.
 
     Raises:
       FileNotFoundError: there is nothing at the path.
       WeightsMismatch: the weights are not those of the model that the files describe, or the model
         has no counterpart.
-      WeightFileError: a file is damaged or not what its name says.
+      WeightFileError: a file is damaged or is not what its name says.
     """
     path = pathlib.Path(locate(path)).expanduser()
     if not path.exists():
@@ -101,7 +101,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
 
     Args:
       path: a folder that does not exist or is empty.
-      pretrained: what to write; from `load`, or made of a model's config node and variables.
+      pretrained: what to write; from `load`, or made from a model's config node and variables.
       format: "transformers", "open_clip", "timm" or "big_align". The last holds any model; the
         others take the tower of an image encoder, without its projection.
 

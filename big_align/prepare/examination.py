@@ -1,4 +1,4 @@
-"""What is found out about each example: size, pixels and texts, or why it cannot be used."""
+"""Examines each example: its size, pixels and texts, or why it cannot be used."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ from big_align.prepare.text_rules import normalize_text
 IMAGE_ID_BYTES = 16
 ENDINGS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp",
            "TIFF": "tif"}  # fmt: skip
-TEXT_MAX = 2**20  # characters; what is longer is a file in the wrong place
+TEXT_MAX = 2**20  # characters; anything longer is a file in the wrong place
 
 Classifier = Callable[[np.ndarray], str | None]
 """Takes pixels uint8 [h w 3]; returns why an image is dropped, or None."""
@@ -31,7 +31,7 @@ Languages = Callable[[str], str]
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """How examples are looked at.
+    """How examples are examined.
 
     Attributes:
       normalize: whether texts are normalized.
@@ -46,7 +46,7 @@ class Examination:
     languages: str = ""
 
     def load(self) -> tuple[Classifier | None, Languages | None]:
-        """Imports the functions; raises UserError where there are none."""
+        """Imports the functions; raises UserError if one does not exist."""
         return _load(self.classifier, "--classifier"), _load(self.languages, "--languages")
 
 
@@ -66,15 +66,15 @@ def _load(name: str, flag: str) -> Callable[..., Any] | None:
 
 
 def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray, str]:
-    """Decodes an image; returns what tells it from others, and what it is stored as.
+    """Decodes an image; returns what identifies it, its pixels, and what it is stored as.
 
     Args:
       image: the encoded file, or pixels uint8 [h w 3].
       max_pixels: an encoded image with more cannot be used.
 
     Returns:
-      Sixteen bytes that images with the same pixels have in common, after EXIF orientation and on
-      white where they are transparent; the pixels, uint8 [h w 3]; and the ending of its file.
+      Sixteen bytes that are the same for images with the same pixels, after EXIF orientation and
+      with transparency on white; the pixels, uint8 [h w 3]; and the ending of its file.
 
     Raises:
       BrokenExample: it cannot be decoded.
@@ -99,7 +99,7 @@ def find_ending(image: bytes) -> str:
 
 
 def encode_member(image: Any) -> bytes:
-    """Returns the file of an image: as it is, or as PNG where shards do not hold its format."""
+    """Returns the file of an image: as it is, or as PNG if shards do not hold its format."""
     if isinstance(image, bytes):
         with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
             if picture.format in ENDINGS:
@@ -116,16 +116,16 @@ def examine_example(
     classifier: Classifier | None = None,
     languages: Languages | None = None,
 ) -> dict[str, Any]:
-    """Returns what rules ask of an example, as JSON holds it.
+    """Returns what the rules need to know about an example, as JSON holds it.
 
     Args:
       example: as its source reads it.
-      settings: how it is looked at.
-      classifier: of its image.
-      languages: of its texts.
+      settings: how it is examined.
+      classifier: judges its image; None for none.
+      languages: identifies the languages of its texts; None for none.
 
     Raises:
-      BrokenExample: the image cannot be decoded, or a text is no text.
+      BrokenExample: the image cannot be decoded, or a text is too long to be one.
     """
     longest = max(map(len, example.captions), default=0)
     if longest > TEXT_MAX:
@@ -153,11 +153,11 @@ def examine_example(
 def examine_stretch(
     inputs: Inputs, stretch: Stretch, settings: Examination
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Looks at the examples of a stretch.
+    """Examines the examples of a stretch.
 
     Returns:
       What was found about each intact one, with its row; and each that cannot be used, with the
-      reason. Every example is in one of them.
+      reason. Every example is in one of the two.
     """
     source = inputs.open(stretch.file)
     classifier, languages = settings.load()
@@ -182,11 +182,11 @@ def examine_stretch(
 
 
 def tell_reason(error: Exception) -> str:
-    """Returns why an example cannot be used, the same in every process."""
+    """Returns why an example cannot be used, in the same words in every process."""
     return put_in_a_line(re.sub(r" object at 0x[0-9a-f]+", "", str(error)))
 
 
 def find_kind(reason: str) -> str:
-    """Returns what reasons of a kind have in common: no numbers, names or addresses."""
+    """Returns what reasons of one kind have in common: no numbers, names or addresses."""
     kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+", "...", reason)
     return re.sub(r"\d+", "N", kind)[:120]

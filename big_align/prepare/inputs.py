@@ -19,11 +19,11 @@ from big_align.errors import UserError, put_in_a_line
 from big_align.prepare.rules import draw_order
 
 BY_FILE = ("tar", "parquet", "tfrecord", "csv", "imagefolder", "coco")
-"""Kinds of which each file is opened by itself, so that a damaged one costs no other."""
+"""Kinds of source whose files are opened one by one, so that a damaged one affects no other."""
 TOLERANT = ("csv", "imagefolder")
-"""Kinds of which a bad line costs no other."""
+"""Kinds of source in which a bad line affects no other."""
 OWN_ENDINGS = {".jsonl": "imagefolder", ".json": "coco"}
-CHUNK = 2000  # examples that are looked at as a piece of work, and are done again after a kill
+CHUNK = 2000  # examples of a piece of work, which is done again if it is killed
 SAMPLED_FILES = 64
 SAMPLED_STRETCHES = 16  # of a file, at most
 
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What files about it are called; their order is that of the stretches."""
+        """The name of files about it; they sort in the order of the stretches."""
         return f"{self.file:06d}-{self.start:010d}"
 
 
@@ -46,8 +46,8 @@ class Inputs:
     """The files of raw pairs.
 
     Attributes:
-      kind: of source, as in `config.data.source.name`.
-      paths: of the files, in order.
+      kind: the kind of source, as in `config.data.source.name`.
+      paths: the paths of the files, in order.
       arguments: other fields of the source, each "NAME=VALUE".
       stems: what the keys of each file's examples begin with.
       stamps: sizes and times of the files; these change when they do.
@@ -68,7 +68,7 @@ class Inputs:
         return _open_source(self.kind, self.paths[file], self.arguments)
 
     def count_empty(self, file: int, examples: int) -> int:
-        """Returns how many rows of a file have no image, where its source passes over them."""
+        """Returns how many rows of a file have no image, if its source skips them."""
         if self.kind != "parquet":
             return 0
         with files.files_of(self.paths[file]).open(self.paths[file]) as table:
@@ -84,11 +84,11 @@ def find_inputs(path: str, kind: str | None = None, arguments: tuple[str, ...] =
 
     Args:
       path: files or a folder; globs, braces and comma lists, local or remote.
-      kind: of source; None tells it from the path.
+      kind: the kind of source; None infers it from the path.
       arguments: other fields of the source, each "NAME=VALUE".
 
     Raises:
-      UserError: there is nothing, or the path does not tell what is there.
+      UserError: nothing is there, or the path does not show what is there.
     """
     ending = posixpath.splitext(path.rstrip("}").rpartition(",")[2])[1].lower()
     try:
@@ -111,9 +111,9 @@ def _stamp(path: str) -> str:
 
 
 def _choose_stems(paths: list[str]) -> Iterator[str]:
-    """Yields a name for each file: its path below the folder of all, without dots.
+    """Yields a name for each file: its path below their common folder, without dots.
 
-    What follows a dot does not count in the key of a shard.
+    Anything after a dot would not be part of a key in a shard.
     """
     folders = [path.rpartition("/")[0] for path in paths]
     common = (
@@ -145,7 +145,7 @@ def _open_source(kind: str, path: str, arguments: tuple[str, ...]) -> Source:
 
 
 def list_stretches(file: int, count: int, chunk: int = CHUNK) -> list[Stretch]:
-    """Cuts a file of so many examples into stretches."""
+    """Cuts a file of `count` examples into stretches."""
     return [Stretch(file, at, min(at + chunk, count)) for at in range(0, count, chunk)]
 
 
@@ -156,7 +156,7 @@ def sample_files(inputs: Inputs, seed: int) -> list[int]:
 
 
 def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stretch]:
-    """Draws stretches of a file that hold about so many examples in all."""
+    """Draws stretches of a file that hold about `wanted` examples in all."""
     if wanted >= count:
         return list_stretches(file, count)
     size = max(1, -(-wanted // SAMPLED_STRETCHES))

@@ -23,8 +23,8 @@ INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[pre
 
 
 def import_pipelines() -> Any:
-    """Imports the pipelines; raises UserError where Beam is not installed."""
-    logging.disable(logging.WARNING)  # of what it could do with packages of clouds
+    """Imports the pipelines; raises UserError if Beam is not installed."""
+    logging.disable(logging.WARNING)  # about what it could do with packages of clouds
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
@@ -42,7 +42,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     Args:
       plan: what is asked for.
       options: Beam's, such as its runner: `pipelines.read_options`.
-      wave_bytes: of images that are grouped at a time where the runner holds them in memory.
+      wave_bytes: bytes of images that are grouped at a time, if the runner holds them in memory.
 
     Returns:
       The statistics.
@@ -86,7 +86,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
 
 
 def _find_marker(plan: JobPlan) -> str:
-    """Returns the file that says that all is examined, and counted if that is asked for."""
+    """Returns the file that shows that all is examined, and counted if that is needed."""
     counted = plan.rules.tokens is not None or plan.sketch_width
     return storage.join(plan.counted if counted else plan.facts, "done.json")
 
@@ -122,7 +122,7 @@ def _tell_difference(old: Any, new: Any, name: str = "") -> str:
 
 
 def _open_first(plan: JobPlan, files: list[int]) -> None:
-    """Opens the first file that can be: where none can, the flags are wrong and not the files."""
+    """Opens the first file that can be opened: if none can, the flags are wrong, not the files."""
     first = None
     for file in files:
         try:
@@ -138,7 +138,7 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
 
 
 def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
-    """Runs a pipeline; what a worker says to the user comes through Beam as a line of a text."""
+    """Runs a pipeline; through Beam, a UserError of a worker arrives as a line of a text."""
     try:
         pipeline(*arguments)
     except UserError as error:
@@ -186,7 +186,7 @@ def _count_examined(plan: JobPlan) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Shows how much is done, by the files that are there: so it works with every runner."""
+    """Shows how much is done, by the files that are there: this works with every runner."""
     over = threading.Event()
     with make_bar(desc=name, total=1, unit="part", dynamic_ncols=True) as bar:
 
@@ -224,7 +224,7 @@ def write_quarantine(plan: JobPlan) -> None:
 
 
 def list_classes(plan: JobPlan) -> list[str]:
-    """Returns the names of the labels, where the first file that can be read knows them."""
+    """Returns the names of the labels, if the first file that can be read knows them."""
     for file in range(len(plan.inputs.paths)):
         with contextlib.suppress(ValueError, OSError):
             return list(plan.inputs.open(file).class_names or [])
@@ -232,7 +232,7 @@ def list_classes(plan: JobPlan) -> list[str]:
 
 
 def remove_work(plan: JobPlan) -> None:
-    """Removes what is in between, once the job is done."""
+    """Removes the intermediate files, once the job is done."""
     storage.remove(plan.work)
 
 

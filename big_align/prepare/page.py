@@ -1,4 +1,4 @@
-"""The report of a job: what each rule took and why, in one page."""
+"""The report of a job: what each rule dropped and why, in one page."""
 
 import contextlib
 import html
@@ -183,10 +183,11 @@ def _draw(
     Args:
       title: above it.
       histogram: how often each whole number occurs.
-      dropped: tells whether a rule drops a number; None for no rule.
-      least: a number that is in sight, however few are above it.
-      unit: how many of the numbers are one of the scale.
-      log: whether bars are as tall as the logarithm of their counts, and twice as wide each.
+      dropped: returns whether a rule drops a number; None for no rule.
+      least: a number that is always shown, however few are above it.
+      unit: how many of the numbers make one unit of the scale.
+      log: whether bars are as tall as the logarithm of their counts, and each spans twice as many
+        numbers as the one before.
     """
     values = {int(number): count for number, count in histogram.items()}
     edges = _choose_edges(values, least, log)
@@ -267,7 +268,7 @@ def _write_samples(
 
 
 def _read_thumbnail(plan: JobPlan, file: int, row: int) -> str:
-    """Returns a small picture as an address that holds it; an empty one where it has gone."""
+    """Returns a small picture as a data URL, which is empty if the picture is gone."""
     with contextlib.suppress(examples.BrokenExample, OSError, ValueError):
         source = plan.inputs.open(file)
         at = ShardOffsets(source.shard_sizes).locate_one(row)

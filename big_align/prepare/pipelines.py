@@ -20,8 +20,8 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
     """Reads the flags of Beam.
 
     Args:
-      flags: what is no flag of ours.
-      ours: flags of ours that may be meant.
+      flags: the flags that are not ours.
+      ours: our flags, one of which may be meant.
 
     Raises:
       UserError: a flag is neither ours nor Beam's.
@@ -39,7 +39,7 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
             meant = suggest(name, [*ours, *known])
             raise UserError(f"unknown flag {name}{meant}: neither ours nor Beam's")
     if not any("log_level" in flag for flag in flags):
-        flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # each worker tells of its ports
+        flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # else each worker logs its ports
     return PipelineOptions(flags)
 
 
@@ -69,7 +69,7 @@ def _list_actions(kind: Any) -> list[Any]:
 
 
 def examine(plan: JobPlan, files: list[int], options: PipelineOptions) -> None:
-    """Examines all pairs, and counts their tokens where rules ask for that."""
+    """Examines all pairs, and counts their tokens if a rule needs that."""
     with beam.Pipeline(options=options) as pipeline:
         stretches = (
             pipeline
@@ -126,12 +126,12 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
         if not plan.sample:
             noted.append(_note_rows(_select(decided, "kept"), plan))
-        # all end in one: a runner may compute nothing but what the last step needs
+        # all end in one step: a runner may compute only what the last step needs
         noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
 
 
 def _choose_rates(images: beam.PCollection, rules: Rules) -> list[beam.pvalue.AsSingleton]:
-    """Returns which fraction of each language is kept, where that is asked for."""
+    """Returns which fraction of each language is kept, if languages are sampled."""
     if rules.language_temperature is None:
         return []
     rates = (
@@ -175,7 +175,7 @@ def _note_rows(kept: beam.PCollection, plan: JobPlan) -> beam.PCollection:
 
 
 def _select(decided: beam.PCollection, kind: str) -> beam.PCollection:
-    """Returns what was decided of a kind."""
+    """Returns the decisions of one kind."""
     return (
         decided
         | f"Find {kind}" >> beam.Filter(lambda found, kind=kind: found[0] == kind)
@@ -188,8 +188,8 @@ def _judge_texts(
 ) -> tuple[beam.PCollection, beam.PCollection]:
     """Applies the rules about texts that need all pairs; returns pairs, and counts of images.
 
-    Where a sketch has counted texts, those alone go through this that may belong to too many
-    images; and rare tokens have been found already.
+    If a sketch has counted texts, only those that may belong to too many images go through this,
+    and rare tokens have been found already.
     """
     keyed = pairs | "By text id" >> beam.Map(
         lambda found: (identify_text(found[1][3]), found)
@@ -255,12 +255,12 @@ def _find_many(
 
     Args:
       partners: (key, partner), of all pairs.
-      most: partners of a key; None for any number.
-      rule: what is said against those with more.
-      sampled: whether keys are some of all, from which the histogram is told.
+      most: the most partners of a key; None for any number.
+      rule: the rule that drops those with more.
+      sampled: whether the keys are a sample, from which the histogram is estimated.
 
     Returns:
-      Lists of (key, rule), and how many keys have so many partners.
+      Lists of (key, rule), and how many keys have how many partners.
     """
     counts = partners | f"Partners: {rule}" >> transforms.CountPartners()
     nothing = beam.Create([]).with_output_types(tuple[bytes, str])

@@ -13,7 +13,7 @@ from big_align.prepare.rules import Pair, Rules, draw_order
 from big_align.prepare.sampling import draw_pairs
 from big_align.prepare.shards import SHARD_SIZE, name_shard
 
-FORMAT = 2  # of the files of a job: another one begins anew
+FORMAT = 2  # of the files of a job: with another one the job begins again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,20 +22,20 @@ class JobPlan:
 
     What is found out about examples is kept in `facts`, and what is decided about them in
     `decisions`, under names that change with whatever they depend on. So a job that was killed
-    goes on, and one with other numbers uses what can be used.
+    continues, and one with other numbers reuses what it can.
 
     Attributes:
       inputs: the raw pairs.
       output: the folder of shards, statistics and report.
-      work: the folder of what is in between.
-      examination: how examples are looked at.
+      work: the folder of intermediate files.
+      examination: how examples are examined.
       rules: which pairs are dropped.
-      listed: a file of keys to drop, with reasons; empty for none. It has a JSON object a line:
+      listed: a file of keys to drop, with reasons; empty for none. It has one JSON object per line:
         `key`, and `reason`.
-      seed: of the order of examples, and of all that is drawn.
-      shard_size: examples of a shard, at most.
+      seed: the seed of the order of examples, and of all that is drawn.
+      shard_size: the most examples of a shard.
       sample: pairs that a dry run looks at; 0 for all.
-      chunk: examples that are a piece of work.
+      chunk: examples of a piece of work.
       keep: other columns of Parquet files, such as `url`, that examples keep.
       sketch_width: cells of a row of the sketches (`sketch.py`) that count tokens and texts; 0
         counts exactly.
@@ -83,7 +83,7 @@ class JobPlan:
         return draw_order(self.seed, self.inputs.key(file, row))
 
     def sample_languages(self, rates: Mapping[str, float]) -> Callable[[Pair], bool]:
-        """Returns what tells whether a pair is kept, by how much of its language is."""
+        """Returns a function that decides whether a pair is kept, by the rate of its language."""
         return draw_pairs(rates, self.seed, self.inputs.key)
 
     def stretch_path(self, kind: str, stretch: Stretch) -> str:
@@ -95,11 +95,11 @@ class JobPlan:
         return storage.join(self.output, name_shard(shard, self.shard_format))
 
     def result(self, name: str) -> str:
-        """Returns a file about the job in its output; that of a dry run is another."""
+        """Returns a file about the job in its output; a dry run has another."""
         return storage.join(self.output, f"dry_run_{name}" if self.sample else name)
 
     def is_shard(self, name: str) -> bool:
-        """Tells whether a file of the output is a shard."""
+        """Returns whether a file of the output is a shard."""
         head, _, tail = name_shard("*", self.shard_format).partition("*")
         number = name.removeprefix(head).removesuffix(tail)
         return name == f"{head}{number}{tail}" and number.isdecimal()
@@ -113,7 +113,7 @@ class JobPlan:
         return sorted(found)
 
     def read_pairs(self, stretch: Stretch) -> Iterator[tuple[bytes, Pair]]:
-        """Yields the pairs of a stretch, each after what tells its image from others."""
+        """Yields the pairs of a stretch, each after the bytes that identify its image."""
         for found in storage.read_lines(self.stretch_path("facts", stretch)):
             image = bytes.fromhex(found["id"])
             yield from ((image, pair) for pair in make_pairs(stretch.file, found))
@@ -125,7 +125,7 @@ class JobPlan:
         return storage.join(self.facts, f"counts{sketched}")
 
     def read_sketch(self, name: str) -> sketch.CountMinSketch:
-        """Returns how often each of the `tokens`, or `texts`, occurs in the raw data, or more."""
+        """Returns how often each of the `tokens` or `texts` occurs in the raw data, or more."""
         return sketch.read_sketch(storage.join(self.counted, f"{name}.npy"))
 
     def token_rule(self) -> text_rules.TokenRule | None:
@@ -142,7 +142,7 @@ class JobPlan:
 
 
 def make_pairs(file: int, found: dict[str, Any]) -> list[Pair]:
-    """Returns the pairs of an example; one without texts is a pair with an empty one."""
+    """Returns the pairs of an example; without texts it is one pair with an empty text."""
     languages = found["languages"] or [""] * len(found["texts"])
     texts = list(zip(range(len(found["texts"])), found["texts"], languages, strict=True))
     return [

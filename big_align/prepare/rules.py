@@ -14,23 +14,24 @@ DUPLICATES = ("merge", "first", "keep")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What is asked of pairs; None asks nothing. The defaults are those of ALIGN §3.
+    """What pairs must satisfy; None sets no limit. The defaults are those of ALIGN §3.
 
     Attributes:
       min_side: the shorter side of an image has more pixels than this.
-      max_aspect: the longer side is less than so many times the shorter one.
-      max_texts: an image has at most so many different texts.
-      max_images: a text belongs to at most so many different images.
-      min_unigrams: of a text.
-      max_unigrams: of a text.
+      max_aspect: the longer side is less than this many times the shorter one.
+      max_texts: an image has at most this many different texts.
+      max_images: a text belongs to at most this many different images.
+      min_unigrams: the fewest unigrams of a text.
+      max_unigrams: the most unigrams of a text.
       tokens: how many unigrams and bigrams, the most frequent of the raw data, are not rare; a text
-        has no rare one.
+        may have no rare one.
       scale_tokens: whether in small data a rare token is a unigram that occurs once.
-      duplicates: of pairs whose images have the same pixels, `merge` makes one example with all
+      duplicates: if pairs have images with the same pixels, `merge` makes one example with all
         their texts, `first` keeps the first, and `keep` keeps all.
       normalize: whether texts are normalized (`text_rules.normalize_text`).
-      language_temperature: of what is left, languages are sampled by it (`sampling.choose_rates`).
-      language_floor: languages of at most so many pairs are not sampled.
+      language_temperature: the temperature at which languages are sampled from what is left
+        (`sampling.choose_rates`).
+      language_floor: languages with at most this many pairs are not sampled.
     """
 
     min_side: int | None = 200
@@ -81,7 +82,7 @@ ORDER = (
     "small", "elongated", "unsafe", "listed", "crowded",
     "shared", "short", "long", "rare", "repeated", "copied", "abundant",
 )  # fmt: skip
-"""The rules: of those that would drop a pair, the first is said to have dropped it."""
+"""The rules: if several would drop a pair, the first of them counts as the one that did."""
 TEXT_RULES = ("shared", "short", "long", "rare")
 
 
@@ -90,7 +91,7 @@ def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:
 
     Args:
       rules: the numbers.
-      token_rule: what a rare token is; empty where there are none.
+      token_rule: what a rare token is; empty if there are none.
     """
     told = {
         "small": _say(rules.min_side, "the shorter side of the image has at most {} pixels"),
@@ -123,8 +124,8 @@ def judge_image(width: int, height: int, flag: str, rules: Rules) -> list[str]:
     """Returns the rules about one image that would drop it.
 
     Args:
-      width: in pixels.
-      height: in pixels.
+      width: its width in pixels.
+      height: its height in pixels.
       flag: what the image classifier says against it; empty for nothing.
       rules: the numbers.
     """
@@ -153,15 +154,15 @@ class Pair(NamedTuple):
 
     Attributes:
       file: the number of the input file.
-      row: of the example in it.
-      place: of the text among those of the example; -1 for an example without texts.
+      row: the row of the example in it.
+      place: the place of the text among those of the example; -1 for an example without texts.
       text: normalized, if texts are.
-      width: of the image.
-      height: of the image.
-      size: of its file, in bytes.
+      width: the width of the image.
+      height: the height of the image.
+      size: the size of its file, in bytes.
       flag: what the image classifier says against it.
-      language: of the text; empty where it was not identified.
-      labels: of the example.
+      language: the language of the text; empty if it was not identified.
+      labels: the labels of the example.
       failed: the rules about texts that would drop it.
     """
 
@@ -184,8 +185,8 @@ class Kept(NamedTuple):
     Attributes:
       first: the earliest of its pairs, whose image is written.
       texts: its captions.
-      languages: of these.
-      labels: of all its pairs.
+      languages: the languages of these.
+      labels: the labels of all its pairs.
       merged: file and row of the other examples whose texts it has.
     """
 
@@ -205,20 +206,20 @@ def decide_group(
 ) -> Iterator[tuple[Pair, tuple[str, ...]] | Kept]:
     """Decides about all pairs of one image.
 
-    The pairs of an image that is dropped are passed through one at a time: a picture that says "not
+    The pairs of a dropped image are passed through one at a time: a picture that says "not
     available" has millions.
 
     Args:
-      pairs: whose images have the same pixels, in any order; they can be gone through several
-        times.
+      pairs: pairs whose images have the same pixels, in any order; they can be iterated over
+        several times.
       crowded: whether the image has too many texts.
-      listed: whether it is in the list of those that are dropped.
+      listed: whether it is in the list of images to drop.
       rules: the numbers.
-      is_drawn: tells which of the pairs that no rule drops are kept; None keeps all.
+      is_drawn: returns whether a pair that no rule drops is kept; None keeps all.
 
     Yields:
       Every pair, with the rules that would drop it in their order, none for one that is kept; and
-      the examples to write: one at most, unless duplicates are kept.
+      the examples to write: at most one, unless duplicates are kept.
     """
     first = next(iter(pairs))
     about_image = judge_image(first.width, first.height, first.flag, rules)
@@ -254,7 +255,7 @@ def decide_group(
 
 
 def _find_key(pair: Pair, rules: Rules) -> Any:
-    """Returns what pairs of an image have in common of which the first is kept."""
+    """Returns what pairs of an image that count as duplicates have in common."""
     if rules.duplicates == "keep":
         return pair[:3]
     return text_rules.identify_text(pair.text)

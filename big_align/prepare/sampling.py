@@ -12,19 +12,19 @@ def choose_rates(
 ) -> dict[str, float]:
     """Returns which fraction of each language is kept, so that its share is p_l ~ n_l^(1/T).
 
-    Nothing is repeated: the language of which most is wanted is kept as a whole, and the others in
-    proportion to it. Languages of few pairs are kept as a whole and do not count in this, since
-    many of them are mistakes of what told the language, and a single such pair would set the size
-    of all others.
+    Nothing is repeated: the language that is wanted most, relative to its pairs, is kept as a
+    whole, and the others in proportion to it. Languages with few pairs are kept as a whole and do
+    not count in this, since many of them are errors in identifying the language, and a single such
+    pair would set the size of all others.
 
     Args:
-      counts: pairs of each language that no rule drops, n_l; "" is that of pairs which tell none,
+      counts: pairs of each language that no rule drops, n_l; "" is for pairs without a language,
         which are kept.
       temperature: T, as in `share_by_temperature`.
-      floor: pairs of a language that is kept as a whole, at most.
+      floor: the most pairs of a language that is always kept as a whole.
 
     Raises:
-      UserError: no pair tells its language.
+      UserError: no pair has a language.
     """
     told = {name: count for name, count in counts.items() if name}
     if counts and not told:
@@ -38,7 +38,7 @@ def choose_rates(
         for name, share in share_by_temperature(large, float(temperature)).items()
     }
     most = max(rates.values(), default=1.0)
-    # rounded, so that the last bit of a power, which machines differ in, decides about no pair
+    # rounded, so that the last bit of a power, which differs among machines, decides no pair
     scaled = {name: float(f"{rate / most:.12g}") for name, rate in rates.items()}
     return dict.fromkeys(counts, 1.0) | scaled
 
@@ -46,15 +46,15 @@ def choose_rates(
 def draw_pairs(
     rates: Mapping[str, float], seed: int, name_key: Callable[[int, int], str]
 ) -> Callable[[Pair], bool]:
-    """Returns what tells whether a pair is kept: a function of its key and language alone.
+    """Returns a function that decides if a pair is kept, from its key and language alone.
 
-    Texts of one example share their draw; with other rates, the pairs of a smaller one are among
-    those of a larger one.
+    Texts of one example share their draw; with other rates, the pairs of a lower one are among
+    those of a higher one.
 
     Args:
-      rates: of each language; others are kept.
-      seed: of the draw.
-      name_key: makes the key of file and row.
+      rates: the rate of each language; others are kept.
+      seed: the seed of the draw.
+      name_key: makes the key from file and row.
     """
 
     def is_drawn(pair: Pair) -> bool:
@@ -72,7 +72,7 @@ def count_languages(
 ) -> dict[str, int]:
     """Returns how many pairs of an image each language has that no rule drops.
 
-    Args and what they mean are those of `decide_group`.
+    The arguments are those of `decide_group`.
     """
     counts: dict[str, int] = {}
     for decided in decide_group(pairs, crowded, listed, rules):

@@ -20,7 +20,7 @@ class Member(NamedTuple):
     Attributes:
       place: its place in the shard.
       key: what the names of its members begin with.
-      ending: of the image file.
+      ending: the ending of the image file.
       image: the encoded file.
       about: what its JSON member holds: `captions`, `origin` and others.
     """
@@ -33,16 +33,16 @@ class Member(NamedTuple):
 
 
 def count_shards(examples: int, shard_size: int) -> int:
-    """Returns how many shards hold so many examples, at most `shard_size` each."""
+    """Returns how many shards hold all examples, at most `shard_size` each."""
     return -(-examples // shard_size)
 
 
 def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
-    """Returns the shard of an example and its place there; shards differ by one example at most.
+    """Returns the shard of an example and its place there; shards differ by at most one example.
 
     Args:
-      rank: of the example in the order of all.
-      examples: of all shards.
+      rank: the rank of the example in the order of all.
+      examples: how many examples all shards have.
       shards: how many there are.
     """
     shard = rank * shards // examples
@@ -50,20 +50,20 @@ def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
 
 
 def name_shard(shard: int | str, shard_format: str) -> str:
-    """Returns the name of a shard; that of `*` stands for all."""
+    """Returns the name of a shard; `*` gives the pattern for all."""
     number = shard if isinstance(shard, str) else f"{shard:05d}"
     return f"pairs-{number}.{shard_format}"
 
 
 def write_shard(path: str, members: Iterable[Member], shard_format: str = "tar") -> int:
-    """Writes a shard; it is there when it is whole.
+    """Writes a shard, which appears only when it is complete.
 
     A tar shard has the layout of webdataset. Records are tf.train.Example messages: `image`,
-    `caption` (all of them), `label`, `key`, and `json`, which is that of a tar shard.
+    `caption` (all of them), `label`, `key`, and `json`, as in a tar shard.
 
     Args:
-      path: of the shard.
-      members: in any order.
+      path: the path of the shard.
+      members: its examples, in any order.
       shard_format: one of `FORMATS`.
 
     Returns:
@@ -112,7 +112,7 @@ def _add_members(tar: tarfile.TarFile, member: Member) -> None:
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Adds a member that tells nothing of when, where and by whom it was written."""
+    """Adds a member without saying when, where and by whom it was written."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))

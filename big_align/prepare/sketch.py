@@ -16,7 +16,7 @@ from big_align.prepare import storage
 WORD = 4  # bytes of a hash for each row
 DEPTH = 5
 SAMPLED = 64
-"""One of so many things is counted exactly as well, so that there is a histogram of counts."""
+"""One thing in this many is also counted exactly, to estimate the histogram of counts."""
 
 
 class CountMinSketch:
@@ -43,11 +43,11 @@ class CountMinSketch:
         return math.e * self.total / self.table.shape[1]
 
     def confidence(self) -> float:
-        """Returns with which probability the bound holds for a count."""
+        """Returns the probability with which the bound holds for a count."""
         return 1 - math.exp(-self.table.shape[0])
 
     def add(self, counts: Mapping[bytes, int]) -> None:
-        """Counts things, each so many times."""
+        """Counts things, each as often as given."""
         many = np.fromiter(counts.values(), np.uint64, len(counts))
         for row, cells in zip(self.table, self._find_cells(counts), strict=True):
             np.add.at(row, cells, many)
@@ -58,7 +58,7 @@ class CountMinSketch:
         return np.min([row[at] for row, at in zip(self.table, cells, strict=True)], axis=0)
 
     def merge(self, other: "CountMinSketch") -> "CountMinSketch":
-        """Returns the sketch of all that either has counted.
+        """Returns the sketch of all that either one has counted.
 
         Raises:
           ValueError: their sizes differ.
@@ -79,7 +79,7 @@ class CountMinSketch:
         return words * width >> 32
 
     def __getstate__(self) -> dict[str, Any]:
-        # what a worker hands on is mostly zeros as long as it has seen little
+        # what a worker passes on is mostly zeros while it has seen little
         return {"shape": self.table.shape, "cells": zlib.compress(self.table.tobytes(), 1)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class CountMinSketch:
 
 
 def choose_width(megabytes: int) -> int:
-    """Returns how many cells a row has, a power of two, in a sketch of at most so many MiB.
+    """Returns how many cells a row has, a power of two, in a sketch of at most `megabytes` MiB.
 
     Raises:
       UserError: it is not from 1 to 16,384.
@@ -99,7 +99,7 @@ def choose_width(megabytes: int) -> int:
 
 
 def is_sampled(thing: bytes) -> bool:
-    """Tells whether a thing is one of those that are counted exactly as well."""
+    """Returns whether a thing is one of those that are also counted exactly."""
     return hashlib.blake2b(thing, digest_size=1, person=b"sampled").digest()[0] < 256 // SAMPLED
 
 
@@ -111,10 +111,10 @@ def write_sketch(path: str, sketch: CountMinSketch) -> None:
 
 @functools.lru_cache(maxsize=4)
 def read_sketch(path: str) -> CountMinSketch:
-    """Opens a sketch; that of this machine is in memory once for all processes.
+    """Opens a sketch; a local one is in memory once for all processes.
 
     Raises:
-      UserError: it is not there, or no sketch.
+      UserError: it is not there, or is not a sketch.
     """
     sketch = CountMinSketch(0)
     try:

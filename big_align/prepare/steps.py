@@ -17,13 +17,13 @@ from big_align.prepare.rules import judge_length
 from big_align.prepare.sketch import CountMinSketch, is_sampled, write_sketch
 from big_align.prepare.text_rules import TokenRule, identify_text, name_tokens, split_unigrams
 
-ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; what is above is counted with the last
+ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; anything above is counted with the last
 
 
 def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
     """Opens an input file; yields its stretches.
 
-    One that cannot be opened is noted with its reason, as is what its index has lost.
+    A file that cannot be opened is noted with its reason, as is what its index has lost.
     """
     path = storage.join(plan.facts, "files", f"{file:06d}.json")
     about = storage.read_json(path)
@@ -56,13 +56,13 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
 
 
 def examine(stretch: tuple[int, int, int], plan: JobPlan) -> Stretch:
-    """Looks at the examples of a stretch, unless that was done, and notes what it found."""
+    """Examines the examples of a stretch, unless that was done, and notes what it found."""
     stretch = Stretch(*stretch)
     path = plan.stretch_path("facts", stretch)
     if not storage.exists(path):
         facts, broken = examine_stretch(plan.inputs, stretch, plan.examination)
         storage.write_lines(plan.stretch_path("broken", stretch), broken)
-        storage.write_lines(path, facts)  # the last one: it says that the stretch is done
+        storage.write_lines(path, facts)  # comes last: it means that the stretch is done
     return stretch
 
 
@@ -72,9 +72,9 @@ def read_texts(stretch: Stretch, plan: JobPlan) -> list[str]:
 
 
 def read_pairs(stretch: Stretch, plan: JobPlan) -> Iterator[tuple[bytes, tuple]]:
-    """Yields the pairs of a stretch, with the rules applied that need the text alone.
+    """Yields the pairs of a stretch, with the rules applied that need only the text.
 
-    These are the rules about its length and, where a sketch has counted them, about its tokens.
+    These are the rules about its length and, if a sketch has counted them, about its tokens.
     """
     rule = plan.token_rule() if plan.sketch_width else None
     for group, pair in plan.read_pairs(stretch):
@@ -113,7 +113,7 @@ def write_sketches(sketches: dict[str, CountMinSketch], plan: JobPlan) -> None:
 
 
 def is_suspect(found: tuple[bytes, Any], plan: JobPlan) -> bool:
-    """Tells whether a text, given by its id, may belong to more images than a text has."""
+    """Returns whether a text, given by its id, may belong to more images than are allowed."""
     if not plan.sketch_width:
         return True
     most = plan.rules.max_images
@@ -121,7 +121,7 @@ def is_suspect(found: tuple[bytes, Any], plan: JobPlan) -> bool:
 
 
 def is_counted(found: tuple[bytes, Any], plan: JobPlan) -> bool:
-    """Tells whether the images of a text are counted exactly."""
+    """Returns whether the images of a text are counted exactly."""
     return is_suspect(found, plan) or is_sampled(found[0])
 
 
@@ -145,7 +145,7 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
     """Returns the keys to drop, with their reasons.
 
     Raises:
-      UserError: there is no such file, or a line of it is no object with a key.
+      UserError: there is no such file, or a line of it is not an object with a key.
     """
     text = storage.read_text(plan.listed)
     if text is None:
@@ -185,7 +185,7 @@ def write_placed(group: tuple[tuple[int, int], Any], plan: JobPlan) -> None:
 def read_members(
     stretch: Stretch, plan: JobPlan, wanted: frozenset[int]
 ) -> Iterator[tuple[int, tuple]]:
-    """Yields the examples of a stretch that go to some shards, read anew from their source.
+    """Yields the examples of a stretch that go to some shards, read again from their source.
 
     Raises:
       UserError: an example is not what it was when it was examined.

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, of this machine or of any fsspec file system."""
+"""Files that are complete or absent, on this machine or any fsspec file system."""
 
 import contextlib
 import json
@@ -20,9 +20,9 @@ def join(folder: str, *names: str) -> str:
 
 @contextlib.contextmanager
 def open_whole(path: str) -> Iterator[Any]:
-    """Opens a file for writing bytes; it gets its name when all has been written.
+    """Opens a file for writing bytes; it gets its name only when all has been written.
 
-    Two processes may write it at once, as where a runner tries a step twice: the last one counts.
+    Two processes may write it at once, as when a runner tries a step twice: the last one wins.
 
     Raises:
       UserError: it cannot be written; the message names it.
@@ -33,7 +33,7 @@ def open_whole(path: str) -> Iterator[Any]:
                 yield file
                 file.seek(0)
                 system, name = _find_system(path)
-                with system.open(name, "wb") as remote:  # an object is there when it is closed
+                with system.open(name, "wb") as remote:  # an object exists once it is closed
                     shutil.copyfileobj(file, remote, 2**24)
             return
         folder, base = os.path.split(path)
@@ -60,7 +60,7 @@ def _umask() -> int:
 
 
 def exists(path: str) -> bool:
-    """Tells whether there is a finished file."""
+    """Returns whether there is a finished file."""
     if "://" in path:
         system, name = _find_system(path)
         return system.exists(name)
@@ -68,7 +68,7 @@ def exists(path: str) -> bool:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text as a whole."""
+    """Writes a text as a whole file."""
     with open_whole(path) as file:
         file.write(text.encode("utf-8", "surrogatepass"))
 
@@ -79,7 +79,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def read_json(path: str) -> Any:
-    """Returns what a file holds; None where there is no such file.
+    """Returns what a file holds; None if there is no such file.
 
     Raises:
       UserError: it is not JSON; the message names it.
@@ -94,13 +94,13 @@ def read_json(path: str) -> Any:
 
 
 def read_text(path: str) -> str | None:
-    """Returns the text of a file; None where there is no such file."""
+    """Returns the text of a file; None if there is no such file."""
     data = read_bytes(path)
     return None if data is None else data.decode("utf-8", "surrogatepass")
 
 
 def read_bytes(path: str) -> bytes | None:
-    """Returns what a file holds; None where there is no such file."""
+    """Returns what a file holds; None if there is no such file."""
     try:
         if "://" in path:
             system, name = _find_system(path)
@@ -112,7 +112,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """Yields the objects of a file with a JSON object a line; nothing where there is no file."""
+    """Yields the objects of a file with one JSON object per line; nothing if there is no file."""
     text = read_text(path)
     for line in (text or "").split("\n"):
         if line:
@@ -120,7 +120,7 @@ def read_lines(path: str) -> Iterator[Any]:
 
 
 def write_lines(path: str, objects: list[Any]) -> None:
-    """Writes a file with a JSON object a line."""
+    """Writes a file with one JSON object per line."""
     lines = (json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in objects)
     write_text(path, "".join(f"{line}\n" for line in lines))
 
@@ -153,7 +153,7 @@ def remove(path: str) -> None:
 
 
 def remove_unfinished(folder: str) -> None:
-    """Removes what a killed process has left half written in a folder of this machine."""
+    """Removes what a killed process has left half written in a local folder."""
     if "://" not in folder and os.path.isdir(folder):
         for name in os.listdir(folder):
             if name.startswith(TEMPORARY):

@@ -1,4 +1,4 @@
-"""What is done to texts, and asked of them (ALIGN §3), as functions of one text or of counts."""
+"""Normalization of texts, and rules about them (ALIGN §3), as functions of a text or of counts."""
 
 import hashlib
 import html
@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
-ROUNDS = 8  # of unescaping: pages escape twice, and markup may come to light
+ROUNDS = 8  # of unescaping: pages escape twice, and markup may appear
 MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|<!--.*?-->")
 JOINERS = "\u200c\u200d"  # part of the spelling of Persian, of Indian scripts, and of emoji
 APOSTROPHES = "'\u2019\u02bc"
@@ -16,11 +16,11 @@ UNSPACED = ((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x30FF), (0x31F0, 0x31F
 """Han and kana, which are written without spaces: each character counts as a unigram."""
 TEXT_ID_BYTES = 16
 PAPER_TOKENS = 100_000_000
-"""Unigrams and bigrams that are no rare tokens (ALIGN §3)."""
+"""Unigrams and bigrams that are not rare (ALIGN §3)."""
 
 
 class _Cleaned(dict):
-    """Maps white space to a space and leaves control characters out; filled as they occur."""
+    """Maps white space to a space and leaves control characters out; filled on demand."""
 
     def __missing__(self, code: int) -> int | str:
         char = chr(code)
@@ -35,7 +35,7 @@ class _Cleaned(dict):
 
 
 class _Parted(dict):
-    """Maps what is no part of a word to a space, and parts characters that stand for words."""
+    """Maps what is not part of a word to a space, and separates characters that are words."""
 
     def __missing__(self, code: int) -> int | str:
         char = chr(code)
@@ -70,12 +70,12 @@ def normalize_text(text: str) -> str:
 
 
 def fold_text(text: str) -> str:
-    """Returns what texts that count as the same have in common: NFKC, without case."""
+    """Returns the form that is the same for texts that count as the same: NFKC, without case."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def identify_text(text: str) -> bytes:
-    """Returns sixteen bytes that texts which count as the same have in common."""
+    """Returns sixteen bytes that are the same for texts that count as the same."""
     folded = fold_text(text).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(folded, digest_size=TEXT_ID_BYTES).digest()
 
@@ -83,8 +83,8 @@ def identify_text(text: str) -> bytes:
 def split_unigrams(text: str) -> list[str]:
     """Returns the words of a text, without case: runs of letters, marks and digits.
 
-    Apostrophes are left out, and all else parts words. Each character of Han and kana is a unigram;
-    Thai, Lao, Khmer and Burmese, which have no spaces either, are parted where there is one.
+    Apostrophes are left out, and everything else separates words. Each character of Han and kana is
+    a unigram; Thai, Lao, Khmer and Burmese, which have no spaces either, are split only at spaces.
     """
     return fold_text(text).translate(_PARTED).split()
 
@@ -105,7 +105,7 @@ class TokenRule(NamedTuple):
 
     Attributes:
       min_count: a token that occurs less often in the raw data is rare.
-      bigrams: whether bigrams count, too.
+      bigrams: whether bigrams count too.
       told: the rule, in words.
     """
 
@@ -120,8 +120,8 @@ def choose_min_count(histogram: Mapping[int, int], most: int) -> int:
     Tokens that occur equally often are rare together, or not at all.
 
     Args:
-      histogram: how many tokens occur so often, by how often they do.
-      most: tokens that are not rare, at most.
+      histogram: how many tokens occur n times, by n.
+      most: the most tokens that are not rare.
     """
     lowest, reached = max(histogram, default=0) + 1, 0
     for count in sorted(histogram, reverse=True):
@@ -139,18 +139,18 @@ def choose_token_rule(
     scale: bool,
     estimated: bool = False,
 ) -> TokenRule | None:
-    """Returns which tokens are rare; None where none is.
+    """Returns which tokens are rare; None if none are.
 
-    The paper's number takes nothing away from data with fewer tokens than that, and one that is
-    scaled with their size takes nearly all: most bigrams of a few million texts occur once. So in
-    small data a rare token is a unigram that occurs once.
+    The paper's number drops nothing from data with fewer tokens than that, and a number that is
+    scaled with their size drops nearly everything: most bigrams of a few million texts occur once.
+    So in small data a rare token is a unigram that occurs once.
 
     Args:
-      unigrams: how many unigrams occur so often, by how often they do.
+      unigrams: how many unigrams occur n times, by n.
       bigrams: likewise.
       most: unigrams and bigrams that are not rare; None for no such rule.
       scale: whether small data are judged by their unigrams alone.
-      estimated: whether these numbers are told from a sample of the tokens.
+      estimated: whether these numbers are estimated from a sample of the tokens.
     """
     if most is None:
         return None

@@ -1,4 +1,4 @@
-"""Beam's transforms around the functions of this room."""
+"""Beam's transforms around the functions of this folder."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ class FirstOf(beam.CombineFn):
 class RareTexts(beam.CombineFn):
     """The texts of a token, if it occurs less often than `min_count`; else nothing.
 
-    So what is kept of a frequent token is its count, and no worker holds all texts with "the".
+    So only the count of a frequent token is kept, and no worker holds all texts with "the".
 
     Args:
       min_count: a token that occurs less often is rare.
@@ -111,8 +111,8 @@ def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[
     """Yields the tokens of texts (`text_rules.name_tokens`), each with how often it occurs.
 
     Args:
-      texts: of a stretch.
-      sampled: whether to yield those alone that are counted beside a sketch.
+      texts: the texts of a stretch.
+      sampled: whether to yield only those that are counted beside a sketch.
     """
     counts: Counter = Counter()
     for text in texts:
@@ -121,12 +121,12 @@ def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[
 
 
 class CountTokens(beam.PTransform):
-    """Counts how many tokens occur so often.
+    """Counts how many tokens occur how often.
 
     Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
 
     Args:
-      sampled: whether this is told from a sample of the tokens.
+      sampled: whether this is estimated from a sample of the tokens.
     """
 
     def __init__(self, sampled: bool):
@@ -180,7 +180,7 @@ class FindRareTexts(beam.PTransform):
 
 
 def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[str, int]:
-    """Returns a count of partners for their histogram: with a sketch, for all that are like it."""
+    """Returns an entry of the histogram of partners; a sampled key counts for `SAMPLED` keys."""
     if not sampled:
         return {f"{name} {found[1]}": 1}
     return {f"{name} {found[1]}": SAMPLED} if is_sampled(found[0]) else {}
@@ -202,7 +202,7 @@ class CountPartners(beam.PTransform):
 
 
 def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[bytes, tuple]]:
-    """Gives all pairs of a text the rules that would drop it; returns them by their image."""
+    """Adds the rules that would drop a text to all its pairs; yields these by their image."""
     _, found = element
     failed = tuple(found["failed"])
     for group, pair in found["pairs"]:
@@ -218,8 +218,8 @@ class Decide(beam.DoFn):
 
     Args:
       rules: the numbers.
-      draw: makes eight random bytes of file and row.
-      sample: makes of the rates of languages what tells whether a pair is kept.
+      draw: makes eight random bytes from file and row.
+      sample: makes, from the rates of languages, a function that decides whether a pair is kept.
     """
 
     def __init__(self, rules: Rules, draw: Any, sample: Any):
@@ -272,7 +272,7 @@ def _find_reasons(found: dict[str, Iterable]) -> tuple[bool, str]:
 
 
 class _Pairs:
-    """Pairs of a group, gone through as often as one likes without holding them."""
+    """Pairs of a group, which can be iterated over repeatedly without being held in memory."""
 
     def __init__(self, tuples: Iterable[tuple]):
         self._tuples = tuples

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 BLOCK = 16384
-"""Rows that are compared at a time: they stay in a cache while they are made float32."""
+"""Rows that are compared at a time: they stay in a cache while they are converted to float32."""
 
 
 def search_exactly(
@@ -15,13 +15,13 @@ def search_exactly(
     k: int,
     rows: Int[np.ndarray, "m"] | None = None,
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
-    """Finds the rows with the largest dot products; equal ones in their order.
+    """Finds the rows with the largest dot products; equal ones in the order of the rows.
 
     Args:
       queries: float32.
       vectors: an array [n d] of any float type, which may be memory-mapped.
       k: how many to find; there may be fewer.
-      rows: those to compare with, ascending; None for all.
+      rows: the rows to compare with, ascending; None for all.
 
     Returns:
       The numbers of the rows, the nearest first, and their dot products.
@@ -34,7 +34,7 @@ def search_exactly(
         block = vectors[first:end] if rows is None else vectors[numbers]
         score = queries @ np.asarray(block, np.float32).T
         numbers = np.broadcast_to(numbers, score.shape)
-        if best[1].shape[1] == k:  # what is no better than all that was found is later too
+        if best[1].shape[1] == k:  # a row that only equals the worst one found comes after it
             numbers, score = _keep(score > best[1][:, -1:], numbers, score)
         elif score.shape[1] > k:
             kth = np.partition(score, -k, axis=1)[:, -k, None]
@@ -49,7 +49,7 @@ def search_exactly(
 def _keep(
     mask: Bool[np.ndarray, "q b"], numbers: Int[np.ndarray, "q b"], score: Float[np.ndarray, "q b"]
 ) -> tuple[Int[np.ndarray, "q w"], Float[np.ndarray, "q w"]]:
-    """Moves what a mask keeps in each row to its beginning; the rest is cut off, or -inf."""
+    """Moves the kept values of each row to its beginning; the rest is cut off, or -inf."""
     rows, places = np.nonzero(mask)
     counts = np.bincount(rows, minlength=len(mask))
     columns = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -70,13 +70,13 @@ def rescore(
 
     Args:
       queries: float32.
-      vectors: as for `search_exactly`.
+      vectors: as in `search_exactly`.
       candidates: numbers of rows; -1 is none.
       k: how many to keep.
       mask: True for rows that may be found.
 
     Returns:
-      As `search_exactly`; -inf where there are no more.
+      As in `search_exactly`; -inf if there are no more.
     """
     rows = np.asarray(vectors[np.maximum(candidates, 0)], np.float32)
     score = np.matmul(rows, queries[:, :, None])[:, :, 0]

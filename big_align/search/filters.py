@@ -37,7 +37,7 @@ def parse_filter(text: str) -> Filter:
     """Reads `column=value`, or another of =, !=, <, <=, > and >=.
 
     Raises:
-      UserError: the text does not read so.
+      UserError: the text is not of this form.
     """
     match = PATTERN.fullmatch(text)
     if not match:
@@ -48,17 +48,17 @@ def parse_filter(text: str) -> Filter:
 
 
 def apply_filters(metadata: pa.Table, texts: Sequence[str]) -> Bool[np.ndarray, "n"] | None:
-    """Tells which rows meet all conditions; a missing value meets none.
+    """Returns which rows meet all conditions; a missing value meets none.
 
     Args:
       metadata: the columns.
       texts: conditions, as `parse_filter` reads them.
 
     Returns:
-      A mask; None where there are no conditions.
+      A mask; None if there are no conditions.
 
     Raises:
-      UserError: a condition does not read, there is no such column, or its type cannot be compared
+      UserError: a condition cannot be read, there is no such column, or its type cannot be compared
         with the value.
     """
     if not texts:

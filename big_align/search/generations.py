@@ -1,4 +1,4 @@
-"""Writes a generation of an index out of the one before it and of what was embedded since."""
+"""Writes a generation of an index from the one before it and what was embedded since."""
 
 import pathlib
 import shutil
@@ -32,7 +32,7 @@ def draft(
     Args:
       entries: its images, in the order of the source.
       texts: the different captions.
-      metadata: a row an image.
+      metadata: one row per image.
     """
     numbers = {text: number for number, text in enumerate(texts)}
     captions = [list(dict.fromkeys(numbers[text] for text in e.captions)) for e in entries]
@@ -49,7 +49,7 @@ def draft(
 
 
 def are_same(there: IndexGeneration, here: IndexGeneration) -> bool:
-    """Tells whether the tables of two generations are equal, but for the ends of thumbnails."""
+    """Returns whether the tables of two generations are equal, except for ends of thumbnails."""
     return (
         there.images.drop_columns("end").equals(here.images)
         and there.captions.equals(here.captions)
@@ -64,7 +64,7 @@ def write(
     pending: Mapping[str, PendingRows],
     places: Mapping[str, Int[np.ndarray, "_"]],
 ) -> None:
-    """Writes a generation; what is there already, of a run that was stopped, is replaced.
+    """Writes a generation; anything left there by a stopped run is replaced.
 
     Args:
       path: the folder.
@@ -97,7 +97,7 @@ def write(
 def _gather_rows(
     path: pathlib.Path, sources: Sequence[np.ndarray], places: Int[np.ndarray, "n"]
 ) -> None:
-    """Writes rows of two arrays, numbered through both, into a file."""
+    """Writes rows of two arrays, numbered through both, to a file."""
     first, second = sources
     shape = len(places), second.shape[1]
     if not len(places):  # an empty file cannot be mapped

@@ -44,9 +44,9 @@ class IndexReport(NamedTuple):
     """What a run has done.
 
     Attributes:
-      images: in the index.
-      embedded: of them, now.
-      removed: images that the source no longer has, or has otherwise.
+      images: images in the index.
+      embedded: how many of them were embedded now.
+      removed: images that the source no longer has, or that have changed.
       broken: images that cannot be used.
       captions: different texts in the index.
       described: images with a row in the table of metadata; None without a table.
@@ -66,10 +66,10 @@ class IndexBuilder:
     """Brings the index in a folder up to date with a source.
 
     Args:
-      model: embeds.
-      folder: is made if need be; it holds an index of this model, or nothing.
+      model: the model that embeds.
+      folder: the folder, which is made if needed; it holds an index of this model, or nothing.
       made_by: `model` and `source`, for readers.
-      dtype: of the embeddings that are stored, "float16" or "float32".
+      dtype: the type of the stored embeddings, "float16" or "float32".
       thumbnail: the longer side of thumbnails in pixels; 0 for none.
 
     Raises:
@@ -170,7 +170,7 @@ class IndexBuilder:
         start, found, batch, broken = len(pending.records), [], [], 0
 
         def store() -> int:
-            """Embeds the batch; returns how many of it are broken all the same."""
+            """Embeds the batch; returns how many of its images are broken after all."""
             if not batch:
                 return 0
             rows = self._model.embed_images([loaded.image for loaded in batch], broken="nan")
@@ -236,7 +236,7 @@ class IndexBuilder:
         places: Sequence[np.ndarray],
         wanted: Mapping[str, Any],
     ) -> None:
-        """Writes the next generation with what searches it, and then names it."""
+        """Writes the next generation and what searches it, and then names it in `index.json`."""
         number = self._info["generation"] + 1
         path = self._folder / f"{number:06d}"
         generations.write(path, drafted, old, pending, dict(zip(KINDS, places, strict=True)))
@@ -252,7 +252,7 @@ class IndexBuilder:
     def _prepare(
         self, made: IndexGeneration, kind: str, path: pathlib.Path, recall: float, method: str
     ) -> dict[str, Any]:
-        """Builds and saves what searches a kind; returns what to note of it."""
+        """Builds and saves what searches a kind; returns what to note about it."""
         vectors = made.vectors[kind]
         count = len(vectors)
         if method == "exact" or count < EXACT_BELOW and (method == "auto" or count < 2):
@@ -281,7 +281,7 @@ class IndexBuilder:
 
 
 def _check_overlap(folder: pathlib.Path, names: Iterable[str], there: Sequence[str]) -> None:
-    """Keeps the index of one source from being emptied by the name of another."""
+    """Refuses a source that has none of the images of the index, which would empty it."""
     if there and not set(names).intersection(there):
         raise UserError(
             f"{folder} has {len(there)} images, the first {there[0]}, and --source has none of "

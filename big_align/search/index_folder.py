@@ -2,7 +2,7 @@
 
 `index.json` names a generation, a folder with everything that is searched. A generation is never
 changed: a run that has something new writes the next one whole, and then replaces `index.json`.
-Whatever is not named there was left by a run that was stopped.
+Whatever is not named there was left by a stopped run.
 """
 
 import dataclasses
@@ -38,13 +38,13 @@ class IndexGeneration:
     """Everything that is searched.
 
     Attributes:
-      images: a row an image: `name`, `key`, `signature`, the numbers of its `captions`, and the
+      images: one row per image: `name`, `key`, `signature`, the numbers of its `captions`, and the
         `end` of its thumbnail.
-      captions: a row a text, `text`; each text stands there once.
-      metadata: the columns that filters compare, a row an image.
+      captions: one row per text, `text`; each text is there once.
+      metadata: the columns that filters compare, one row per image.
       vectors: embeddings of unit length by kind, memory-mapped; those of captions have no rows
-        where the model embeds no texts.
-      thumbnails: JPEG files laid end to end.
+        if the model embeds no texts.
+      thumbnails: concatenated JPEG files.
     """
 
     images: pa.Table
@@ -54,13 +54,13 @@ class IndexGeneration:
     thumbnails: np.ndarray
 
     def read_thumbnail(self, row: int) -> bytes:
-        """Returns the JPEG of an image; empty where thumbnails were not wanted."""
+        """Returns the JPEG of an image; empty if thumbnails were not wanted."""
         ends = self.images["end"]
         return self.thumbnails[ends[row - 1].as_py() if row else 0 : ends[row].as_py()].tobytes()
 
 
 def read_info(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads what an index says of itself.
+    """Reads what an index says about itself.
 
     Raises:
       UserError: there is no index, or it is not as it was written.
@@ -85,7 +85,7 @@ def read_info(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_info(folder: pathlib.Path, info: dict[str, Any]) -> None:
-    """Replaces what an index says of itself, whole."""
+    """Replaces what an index says about itself, as a whole."""
     text = json.dumps({"format": FORMAT} | info, indent=1, ensure_ascii=False)
     write_whole(folder / INFO, f"{text}\n".encode("utf-8", "backslashreplace"))
 
@@ -94,7 +94,7 @@ def generation_folder(folder: pathlib.Path, info: dict[str, Any]) -> pathlib.Pat
     """Returns where the generation of an index is.
 
     Raises:
-      UserError: there is none yet, as the index was never finished.
+      UserError: there is none yet, since the index was never finished.
     """
     number = info["generation"]
     if type(number) is not int or number < 1:
@@ -138,7 +138,7 @@ def _map_bytes(path: pathlib.Path) -> np.ndarray:
 
 
 class FolderLock:
-    """Keeps a second process from writing into an index; `with FolderLock(folder):`.
+    """Prevents a second process from writing into an index; `with FolderLock(folder):`.
 
     Raises:
       UserError: another process writes.
@@ -160,7 +160,7 @@ class FolderLock:
 
 
 def remove_others(folder: pathlib.Path, keep: int) -> None:
-    """Removes every generation but one; they are old, or were left by a run that was stopped."""
+    """Removes every generation but one; the others are old, or were left by a stopped run."""
     for path in folder.iterdir():
         if path.is_dir() and path.name.isdecimal() and int(path.name) != keep:
             shutil.rmtree(path)

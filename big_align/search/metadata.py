@@ -23,15 +23,15 @@ LABEL = "label"
 class MetadataTable:
     """The columns of a table, looked up by the names and keys of images.
 
-    Columns of captions, and those that hold no plain values, such as encoded images, are passed
-    over. Of several rows of an image the first counts.
+    Columns of captions, and those that hold no plain values, such as encoded images, are skipped.
+    If an image has several rows, the first counts.
 
     Args:
       path: CSV, TSV, JSON lines or Parquet, with the names of columns; globs of Parquet.
       key: the column that names images; None finds it by the usual names.
 
     Raises:
-      UserError: it cannot be read, or which column names images cannot be told.
+      UserError: it cannot be read, or it is unclear which column names images.
     """
 
     def __init__(self, path: str, key: str | None = None):
@@ -56,11 +56,11 @@ class MetadataTable:
         self._table = table.select(kept)
 
     def align(self, names: Sequence[str], keys: Sequence[str]) -> tuple[pa.Table, int]:
-        """Returns the columns with a row an image, null where the table has none.
+        """Returns the columns with one row per image, null if the table has none.
 
         Args:
-          names: of the images.
-          keys: of the images; they are looked up where no name is found.
+          names: the names of the images.
+          keys: the keys of the images; they are looked up if a name is not found.
 
         Returns:
           The columns, and how many images have a row.
@@ -72,14 +72,14 @@ class MetadataTable:
 
 
 def add_labels(metadata: pa.Table, labels: Sequence[str | None]) -> pa.Table:
-    """Adds the column of classes, unless no image has one or the table names its own so."""
+    """Adds the column of classes, unless no image has one or the table has such a column."""
     if LABEL in metadata.column_names or not any(label is not None for label in labels):
         return metadata
     return metadata.append_column(LABEL, pa.array(labels, pa.string()))
 
 
 def empty_metadata(count: int) -> pa.Table:
-    """Returns a table of so many rows without columns that filters could compare."""
+    """Returns a table of `count` rows without columns that filters could compare."""
     return pa.table({"row": np.arange(count)})
 
 
@@ -107,7 +107,7 @@ def _read_table(path: str) -> pa.Table:
 
 
 def _find_delimiter(data: bytes) -> str:
-    """Returns what stands most often in the first line: a comma, a tab or a semicolon."""
+    """Returns which is most frequent in the first line: a comma, a tab or a semicolon."""
     line = data.partition(b"\n")[0].decode("utf-8", "replace")
     return max(",\t;", key=line.count)
 
@@ -117,11 +117,11 @@ def _join(folder: str, name: str) -> str:
 
 
 def _normalize(name: str) -> str:
-    """Makes `./a.jpg`, `a.jpg` and the whole path of it one name."""
+    """Gives `./a.jpg`, `a.jpg` and its absolute path the same name."""
     return name if "://" in name else os.path.abspath(name)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Tells numbers, texts, dates and booleans from what cannot be compared with a value."""
+    """Returns whether values are numbers, texts, dates or booleans, which can be compared."""
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or binary)

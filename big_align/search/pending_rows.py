@@ -10,22 +10,22 @@ import numpy as np
 from jaxtyping import Float
 
 Record = list[Any]
-"""What tells a row from others: [name, signature], or [text]."""
+"""What identifies a row: [name, signature], or [text]."""
 
 
 class PendingRows:
-    """Rows that are appended to three files; a row counts once its line in the last is whole.
+    """Rows that are appended to three files; a row counts once its line in the last is complete.
 
-    So a process can be killed at any time. The next one cuts off what is not whole.
+    So a process can be killed at any time. The next one cuts off what is incomplete.
 
     Args:
-      folder: of the index.
+      folder: the folder of the index.
       kind: the beginning of the names of the files.
       dim: the width of the embeddings.
-      dtype: of what is stored.
+      dtype: the type of what is stored.
 
     Attributes:
-      records: of the rows, in their order.
+      records: the records of the rows, in their order.
     """
 
     def __init__(self, folder: pathlib.Path, kind: str, dim: int, dtype: str):
@@ -39,7 +39,7 @@ class PendingRows:
         self._recover()
 
     def _recover(self) -> None:
-        """Reads the rows that are whole, and cuts off the rest."""
+        """Reads the rows that are complete, and cuts off the rest."""
         vectors, blobs, rows = self._paths
         have, room = vectors.stat().st_size // self._row_bytes, blobs.stat().st_size
         size = 0
@@ -70,7 +70,7 @@ class PendingRows:
         """Stores rows.
 
         Args:
-          records: what tells each from others.
+          records: what identifies each row.
           values: the embeddings.
           blobs: bytes that go with each; None for nothing.
         """
@@ -94,7 +94,7 @@ class PendingRows:
         return np.memmap(self._paths[0], self._dtype, "r", shape=shape)
 
     def read_blobs(self) -> tuple[np.ndarray, list[int]]:
-        """Returns the bytes of all rows laid end to end, memory-mapped, and where each ends."""
+        """Returns the bytes of all rows, concatenated and memory-mapped, and where each ends."""
         if not self._ends[-1]:
             return np.zeros(0, np.uint8), self._ends[1:]
         return np.memmap(self._paths[1], np.uint8, "r"), self._ends[1:]

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from big_align.errors import UserError
 
 TEXT_WEIGHT = 2.0
-"""Of a text beside an image, whose weight is 1: what ALIGN found best (footnote 4)."""
+"""The weight of a text beside an image, which has 1: what ALIGN found best (footnote 4)."""
 MINUS = ("-", "\N{MINUS SIGN}")
 
 
@@ -33,10 +33,11 @@ def choose_weights(
     Args:
       texts: how many texts there are.
       images: how many images there are.
-      weights: what the user gave; None weighs all alike, but texts beside images twice.
+      weights: what the user gave; None weighs all alike, except texts beside images, which count
+        twice.
 
     Raises:
-      UserError: the query is empty, or the weights are not as many, or one is not finite.
+      UserError: the query is empty, or the number of weights is wrong, or one is not finite.
     """
     count = texts + images
     if not count:
@@ -60,7 +61,7 @@ def combine(
 
     Args:
       vectors: embeddings of unit length.
-      weights: of each; below 0 subtracts.
+      weights: the weight of each; below 0 subtracts.
 
     Raises:
       UserError: nothing is left of the sum.

@@ -8,12 +8,12 @@ from big_align.inference.loaded_model import LoadedModel
 from big_align.search.index_folder import CAPTIONS, IMAGES, IndexGeneration
 
 COUNT = 500
-"""Queries of a kind."""
+"""Queries per kind."""
 CLASSES = "imagenet"
-"""Whose names stand in for captions where there are none."""
+"""The class list whose names serve as texts if there are no captions."""
 
 Queries = dict[str, tuple[Float[np.ndarray, "_ d"], Int[np.ndarray, "_"]]]
-"""Of each kind, embeddings, and the numbers of the rows that they are themselves, or -1."""
+"""For each kind, embeddings, and the numbers of their own rows, or -1."""
 
 
 def draw(made: IndexGeneration, kind: str, model: LoadedModel, seed: int = 0) -> Queries:
@@ -21,14 +21,14 @@ def draw(made: IndexGeneration, kind: str, model: LoadedModel, seed: int = 0) ->
 
     Embeddings of texts lie apart from those of images, and are harder for a search that was trained
     on images. So both are measured: rows of the kind itself, each of which does not count as its
-    own neighbor, and rows of the other kind. Where there are no captions, names of classes are
-    the texts.
+    own neighbor, and rows of the other kind. If there are no captions, names of classes serve as
+    texts.
 
     Args:
       made: what is searched.
       kind: "images" or "captions".
       model: embeds names of classes.
-      seed: of what is drawn.
+      seed: the seed of what is drawn.
     """
     rng, queries = np.random.default_rng(seed), {}
     for name in (IMAGES, CAPTIONS):

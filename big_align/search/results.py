@@ -21,7 +21,7 @@ THUMBNAIL = 256  # pixels, of the images of a query
 
 
 def write_lines(hits: Sequence[Hit]) -> str:
-    """Writes a line a hit: place, cosine, name and first caption, parted by tabs."""
+    """Writes one line per hit: rank, cosine, name and first caption, separated by tabs."""
     lines = []
     for place, hit in enumerate(hits, start=1):
         caption = put_in_a_line(hit.captions[0]) if hit.captions else ""
@@ -35,7 +35,7 @@ def describe_query(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Lists the parts of a query with their weights.
 
     Args:
-      options: of `big_align.tools.search`: texts, image, like, and weights.
+      options: those of `big_align.tools.search`: texts, image, like, and weights.
     """
     images = [("image", path) for path in options.image] + [("like", n) for n in options.like]
     given = options.weights and [float(number) for number in options.weights.split(",")]
@@ -61,7 +61,7 @@ def write_json(options: argparse.Namespace, hits: Sequence[Hit]) -> str:
 
 
 def write_page(index: SearchIndex, options: argparse.Namespace, hits: Sequence[Hit]) -> str:
-    """Writes HTML with the pictures in it."""
+    """Writes HTML that includes the pictures."""
     parts = "".join(_write_part(index, part) for part in describe_query(options))
     conditions = " · ".join([options.of, *options.filter, f"{len(hits)} of {len(index)} images"])
     tiles = "".join(_write_tile(index, hit) for hit in hits)

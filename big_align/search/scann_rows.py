@@ -1,9 +1,9 @@
 """The nearest of many embeddings by ScaNN, and the settings that reach a recall.
 
-A tree parts the rows into leaves, each row in two of them, the second chosen to make up for what
-the first misses (SOAR: Sun et al. 2023). A query goes through some leaves, in which four bits stand
-for every four numbers, and what is best so far is compared again with eight bits a number. So the
-memory is about 5/16 of that of float32.
+A tree splits the rows into leaves, each row in two of them, the second chosen to make up for what
+the first misses (SOAR: Sun et al. 2023). A query goes through some leaves, in which four bits
+encode every four numbers, and the best rows so far are compared again with eight bits per number.
+So the memory is about 5/16 of that of float32.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ from big_align.errors import UserError
 from big_align.search.exact_search import search_exactly
 
 EXACT_BELOW = 50_000
-"""Rows below which comparing with all of them takes a few hundredths of a second."""
+"""With fewer rows, comparing with all of them takes at most a few hundredths of a second."""
 K = 10
 """Neighbors by which recall is measured."""
 DIMS_PER_BLOCK = 4
-"""At 100,000 rows of 512 as fast again as 2, and not worse once candidates are compared again."""
+"""At 100,000 rows of 512, twice as fast as 2, and no worse once candidates are compared again."""
 SOAR = 1.5
-"""At 100,000 rows recall rose from 0.82 to 0.93 for as many leaves."""
+"""At 100,000 rows recall rose from 0.82 to 0.93 with the same number of leaves."""
 TRAINED_ON = 100_000
 SEARCHED = (0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
 REORDERED = (5, 10, 20, 40, 80)
 
 
 class ScannSettings(NamedTuple):
-    """What a search looks at.
+    """The scope of a search.
 
     Attributes:
-      leaves: of the tree.
+      leaves: the number of leaves of the tree.
       searched: leaves that a query goes through.
-      reordered: rows that are compared again, as multiples of what is asked for.
+      reordered: rows that are compared again, as a multiple of those that are wanted.
     """
 
     leaves: int
@@ -49,12 +49,12 @@ class ScannSettings(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What settings reach.
+    """The result of trying settings.
 
     Attributes:
-      settings: these.
+      settings: the settings.
       recall: the fraction of the 10 nearest that are found.
-      seconds: a query, of many at a time.
+      seconds: time per query, for many at a time.
     """
 
     settings: ScannSettings
@@ -63,16 +63,16 @@ class Attempt(NamedTuple):
 
 
 def count_leaves(count: int) -> int:
-    """Returns the leaves for so many rows: the root of the count, in which a query is cheapest."""
+    """Returns the number of leaves for `count` rows: its root, which makes a query cheapest."""
     return max(1, math.isqrt(count))
 
 
 class ScannRows:
-    """Rows ready to be searched.
+    """Rows that are ready to be searched.
 
     Args:
-      searcher: of ScaNN.
-      settings: of a search.
+      searcher: the searcher of ScaNN.
+      settings: the settings of a search.
     """
 
     def __init__(self, searcher: Any, settings: ScannSettings):
@@ -82,8 +82,8 @@ class ScannRows:
     def build(cls, vectors: Any) -> "ScannRows":
         """Trains the tree and the codes on rows [n d] of any float type.
 
-        Their mean is taken off: it adds the same to all dot products of a query, and without it the
-        few bits tell rows apart that lie in a narrow cone, as embeddings of images do.
+        Their mean is subtracted: it adds the same to all dot products of a query, and without it
+        the few bits distinguish rows that lie in a narrow cone, as embeddings of images do.
         """
         rows = np.array(vectors, np.float32)
         rows -= rows.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -123,7 +123,7 @@ class ScannRows:
     def search(
         self, queries: Float[np.ndarray, "q d"], k: int, settings: ScannSettings | None = None
     ) -> Int[np.ndarray, "q k"]:
-        """Returns the numbers of rows that are probably nearest; -1 where too few were found."""
+        """Returns the numbers of rows that are probably nearest; -1 if too few were found."""
         _, searched, reordered = settings or self.settings
         found, score = self._searcher.search_batched_parallel(
             np.ascontiguousarray(queries, np.float32), k, reordered * k, searched
@@ -145,15 +145,15 @@ def choose_settings(
     """Chooses the fastest settings whose recall reaches a target for every kind of query.
 
     Args:
-      rows: to search.
+      rows: the rows to search.
       vectors: the same rows, to compare with exactly.
-      queries: of each kind, embeddings, and the number of the row that each is itself, which does
-        not count as found; -1 where it is none.
+      queries: for each kind, embeddings, and the number of each one's own row, which does not count
+        as found; -1 if it has none.
       target: the fraction of the 10 nearest.
 
     Returns:
-      The settings with the lowest recall of the kinds, and the recall of each kind. Where none
-      reach the target, those with the highest recall.
+      The settings, with the lowest recall among the kinds, and the recall of each kind. If no
+      settings reach the target, those with the highest recall.
     """
     true = {
         kind: _leave_out(search_exactly(given, vectors, K + 1)[0], own)

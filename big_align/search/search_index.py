@@ -28,8 +28,8 @@ from big_align.search.index_folder import (
 )
 from big_align.search.scann_rows import EXACT_BELOW, K, ScannRows, ScannSettings
 
-MOST = 10_000  # that can be asked for
-SPARE = 2  # times as many are asked of ScaNN as leave k that meet the conditions on average
+MOST = 10_000  # hits that can be asked for
+SPARE = 2  # ScaNN is asked for this many times the rows that on average contain k allowed ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Hit:
     """An image that was found, or a caption with an image that has it.
 
     Attributes:
-      row: of the image.
+      row: the row of the image.
       score: the cosine with the query.
-      name: of the image: the path of its file, or its place in a shard.
-      captions: of the image; of a caption that was found, this alone.
-      metadata: of the image, by column.
+      name: the name of the image: the path of its file, or its place in a shard.
+      captions: the captions of the image; for a caption that was found, only this one.
+      metadata: the metadata of the image, by column.
     """
 
     row: int
@@ -52,10 +52,10 @@ class Hit:
 
 
 class SearchIndex:
-    """What `load_index` returns.
+    """An index that is ready to be searched; `load_index` returns it.
 
     Args:
-      folder: that `big_align.tools.index` wrote.
+      folder: the folder that `big_align.tools.index` wrote.
       model: a model with the weights of the index; None loads that of `index.json` when it is
         needed.
 
@@ -64,7 +64,7 @@ class SearchIndex:
       contents: tables, embeddings and thumbnails.
 
     Raises:
-      UserError: the folder is no index, or is damaged.
+      UserError: the folder is not an index, or is damaged.
     """
 
     def __init__(self, folder: str | os.PathLike, model: str | LoadedModel | None = None):
@@ -98,14 +98,14 @@ class SearchIndex:
           texts: one or several; `-cars` subtracts.
           images: one or several, as `LoadedModel.embed_images` takes them.
           like: images of the index, by their names or rows.
-          weights: of the texts, then `images`, then `like`; below 0 subtracts. None weighs a text
-            beside an image twice, as the paper does, and all else once.
+          weights: those of the texts, then `images`, then `like`; below 0 subtracts. None weighs a
+            text beside an image twice, as the paper does, and all else once.
           k: how many to find.
           of: "images" or "captions".
           filters: conditions on the metadata, all of which hold: "year>=2020".
 
         Returns:
-          The nearest first; fewer than `k` where no more meet the conditions.
+          The nearest first; fewer than `k` if no more meet the conditions.
 
         Raises:
           UserError: the query is empty or cancels itself, an image is broken, a name or a column
@@ -129,7 +129,7 @@ class SearchIndex:
         of: str = IMAGES,
         filters: Sequence[str] = (),
     ) -> list[Hit]:
-        """Finds what is nearest to an embedding; as `search`."""
+        """Finds what is nearest to an embedding; as in `search`."""
         if of not in KINDS:
             raise UserError(f"of = {of!r} is neither 'images' nor 'captions'")
         if not 1 <= k <= MOST:
@@ -153,8 +153,8 @@ class SearchIndex:
     ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"]]:
         """Returns the numbers of the nearest rows, the nearest first, and their cosines.
 
-        ScaNN searches where the index has it. Where a mask leaves few rows, these are compared
-        exactly; otherwise ScaNN is asked for as many more as it leaves out.
+        ScaNN searches if the index has it. If a mask leaves few rows, these are compared exactly;
+        otherwise ScaNN is asked for more, in proportion to what the mask leaves out.
 
         Args:
           kind: "images" or "captions".
@@ -168,13 +168,13 @@ class SearchIndex:
         numbers = None if mask is None else np.flatnonzero(mask)
         if scann is None or allowed < EXACT_BELOW and mask is not None or 2 * k >= allowed:
             return search_exactly(vectors, rows, k, numbers)
-        most = max(k, K + 1)  # of fewer, ScaNN compares too few again to reach the noted recall
+        most = max(k, K + 1)  # with fewer, ScaNN rescores too few to reach the noted recall
         if mask is not None:
             most = -(-SPARE * most * len(rows) // allowed)
         most = min(len(rows), most)
         found = scann.search(vectors, most)
         order, score = rescore(vectors, rows, found, k, mask)
-        for query in np.flatnonzero(~np.isfinite(score[:, -1])):  # what may be found lies elsewhere
+        for query in np.flatnonzero(~np.isfinite(score[:, -1])):  # too few allowed rows were found
             order[query], score[query] = (
                 x[0] for x in search_exactly(vectors[query, None], rows, k, numbers)
             )
@@ -209,7 +209,7 @@ class SearchIndex:
         """The model that embeds queries.
 
         Raises:
-          UserError: there is none where the index was made, or it has other weights now.
+          UserError: there is none where the index says, or it has other weights now.
         """
         model = self._given or self.info["model"]
         if not isinstance(model, LoadedModel):
@@ -242,7 +242,7 @@ class SearchIndex:
         return captions[order].astype(np.int64), rows[order]
 
     def _mask_captions(self, mask: Bool[np.ndarray, "n"]) -> Bool[np.ndarray, "c"]:
-        """Tells which captions an image has that meets the conditions."""
+        """Returns which captions belong to an image that meets the conditions."""
         captions, rows = self._caption_links
         found = np.zeros(len(self.contents.captions), bool)
         found[captions[mask[rows]]] = True
@@ -256,7 +256,7 @@ class SearchIndex:
     def _make_caption_hit(
         self, mask: Bool[np.ndarray, "n"] | None, number: int, score: float
     ) -> Hit:
-        """Makes a hit of a caption: with the first image that has it and meets the conditions."""
+        """Makes a hit from a caption: with the first image that has it and meets the conditions."""
         captions, rows = self._caption_links
         having = rows[slice(*np.searchsorted(captions, [number, number + 1]))]
         having = having if mask is None else having[mask[having]]
@@ -290,13 +290,13 @@ def load_index(folder: str | os.PathLike, model: str | LoadedModel | None = None
     """Loads an index of images and captions, to be searched.
 
     Args:
-      folder: that `big_align.tools.index` wrote.
-      model: the model of the index, or where it is now; None looks where it was.
+      folder: the folder that `big_align.tools.index` wrote.
+      model: the model of the index, or its present path; None looks where it was.
 
     Returns:
       The index; `search` takes texts, images, and sums and differences of them.
 
     Raises:
-      UserError: the folder is no index, or is damaged.
+      UserError: the folder is not an index, or is damaged.
     """
     return SearchIndex(folder, model)

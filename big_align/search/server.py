@@ -1,7 +1,7 @@
 """A page in the browser that searches an index: its routes, and what keeps them safe.
 
-What is served are the page, thumbnails by their numbers, and answers in JSON: no path of a request
-ever names a file. An upload is bounded in bytes while it is read and in pixels before it is
+It serves the page, thumbnails by their numbers, and answers in JSON: no path of a request ever
+names a file. An upload is bounded in bytes while it is read and in pixels before it is
 decoded, and only its embedding is kept.
 """
 
@@ -33,7 +33,7 @@ from big_align.search.search_index import SearchIndex
 from big_align.search.thumbnails import make_thumbnail
 
 LOOPBACK = ("127.0.0.1", "localhost")
-"""Hosts that only this machine reaches; any other wants a token."""
+"""Hosts that only this machine can reach; any other requires a token."""
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 QUERY_BYTES = 65536
 MOST_PARTS, MOST_TEXT, MOST_RESULTS, MOST_UPLOADS = 16, 1000, 500, 256
@@ -41,7 +41,7 @@ COOKIE = "token"
 
 
 class Refused(Exception):
-    """A request that is not answered: its status, and why."""
+    """A request that is refused: its status, and why."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
@@ -52,9 +52,9 @@ class SearchServer:
     """Answers the requests of the page.
 
     Args:
-      index: is searched.
-      max_bytes: of an upload.
-      max_pixels: of an upload.
+      index: the index to search.
+      max_bytes: the most bytes of an upload.
+      max_pixels: the most pixels of an upload.
     """
 
     def __init__(self, index: SearchIndex, max_bytes: int, max_pixels: int):
@@ -70,7 +70,7 @@ class SearchServer:
         self._index.model.embed_images(np.zeros((512, 512, 3), np.uint8))
 
     def show_page(self, request: Request) -> Response:
-        """The page; only what stands in it may run there."""
+        """Returns the page; only what is part of it may run there."""
         nonce = secrets.token_urlsafe(16)
         about = {
             "images": len(self._index),
@@ -78,7 +78,7 @@ class SearchServer:
             "texts": self._index.model.embeds("text"),
             "columns": self._index.columns,
         }
-        facts = json.dumps(about).replace("<", "\\u003c")  # no name of a column ends the script
+        facts = json.dumps(about).replace("<", "\\u003c")  # no column name can end the script
         page = self._page.replace("{{style}}", STYLE).replace("{{about}}", facts)
         policy = (
             f"default-src 'none'; img-src 'self' blob:; style-src 'nonce-{nonce}'; script-src "
@@ -89,7 +89,7 @@ class SearchServer:
         return HTMLResponse(page.replace("{{nonce}}", nonce), headers=headers)
 
     def show_thumbnail(self, request: Request) -> Response:
-        """The thumbnail of a row of the index."""
+        """Returns the thumbnail of a row of the index."""
         row = request.path_params["row"]
         jpeg = self._index.contents.read_thumbnail(row) if row < len(self._index) else b""
         if not jpeg:
@@ -97,7 +97,7 @@ class SearchServer:
         return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "no-cache"})
 
     async def upload(self, request: Request) -> Response:
-        """Takes an image, the body; answers with what names it in a query."""
+        """Takes an image as the body; answers with its name for queries."""
         _check_type(request, IMAGE_TYPES)
         data = await _read_body(request, self._max_bytes)
         return _answer({"upload": await run_in_threadpool(self._embed_upload, data)})
@@ -159,11 +159,11 @@ def make_app(
     """Makes the application, with its model warm.
 
     Args:
-      index: is searched.
-      token: that every request has to bring, in a cookie that `/?token=...` sets, or as a bearer;
-        None lets in those alone who ask for a host of `LOOPBACK`.
-      max_bytes: of an upload.
-      max_pixels: of an upload.
+      index: the index to search.
+      token: the token that every request must have, in a cookie that `/?token=...` sets, or as a
+        bearer; None admits only requests for a host in `LOOPBACK`.
+      max_bytes: the most bytes of an upload.
+      max_pixels: the most pixels of an upload.
     """
     server = SearchServer(index, max_bytes, max_pixels)
     server.warm()
@@ -181,10 +181,10 @@ def make_app(
 
 
 class TokenGuard:
-    """Lets in requests that bring the token.
+    """Admits requests that have the token.
 
     Args:
-      app: is guarded.
+      app: the application to guard.
       token: the secret.
     """
 
@@ -231,7 +231,7 @@ async def _read_body(request: Request, most: int) -> bytes:
 
 
 def _check_query(query: Any) -> dict[str, Any]:
-    """Returns a query with its defaults; raises Refused where a field is not what it should be."""
+    """Returns a query with its defaults; raises Refused if a field is not what it should be."""
     query = query if isinstance(query, dict) else {}
     query = {"k": 30, "of": "images", "filters": []} | query
     parts, filters, k = query.get("parts"), query["filters"], query["k"]

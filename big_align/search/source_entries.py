@@ -1,4 +1,4 @@
-"""What a source holds, as an index sees it: names, what changes when an image does, thumbnails."""
+"""The content of a source for an index: names, what changes when an image does, thumbnails."""
 
 import collections
 import concurrent.futures
@@ -24,11 +24,11 @@ class IndexEntry(NamedTuple):
     """An image of a source.
 
     Attributes:
-      name: tells it from all others: the path of its file, or its place in a shard.
+      name: identifies it: the path of its file, or its place in a shard.
       key: what the source calls it.
-      signature: changes with the file, or with the encoded image where it has no file of its own.
+      signature: changes with the file, or with the encoded image if it has no file of its own.
       captions: its texts.
-      label: the names of its classes, or their numbers; None where it has none.
+      label: the names of its classes, or their numbers; None if it has none.
     """
 
     name: str
@@ -42,10 +42,10 @@ class LoadedEntry(NamedTuple):
     """An image, read as far as it is needed.
 
     Attributes:
-      entry: None where it cannot be read.
-      image: encoded, or pixels; None where it is known.
-      thumbnail: a JPEG; empty where it is known or not wanted.
-      fault: why it cannot be used, with its name; "" where it can.
+      entry: None if it cannot be read.
+      image: encoded, or pixels; None if it is known.
+      thumbnail: a JPEG; empty if it is known or not wanted.
+      fault: why it cannot be used, with its name; "" if it can.
     """
 
     entry: IndexEntry | None
@@ -55,14 +55,14 @@ class LoadedEntry(NamedTuple):
 
 
 class SourceEntries:
-    """Reads the images of a source in its order, with threads; those that are known not at all.
+    """Reads the images of a source in its order, with threads; known ones are not read.
 
     Args:
       source: the examples.
-      side: of thumbnails, in pixels; 0 for none.
+      side: the longer side of thumbnails, in pixels; 0 for none.
 
     Attributes:
-      names: of all images.
+      names: the names of all images.
     """
 
     def __init__(self, source: Source, side: int):
@@ -74,7 +74,7 @@ class SourceEntries:
         ]  # fmt: skip
         read_name = source.name
         if isinstance(source, ListedSource):
-            read_name = source.key  # its names are lines, which move
+            read_name = source.key  # its names contain line numbers, which change
         paths = [read_name(*place) for place in places]
         if isinstance(source, ListedSource | FilePairsSource) and paths:
             self._files = files.files_of(paths[0])
@@ -88,7 +88,7 @@ class SourceEntries:
         """Yields every image.
 
         Args:
-          is_known: tells whether an image of a name and a signature need not be read.
+          is_known: returns whether an image with a name and a signature need not be read.
         """
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
             items, waiting = iter(self._items), collections.deque()
@@ -119,7 +119,7 @@ class SourceEntries:
                 entry = self._make_entry(place, name, signature, example.captions, example.labels)
                 if is_known(name, signature):
                     return LoadedEntry(entry)
-                # An image is decoded here too where thumbnails are not wanted: is it broken?
+                # An image is decoded here even if thumbnails are not wanted: is it broken?
                 thumbnail = make_thumbnail(example.image, self._side or 8)
                 return LoadedEntry(entry, example.image, thumbnail if self._side else b"")
         except BrokenExample as error:

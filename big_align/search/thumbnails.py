@@ -14,13 +14,13 @@ QUALITY = 82
 
 
 def make_thumbnail(image: Any, side: int, max_pixels: int = decoding.MAX_PIXELS) -> bytes:
-    """Makes a JPEG whose sides are at most so long; only pixels are taken over.
+    """Makes a JPEG whose sides have at most `side` pixels; only pixels are kept.
 
-    What else a file holds, such as the place where a photograph was taken, is left out.
+    Anything else in a file, such as the place where a photograph was taken, is left out.
 
     Args:
       image: an encoded file, or pixels uint8 [h w 3].
-      side: in pixels.
+      side: the longer side, in pixels.
       max_pixels: an encoded image with more is refused before it is decoded.
 
     Raises:
@@ -33,7 +33,7 @@ def make_thumbnail(image: Any, side: int, max_pixels: int = decoding.MAX_PIXELS)
             picture = Image.fromarray(np.asarray(image))
         if picture.mode not in ("RGB", "L") or "transparency" in picture.info:
             picture = decoding.to_rgb(picture)
-        picture.thumbnail((side, side))  # of a large JPEG only a part is decoded
+        picture.thumbnail((side, side))  # a large JPEG is decoded at a reduced size
         pixels = np.asarray(decoding.to_rgb(picture))
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)

@@ -1,4 +1,4 @@
-"""Files of images, opened with a limit on their pixels and converted to RGB."""
+"""Opens image files with a limit on their pixels, and converts them to RGB."""
 
 import io
 import warnings
@@ -17,7 +17,7 @@ MAX_PIXELS = 100_000_000
 def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Opens an encoded image; EXIF orientation is applied.
 
-    Only the header is read, so a file that is cut off fails when its pixels are asked for.
+    Only the header is read, so a truncated file fails only when its pixels are read.
 
     Args:
       data: the file.
@@ -25,16 +25,16 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         hundreds of millions.
 
     Raises:
-      BrokenExample: the bytes are no image of a known format, or it has too many pixels.
+      BrokenExample: the bytes are not an image of a known format, or it has too many pixels.
     """
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = picture.size
         if width * height <= max_pixels:
             if "exif" in picture.info and picture.getexif().get(ORIENTATION, 1) != 1:
-                picture = ImageOps.exif_transpose(picture)  # as whoever wrote the caption saw it
+                picture = ImageOps.exif_transpose(picture)  # as the author of the caption saw it
             return picture
-    except Exception as error:  # Pillow's decoders raise whatever their formats make them
+    except Exception as error:  # Pillow's decoders raise all kinds of errors
         raise examples.BrokenExample(f"the image cannot be opened ({error})") from error
     raise examples.BrokenExample(
         f"the image has {width} x {height} pixels, which is more than max_pixels={max_pixels}"
@@ -42,9 +42,9 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def raise_pillow_limit(max_pixels: int) -> None:
-    """Lets Pillow open images of so many pixels, which warns of 89 and refuses 179 million.
+    """Lets Pillow open images of up to `max_pixels`; by default it refuses 179 million pixels.
 
-    It need not warn of those that `open_picture` refuses.
+    Its warning above 89 million is silenced, since `open_picture` has a limit of its own.
     """
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     if Image.MAX_IMAGE_PIXELS is not None and Image.MAX_IMAGE_PIXELS < max_pixels:
@@ -52,7 +52,7 @@ def raise_pillow_limit(max_pixels: int) -> None:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Converts any mode to RGB: alpha goes on white, and gray of any depth is scaled to 8 bits."""
+    """Converts any mode to RGB; puts alpha on white, and scales gray of any depth to 8 bits."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode[0] in "IF":
@@ -66,12 +66,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
-    """Scales gray values to 8 bits, equally in every image of a kind.
+    """Scales gray values to 8 bits, in the same way for all images of a kind.
 
-    Integers up to 65535 are of 16 bits, as PNG defines them, and keep their high byte. Other files
-    do not say what white is: floats go up to the first of 1, 255 and 65535 that holds them, and
-    whatever lies outside, such as negative values, is stretched from its least value, or 0, to its
-    largest.
+    Integers up to 65535 count as 16 bits, as PNG defines them, and keep their high byte. Other
+    files do not say what white is: for floats it is the smallest of 1, 255 and 65535 that holds
+    them, and an image with other values, such as negative ones, is stretched from its least value,
+    or 0, to its largest.
 
     Raises:
       BrokenExample: a value is NaN or infinite.

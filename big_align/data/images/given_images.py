@@ -14,18 +14,18 @@ from big_align.errors import UserError, put_in_a_line
 
 KINDS = "a path, a URL, encoded bytes, a PIL image or a uint8 array [h w 3]"
 
-_DECODING = threading.Lock()  # an image that Pillow has not decoded yet is no use to two threads
+_DECODING = threading.Lock()  # two threads must not decode the same Pillow image
 
 
 def is_image(value: Any) -> bool:
-    """Tells whether a value is one image, and not several."""
+    """Returns whether a value is one image, and not several."""
     if isinstance(value, str | os.PathLike | bytes | Image.Image):
         return True
     return hasattr(value, "__array__") and np.ndim(value) < 4
 
 
 def check_images(given: Any) -> list[Any]:
-    """Lists the images that were given, one or several, and checks what they are.
+    """Lists the given images, one or several, and checks what they are.
 
     Nothing is read yet.
 
@@ -36,8 +36,8 @@ def check_images(given: Any) -> list[Any]:
       Images that `read_image` reads.
 
     Raises:
-      UserError: there is none, or one is nothing that can be read; the message says what would be
-        right.
+      UserError: there is no image, or one is of no kind that can be read; the message says what
+        would be right.
     """
     if is_image(given):
         given = [given]
@@ -73,14 +73,14 @@ def _check_image(image: Any, number: int) -> Any:
 
 
 def name_image(image: Any, number: int) -> str:
-    """Names an image of a list in a message: by its path, or else by its place."""
+    """Names an image of a list in a message: by its path, or else by its position."""
     return put_in_a_line(image) if isinstance(image, str) else f"image {number}"
 
 
 def read_image(image: Any) -> bytes | UInt8[np.ndarray, "h w 3"]:
-    """Reads what `check_images` let pass, for `image_ops.Transform`.
+    """Reads an image that `check_images` returned, for `image_ops.Transform`.
 
-    Pixels of a PIL image are taken as they are, upright by its EXIF orientation.
+    Pixels of a PIL image are taken as they are, turned upright by its EXIF orientation.
 
     Raises:
       BrokenExample: there is no such file, or it cannot be read.

@@ -1,9 +1,9 @@
 """Decoding of images, and small operations on them that a config composes by name.
 
 A transform is a text such as `resize(346)|random_crop(289)|flip_horizontal`. Most operations only
-move the frame through which the picture is seen; the pixels are decoded and resampled once, at
-the end, and only those that are kept. An operation on pixels, such as `color_jitter`, has them
-decoded and resampled before it; what follows it sees its result as a picture of its own.
+move the frame through which the picture is seen; only the pixels that are kept are decoded and
+resampled, once, at the end. Before an operation on pixels, such as `color_jitter`, they are decoded
+and resampled; the operations after it see its result as a picture of its own.
 """
 
 import ast
@@ -65,7 +65,7 @@ class View(NamedTuple):
         return self._replace(box=box, width=width, height=height)
 
     def render(self) -> UInt8[np.ndarray, "h w 3"]:
-        """Returns the pixels; raises BrokenExample where the file cannot be decoded."""
+        """Returns the pixels; raises BrokenExample if the file cannot be decoded."""
         return np.asarray(self.render_picture())
 
     def render_picture(self) -> Image.Image:
@@ -80,7 +80,7 @@ class View(NamedTuple):
 
 
 def open_view(image: bytes | UInt8[np.ndarray, "h w 3"], max_pixels: int = MAX_PIXELS) -> View:
-    """Shows all of an encoded image, see `decoding.open_picture`, or of pixels.
+    """Returns a view of all of an encoded image (see `decoding.open_picture`) or of pixels.
 
     Raises:
       BrokenExample: the bytes are not an image of a known format, or it has too many pixels.
@@ -100,7 +100,7 @@ def _load(
 ) -> tuple[Image.Image, tuple[float, float, float, float]]:
     """Decodes to RGB; a JPEG much larger than the result is decoded at a half, quarter or eighth.
 
-    At least two decoded pixels stay for each of the result, so the filter has the last word.
+    At least two decoded pixels remain for each of the result, so the filter decides the quality.
     """
     full = image.size
     ratio = min((box[2] - box[0]) / width, (box[3] - box[1]) / height)
@@ -121,20 +121,20 @@ OPERATIONS: dict[str, Callable[..., View]] = {}
 
 
 def register(operation: Callable[..., View]) -> Callable[..., View]:
-    """Makes a function of a view, a random generator and literal arguments known by its name."""
+    """Registers a function of a view, a random generator and literal arguments by its name."""
     OPERATIONS[operation.__name__] = operation
     return operation
 
 
 def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
-    """Makes a function of an RGB picture, a generator and literals known by its name."""
+    """Registers a function of an RGB picture, a generator and literals by its name."""
 
     register(_OnPixels(operation))
     return operation
 
 
 class _OnPixels:
-    """An operation on views; another process finds it by the name of the one on pixels."""
+    """An operation on views, made from one on pixels, which pickling stores by its name."""
 
     def __init__(self, operation: Callable[..., Image.Image]):
         functools.update_wrapper(self, operation)
@@ -157,13 +157,13 @@ for _operation in (
 def resize(
     view: View, rng: Rng, height: int, width: int | None = None, method: str = "bicubic"
 ) -> View:
-    """Resizes to a square, or to a height and a width, without keeping the aspect."""
+    """Resizes to a square, or to a height and a width, without keeping the aspect ratio."""
     return view._replace(height=height, width=width or height, method=method)
 
 
 @register
 def resize_small(view: View, rng: Rng, size: int, method: str = "bicubic") -> View:
-    """Resizes the shorter side to `size` and keeps the aspect."""
+    """Resizes the shorter side to `size` and keeps the aspect ratio."""
     scale = size / min(view.height, view.width)
     height, width = (max(size, round(side * scale)) for side in (view.height, view.width))
     return view._replace(height=height, width=width, method=method)
@@ -195,9 +195,9 @@ def random_resized_crop(
     method: str = "bicubic",
     tries: int = 10,
 ) -> View:
-    """Keeps a rectangle of random area (a fraction of the image) and aspect, made a square.
+    """Keeps a rectangle of random area (a fraction of the image) and aspect ratio, made square.
 
-    A rectangle that stands out of the image is drawn again, as the published recipes do; the last
+    A rectangle that does not fit in the image is drawn again, as in the published recipes; the last
     of `tries` is cut to the image.
     """
     for _ in range(tries):
@@ -238,11 +238,11 @@ class Transform:
     """A chain of operations from an encoded image, or pixels, to pixels.
 
     Args:
-      transform: operations parted by `|`, with literal arguments; empty only decodes.
+      transform: operations separated by `|`, with literal arguments; empty only decodes.
       max_pixels: an encoded image with more is broken.
 
     Raises:
-      ValueError: an unknown operation or a wrong argument, with what would be legal.
+      ValueError: an operation is unknown or an argument is wrong; the message says what is legal.
     """
 
     def __init__(self, transform: str, max_pixels: int = MAX_PIXELS):
@@ -252,12 +252,12 @@ class Transform:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        decoding.raise_pillow_limit(self._max_pixels)  # it is of the process
+        decoding.raise_pillow_limit(self._max_pixels)  # the limit is per process
 
     def __call__(
         self, image: bytes | UInt8[np.ndarray, "_ _ 3"], rng: Rng
     ) -> UInt8[np.ndarray, "h w 3"]:
-        """Applies the chain; raises BrokenExample where it fails on the image, whatever it says."""
+        """Applies the chain; raises BrokenExample if it fails on the image with any error."""
         with boundary.ONE_EXAMPLE:
             view = open_view(image, self._max_pixels)
             for operation, arguments in self.steps:
@@ -266,7 +266,7 @@ class Transform:
 
 
 def explain_sizes(first: tuple[int, ...], other: tuple[int, ...]) -> str:
-    """Says what to do where the results of two images differ in size."""
+    """Says what to do if the results of two images differ in size."""
     return (
         f"the transform makes images of {first} and {other}; end it with a resize or a crop so "
         "that all have one size"
@@ -288,7 +288,7 @@ def _split_chain(text: str) -> list[ast.expr]:
 
 
 RENAMED = {"colours": "colors"}
-"""Arguments that the configs in earlier workdirs call by another name."""
+"""Arguments that configs in older workdirs call by another name."""
 
 
 def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any]]:
@@ -320,7 +320,7 @@ def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any
 
 
 def _check(parameter: inspect.Parameter, value: Any) -> Any:
-    """Returns the value in the type of its parameter; raises ValueError where it does not fit."""
+    """Returns the value in the type of its parameter; raises ValueError if it does not fit."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if parameter.name == "method":
         if value not in METHODS:

@@ -1,7 +1,7 @@
 """Operations on pixels: color, blur and erasing, for transforms that `image_ops` composes.
 
-Each takes an RGB picture and returns another; nothing is changed in place. All that is random
-comes from the generator that is passed in.
+Each takes an RGB picture and returns another; nothing is changed in place. All randomness comes
+from the generator that is passed in.
 """
 
 import math
@@ -16,13 +16,13 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 VALUES = np.arange(256)
 ERASING_TRIES = 10
-HUE_STEPS = 1024  # a sixth of the circle; fine enough that a chroma of 255 is exact after rounding
+HUE_STEPS = 1024  # per sixth of the circle; fine enough that a chroma of 255 is exact when rounded
 
 # How much of the chroma a channel lacks, over three turns of the hue; a turn is six sectors. Red
 # lacks nothing in the sector on each side of its own hue, and all of it opposite.
 _sectors = np.arange(3 * 6 * HUE_STEPS) / HUE_STEPS % 6
 HUE_WAVE = np.clip(np.minimum(_sectors, 4 - _sectors), 0, 1).astype(np.float32)
-CHANNEL_SECTORS = (5, 3, 1)  # where red, green and blue stand on the wave
+CHANNEL_SECTORS = (5, 3, 1)  # where red, green and blue are on the wave
 
 
 @runtime_checkable
@@ -95,8 +95,8 @@ def random_erasing(
     """Fills a rectangle of random area (a fraction of the image) and aspect with noise.
 
     Zhong et al. 2017 with the noise of Swin's recipe (timm's mode `pixel`): every value is normal
-    with the mean and deviation of its channel over ImageNet. Where ten rectangles in a row do not
-    fit inside, nothing is erased.
+    with the mean and deviation of its channel over ImageNet. If ten rectangles in a row do not fit
+    inside, nothing is erased.
     """
     if rng.random() >= probability:
         return picture
@@ -119,7 +119,7 @@ def adjust_brightness(picture: Image.Image, factor: float) -> Image.Image:
 
 
 def adjust_contrast(picture: Image.Image, factor: float) -> Image.Image:
-    """Multiplies the distance of every value from the mean luma, a whole number."""
+    """Multiplies the distance of every value from the mean luma, rounded to a whole number."""
     counts = np.array(picture.convert("L").histogram())
     return _blend_with_gray(picture, int(counts @ VALUES / counts.sum() + 0.5), factor)
 
@@ -130,9 +130,9 @@ def adjust_saturation(picture: Image.Image, factor: float) -> Image.Image:
 
 
 def shift_hue(picture: Image.Image, turn: float) -> Image.Image:
-    """Turns the hue by a fraction of the circle; value and saturation of HSV stay.
+    """Turns the hue by a fraction of the circle; keeps the value and saturation of HSV.
 
-    Pillow's own way through HSV and back takes two to three times as long and rounds the hue to 8
+    Pillow's own conversion to HSV and back takes two to three times as long and rounds the hue to 8
     bits.
     """
     if turn == 0:
@@ -145,7 +145,7 @@ def shift_hue(picture: Image.Image, turn: float) -> Image.Image:
         green - blue,
         np.where(value == green, blue - red + 2 * chroma, red - green + 4 * chroma),
     )
-    steps = sector * (HUE_STEPS / np.maximum(chroma, 1)) + (6 * HUE_STEPS + 0.5)  # red less than 0
+    steps = sector * (HUE_STEPS / np.maximum(chroma, 1)) + (6 * HUE_STEPS + 0.5)  # red can be < 0
     steps = steps.astype(np.int32)  # from 5 to 11 sectors
     result = np.empty((*value.shape, 3), np.uint8)
     for channel, start in enumerate(CHANNEL_SECTORS):
@@ -155,7 +155,7 @@ def shift_hue(picture: Image.Image, turn: float) -> Image.Image:
 
 
 def look_up(picture: Image.Image, table: Num[np.ndarray, "*channels 256"]) -> Image.Image:
-    """Replaces every value by that of a table, or of a table for each channel; cuts to 0 to 255."""
+    """Maps every value through a table, or a table for each channel; clips to 0 to 255."""
     table = np.broadcast_to(np.clip(table, 0, 255).astype(np.uint8), (3, 256))
     return picture.point(table.reshape(-1).tolist())
 

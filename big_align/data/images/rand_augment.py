@@ -4,12 +4,12 @@ The definition is timm's `rand-m9-mstd0.5-inc1`, which Swin's recipe names (Liu 
 DeiT): `rand_augment(2, 9)`. It differs from the paper in four ways. A chosen operation is left out
 with probability 1/2, so `identity` is not in the list; `invert` and `solarize_add` are, from the
 same authors' code; the magnitude is drawn around its mean; and every range grows from the mildest
-to the strongest, which the released tables of the paper do not do for all.
+to the strongest, which is not true of all ranges in the paper's released tables.
 
 At magnitude m of 10, with a fraction s = m / 10 and a drawn sign:
 
     rotate                    by +-30 s degrees about the middle
-    shear_x, shear_y          by +-0.3 s pixels a pixel
+    shear_x, shear_y          by +-0.3 s pixels per pixel
     translate_x, translate_y  by +-0.45 s of the width or height
     color, contrast, brightness, sharpness
                               factor 1 +- 0.9 s
@@ -19,9 +19,9 @@ At magnitude m of 10, with a fraction s = m / 10 and a drawn sign:
     autocontrast, equalize, invert
                               have no magnitude
 
-What moves in from outside is filled with ImageNet's mean color. Rotating and shearing interpolate
-linearly (timm draws between this and bicubic, which takes twice as long), and translations are by
-whole pixels.
+The area that moves in from outside is filled with ImageNet's mean color. Rotating and shearing
+interpolate linearly (timm chooses at random between this and bicubic, which takes twice as long),
+and translations are by whole pixels.
 """
 
 import math
@@ -56,12 +56,12 @@ def rand_augment(
     """Applies operations drawn uniformly, with replacement, each with probability 1/2.
 
     Args:
-      picture: an RGB picture; its size stays.
+      picture: an RGB picture; its size is kept.
       rng: the random numbers.
       num_ops: how many operations are drawn.
       magnitude: the mean of how strong they are, from 0 to 10.
-      magnitude_std: the standard deviation; what is drawn is cut to 0 to 10.
-      colors: False draws from `COLOR_KEEPING` alone.
+      magnitude_std: the standard deviation; draws are clipped to 0 to 10.
+      colors: False draws only from `COLOR_KEEPING`.
     """
     operations = OPERATIONS if colors else COLOR_KEEPING
     for _ in range(num_ops):
@@ -75,7 +75,7 @@ def rand_augment(
 
 
 def _draw_normal(rng: Rng) -> float:
-    """Box and Muller 1958."""
+    """Draws a standard normal number (Box & Muller 1958)."""
     radius = math.sqrt(-2 * math.log(1 - rng.random()))
     return radius * math.cos(2 * math.pi * rng.random())
 
@@ -186,4 +186,4 @@ COLOR_KEEPING = tuple(
     for operation in OPERATIONS
     if operation not in (_invert, _posterize, _solarize, _solarize_add, _color, _contrast)
 )
-"""What is left for captions that name colors (Li et al. 2021, ALBEF; IDEA follows it)."""
+"""The operations left for captions that name colors (Li et al. 2021, ALBEF; IDEA follows it)."""

@@ -1,4 +1,4 @@
-"""Which images of an evaluation set are the same to a model."""
+"""Finds which images of an evaluation set are the same to a model."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -13,20 +13,20 @@ from big_align.errors import UserError
 
 HASH_BYTES = 8
 MOST_COPIES = 100
-"""More examples of one picture are no captions of it: the picture says "not available"."""
+"""With more copies it is not a picture with many captions: it says "not available"."""
 
 
 class SameImages:
-    """Finds examples whose pixels are the same, as they pass on their way to a model.
+    """Finds examples with the same pixels as they pass on their way to a model.
 
-    A source with an example a caption repeats its images. Their embeddings are equal, so each copy
-    would stand before the right one as a wrong candidate. What counts is what the model sees, so
-    pixels are compared after the transform; that also finds an image in two files.
+    A source with one example per caption repeats its images. Their embeddings are equal, so each
+    copy would be ranked before the right one as a wrong candidate. What counts is what the model
+    sees, so pixels are compared after the transform; this also finds one image in two files.
 
     Args:
-      count: examples of the set.
+      count: examples in the set.
       batch_size: rows of a batch over all processes.
-      rows: those that this process makes.
+      rows: the rows that this process makes.
 
     Attributes:
       hashes: of the images seen; 0 for those that could not be read or that other processes make.
@@ -37,7 +37,7 @@ class SameImages:
         self.hashes: UInt8[np.ndarray, "n h"] = np.zeros((count, HASH_BYTES), np.uint8)
 
     def watch(self, batches: Iterable[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-        """Hands on the batches of an `EvalLoader` and notes their images."""
+        """Passes on the batches of an `EvalLoader` and notes their images."""
         for step, batch in enumerate(batches):
             numbers = step * self._batch_size + self._rows
             for row in np.flatnonzero(batch["mask"]).tolist():
@@ -48,10 +48,10 @@ class SameImages:
 
 
 def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
-    """Returns for each example the first one with the same image.
+    """Returns, for each example, the first one with the same image.
 
     Args:
-      hashes: of `SameImages`, those of all processes.
+      hashes: those of `SameImages`, of all processes.
     """
     packed = np.ascontiguousarray(hashes).view(f"V{hashes.shape[1]}").reshape(-1)
     _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
@@ -60,10 +60,10 @@ def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
 
 
 def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -> None:
-    """Tells in the log how many examples repeat the image of another.
+    """Logs how many examples repeat the image of another.
 
     Raises:
-      UserError: one image is repeated too often to be a picture of anything.
+      UserError: one image is repeated too often to be a real picture.
     """
     copies = np.flatnonzero(firsts != np.arange(len(firsts)))
     if not len(copies):

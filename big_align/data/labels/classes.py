@@ -19,18 +19,18 @@ BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
 class ClassList:
     """Classes in the order of their labels.
 
-    Two classes may have the same name: they stay two, told apart by description or id.
+    Two classes may have the same name: they remain two, distinguished by description or id.
 
     Attributes:
       names: what a class is called.
-      descriptions: what the name means, "" where there is none.
-      ids: the WordNet id ("n02124075") or the folder of a class, "" where there is none.
+      descriptions: what the name means, "" if there is none.
+      ids: the WordNet id ("n02124075") or the folder of a class, "" if there is none.
       templates: texts with one {} for the name that belong to this list; () for none.
       synonyms: other names of each class, whose texts are averaged with those of its name, as CLIP
-        does for FER2013; () where no class has any.
+        does for FER2013; () if no class has any.
 
     Raises:
-      ValueError: the attributes are not of one length, or there is no class.
+      ValueError: the attributes differ in length, or there is no class.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class ClassList:
 
     @classmethod
     def from_names(cls, names: Sequence[str]) -> "ClassList":
-        """Makes a list of names alone, which are kept as they are."""
+        """Makes a list from names alone, which are kept as they are."""
         return cls(tuple(names), ("",) * len(names), ("",) * len(names))
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class ClassList:
     def phrases(self, with_descriptions: bool) -> tuple[str, ...]:
         """Returns what fills a template: "NAME", or "NAME, DESCRIPTION" (iCLIP eq. 5).
 
-        The full stop of a description is left to the template.
+        The final period of a description is left to the template.
         """
         if not with_descriptions:
             return self.names
@@ -76,10 +76,9 @@ def built_in_names() -> list[str]:
 
 
 def join_classes(lists: Sequence[ClassList]) -> ClassList:
-    """Lays class lists end to end; a label of list i grows by the lengths of those before it.
+    """Concatenates class lists; a label of list i grows by the lengths of those before it.
 
-    A class that stands in two lists stays two classes. Templates are kept where all lists have the
-    same.
+    A class that is in two lists remains two classes. Templates are kept if all lists have the same.
     """
     templates = {classes.templates for classes in lists}
     return ClassList(
@@ -96,17 +95,17 @@ def join_classes(lists: Sequence[ClassList]) -> ClassList:
 def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     """Reads a class list; the label of a class is its position.
 
-    Underscores in names become spaces, since names are shown to text encoders. Of several names
-    (`names`: a JSON list, or a text parted by commas as WordNet's lemmas) the first is the name.
-    `label`, where it is given, must be the position; an `id` that is the position as an integer is
-    a label and no id.
+    Underscores in names become spaces, since names are shown to text encoders. If there are several
+    names (`names`: a JSON list, or a text with commas like WordNet's lemmas), the first is the
+    name. `label`, if given, must be the position; an `id` that is the position as an integer is a
+    label and not an id.
 
     Args:
       name_or_path: a list of the package ("imagenet", "cifar10", ...) or a file: JSON, which is a
         list of names, a list of objects {name or names, description?, id or wnid?, label?,
         synonyms?}, or an object {classes: such a list, templates?}; CSV with these columns; or text
-        with a name a line.
-      allow_ids: whether a class may be a WordNet id alone, such as "n02124075"; its name is "" then
+        with one name per line.
+      allow_ids: whether a class may be just a WordNet id, such as "n02124075"; its name is then ""
         (`descriptions.name_ids`).
 
     Raises:
@@ -143,12 +142,12 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
 
 
 def write_classes(classes: ClassList, path: str, source: str) -> None:
-    """Writes a class list as JSON that `read_classes` reads, a class a line.
+    """Writes a class list as JSON that `read_classes` reads, one class per line.
 
     Args:
       classes: the list.
       path: the file to write.
-      source: where it comes from, for whoever opens the file.
+      source: where it comes from, for readers of the file.
     """
     synonyms = classes.synonyms or ((),) * len(classes)
     rows = zip(classes.names, classes.descriptions, classes.ids, synonyms, strict=True)
@@ -181,7 +180,7 @@ def _find(name_or_path: str) -> str:
 def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
+    except (ValueError, RecursionError) as error:  # also for integers with thousands of digits
         raise UserError(f"class list {path}: is no JSON: {error}") from error
     entries, templates = content, []
     if isinstance(content, dict):
@@ -230,7 +229,7 @@ def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
 
 
 def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
-    """Returns the name, description and id of a class; the name of a WordNet id alone is ""."""
+    """Returns the name, description and id of a class; for a WordNet id alone the name is ""."""
     if isinstance(entry, str):
         entry = {"id" if ID.fullmatch(entry.strip()) else "name": entry.strip()}
     if not isinstance(entry, Mapping):
@@ -255,7 +254,7 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
 
 
 def _check_unicode(text: str, where: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can write and no tokenizer takes."""
+    """Refuses halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -263,7 +262,7 @@ def _check_unicode(text: str, where: str) -> None:
 
 
 def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
-    """Returns the other names of a class, of which its name may stand in a template."""
+    """Returns the synonyms of a class, with spaces in place of underscores."""
     found = entry.get("synonyms") or [] if isinstance(entry, Mapping) else []
     if not isinstance(found, list) or not all(isinstance(n, str) and n.strip() for n in found):
         raise UserError(f"{where}: `synonyms` must be a list of names")

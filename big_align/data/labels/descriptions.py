@@ -26,9 +26,9 @@ class Description:
     """What a class means.
 
     Attributes:
-      text: the meaning, "" where none was found.
-      origin: who says so, a key of ORIGINS.
-      note: for the report: which sense was taken of how many, or why there is no text.
+      text: the meaning, "" if none was found.
+      origin: where it comes from, a key of ORIGINS.
+      note: for the report: which of how many senses was taken, or why there is no text.
     """
 
     text: str
@@ -86,15 +86,15 @@ def _clean(key: str) -> str:
 
 
 def name_ids(classes: ClassList, word_net: WordNet, rename: bool = False) -> ClassList:
-    """Names the classes that are WordNet ids alone by the first lemma of their synsets.
+    """Names the classes that are just WordNet ids after the first lemma of their synsets.
 
     Args:
-      classes: of `read_classes` with `allow_ids`.
-      word_net: the dictionary; untouched where every class has a name, and is not renamed.
-      rename: whether classes that have a WordNet id and a name are named anew.
+      classes: a list from `read_classes` with `allow_ids`.
+      word_net: the dictionary; not opened if every class has a name and is not renamed.
+      rename: whether classes that have a WordNet id and a name are renamed.
 
     Raises:
-      UserError: WordNet is needed and not there, or has no synset with an id.
+      UserError: WordNet is needed but missing, or has no synset with an id.
     """
     rows = zip(classes.names, classes.ids, strict=True)
     names = tuple(
@@ -109,19 +109,19 @@ def describe(
 ) -> list[Description]:
     """Finds what each class means.
 
-    What is given comes first, then what the list says itself, then the synset of a WordNet id,
+    What is given comes first, then the description in the list, then the synset of a WordNet id,
     and for a class without such an id the first sense of its name.
 
     Args:
       classes: the list.
-      word_net: the dictionary; untouched where every class is described without it.
-      given: of `read_descriptions`.
+      word_net: the dictionary; not opened if every class is described without it.
+      given: the result of `read_descriptions`.
 
     Returns:
-      A description a class.
+      One description per class.
 
     Raises:
-      UserError: WordNet is needed and not there, or a name has several descriptions in `given`.
+      UserError: WordNet is needed but missing, or a name has several descriptions in `given`.
     """
     return [
         _describe_one(*one, word_net, given)
@@ -155,8 +155,8 @@ def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> Clas
     """Returns the list with its descriptions.
 
     Raises:
-      UserError: classes of one name got the same description, or none, without different WordNet
-        ids to say that this is so.
+      UserError: classes with the same name got the same description, or none, and have no
+        different WordNet ids to distinguish them.
     """
     described = dataclasses.replace(classes, descriptions=tuple(each.text for each in found))
     for phrase, labels in find_repeated(described.phrases(with_descriptions=True)).items():
@@ -170,7 +170,7 @@ def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> Clas
 
 
 def find_repeated(texts: Sequence[str]) -> dict[str, list[int]]:
-    """Returns the texts that stand more than once, with their positions."""
+    """Returns the texts that occur more than once, with their positions."""
     places = defaultdict(list)
     for position, text in enumerate(texts):
         places[text].append(position)
@@ -180,12 +180,12 @@ def find_repeated(texts: Sequence[str]) -> dict[str, list[int]]:
 def report(
     classes: ClassList, found: Sequence[Description], given: Mapping[str, str | None]
 ) -> list[str]:
-    """Tells what came out, in lines.
+    """Reports what was found, in lines.
 
     Args:
       classes: the list with its descriptions, from `apply_descriptions`.
-      found: from `describe`.
-      given: of `read_descriptions`.
+      found: the result of `describe`.
+      given: the result of `read_descriptions`.
     """
     counts = {origin: sum(each.origin == origin for each in found) for origin in ORIGINS}
     lines = [f"{len(classes)} classes"]

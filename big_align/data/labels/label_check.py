@@ -1,4 +1,4 @@
-"""Whether the labels of a source, and the names it has for them, fit a class list."""
+"""Checks that the labels of a source, and its names for them, fit a class list."""
 
 import concurrent.futures
 import functools
@@ -17,10 +17,10 @@ CHECK_CHUNK = 64
 
 
 def check_label(name: str, label: int, num_classes: int) -> None:
-    """Raises a UserError where a label is not in a class list.
+    """Raises a UserError if a label is not in a class list.
 
     Args:
-      name: of the example, for the message.
+      name: the name of the example, for the message.
       label: its class, or -1.
       num_classes: the length of the list.
     """
@@ -38,9 +38,9 @@ def check_label(name: str, label: int, num_classes: int) -> None:
 
 
 def check_labels(source: examples.Source, num_classes: int) -> None:
-    """Looks at the labels of up to 65,536 examples, spread evenly, without reading images.
+    """Checks the labels of up to 65,536 examples, spread evenly, without reading images.
 
-    Broken examples are passed over.
+    Broken examples are skipped.
 
     Raises:
       UserError: names the first example found whose label is missing or not in the class list.
@@ -74,7 +74,7 @@ def find_classes(names: tuple[str, ...] | str, *sources: examples.Source) -> Cla
     """Returns a class list that the sources agree with.
 
     Args:
-      names: of the classes, or what `read_classes` takes.
+      names: the names of the classes, or what `read_classes` takes.
       *sources: what `check_class_names` compares it with.
 
     Raises:
@@ -90,10 +90,10 @@ def check_class_names(source: examples.Source, classes: ClassList) -> None:
     """Compares the classes that a source names with a class list, label by label.
 
     A name of the source may be the name or the id of its class in the list; case, underscores and
-    hyphens do not count. A source that names no classes is not compared.
+    hyphens are ignored. A source that names no classes is not compared.
 
     Raises:
-      UserError: there are not as many, or some differ; names the first.
+      UserError: their numbers differ, or some names do; the message gives the first.
     """
     if source.class_names is None:
         return
@@ -123,5 +123,5 @@ def check_class_names(source: examples.Source, classes: ClassList) -> None:
 
 
 def normalize_name(name: str) -> str:
-    """Leaves words in lower case, parted by single spaces: as names of classes are compared."""
+    """Returns the words in lower case, separated by single spaces, as class names are compared."""
     return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()

@@ -21,11 +21,11 @@ def fill_class_templates(
 
     Args:
       classes: the names.
-      templates: texts with one `{}` for the name; None as `choose_templates` takes it.
+      templates: texts with one `{}` for the name; None as in `choose_templates`.
       with_descriptions: whether a name is followed by the description of its class.
 
     Returns:
-      For each class its texts; a class with synonyms has more of them than one without.
+      The texts of each class; a class with synonyms has more of them than one without.
 
     Raises:
       ValueError: no template, or one without `{}`.
@@ -46,7 +46,7 @@ def fill_templates(names: Sequence[str], templates: Sequence[str]) -> list[list[
       templates: texts with one `{}` for the name.
 
     Returns:
-      For each class the filled templates, in their order.
+      The filled templates of each class, in their order.
 
     Raises:
       ValueError: no template, or one without `{}`.

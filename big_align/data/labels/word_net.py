@@ -15,15 +15,15 @@ ID = re.compile(r"([nvars])(\d{8})")
 READING = threading.Lock()
 """NLTK seeks and reads in one file."""
 AUTHOR = re.compile(r"\s*;[;\s]*-.*")
-"""What NLTK leaves of a quotation, which ends some glosses: "...; ; --Jane Austen"."""
+"""What NLTK leaves of the quotation that ends some glosses: "...; ; --Jane Austen"."""
 
 
 class WordNet:
-    """The dictionary; it is opened, which takes seconds, when it is first asked.
+    """The dictionary, which is opened on first use; that takes seconds.
 
     Args:
-      folder: has `corpora/wordnet.zip` (or it unpacked); None for where NLTK looks by itself, such
-        as $NLTK_DATA.
+      folder: has `corpora/wordnet.zip` (or its unpacked content); None for where NLTK looks by
+        itself, such as $NLTK_DATA.
     """
 
     def __init__(self, folder: str | None = None):
@@ -49,10 +49,10 @@ class WordNet:
         return reader
 
     def describe_id(self, id: str) -> str:
-        """Returns what a synset means, "" where there is none with this id.
+        """Returns what a synset means, "" if there is none with this id.
 
         Raises:
-          UserError: WordNet is not there.
+          UserError: WordNet is missing.
         """
         match = ID.fullmatch(id)
         if not match:
@@ -61,10 +61,10 @@ class WordNet:
         return _clean_gloss(synset.definition()) if synset else ""
 
     def name_id(self, id: str) -> str:
-        """Returns the first lemma of a synset, with spaces: "Egyptian cat" of "n02124075".
+        """Returns the first lemma of a synset, with spaces: "Egyptian cat" for "n02124075".
 
         Raises:
-          UserError: WordNet is not there, or has no synset with this id.
+          UserError: WordNet is missing, or has no synset with this id.
         """
         match = ID.fullmatch(id)
         synset = self._find_synset(match) if match else None
@@ -73,20 +73,20 @@ class WordNet:
         return synset.lemma_names()[0].replace("_", " ")
 
     def senses_of(self, name: str) -> list[tuple[str, str]]:
-        """Lists the ids and meanings that a noun has.
+        """Lists the ids and meanings of a noun.
 
-        A lemma is the name as it is written, else but for case, else but for case and with the
-        plural taken off (WordNet's morphy). Nothing else is tried.
+        A lemma matches the name as written, else ignoring case, else ignoring case and with the
+        plural removed (WordNet's morphy). Nothing else is tried.
 
         Args:
           name: with spaces, such as "Egyptian cat".
 
         Returns:
-          Senses written as the name is before those that differ in case, and then the most
-          frequent first, which is WordNet's order.
+          Senses spelled like the name before those that differ in case, and then the most frequent
+          first, which is WordNet's order.
 
         Raises:
-          UserError: WordNet is not there.
+          UserError: WordNet is missing.
         """
         lemma = name.replace(" ", "_")
         senses = self._senses_of_lemma(lemma)
@@ -96,19 +96,19 @@ class WordNet:
         return senses
 
     def lemma_of(self, word: str) -> str:
-        """Returns the base form of a noun: "dog" of "dogs", "man" of "men".
+        """Returns the base form of a noun: "dog" for "dogs", "man" for "men".
 
-        The forms are those of WordNet's morphy. Where there are several it takes the one that is
-        most frequent in SemCor, and NLTK's WordNetLemmatizer the shortest, by which "gas" is "ga".
+        The forms are those of WordNet's morphy. If there are several, this takes the one that is
+        most frequent in SemCor; NLTK's WordNetLemmatizer takes the shortest: "ga" for "gas".
 
         Args:
           word: in lower case.
 
         Returns:
-          The lemma, or the word itself where it is no noun of WordNet.
+          The lemma, or the word itself if it is not a noun of WordNet.
 
         Raises:
-          UserError: WordNet is not there.
+          UserError: WordNet is missing.
         """
         with READING:
             forms = self._reader._morphy(word, "n")
@@ -118,26 +118,26 @@ class WordNet:
         return max(forms, key=lambda form: (counts[form], -len(form), form != word))
 
     def nouns(self) -> list[str]:
-        """Lists the lemmas of all nouns, in lower case; those of several words with spaces.
+        """Lists the lemmas of all nouns, in lower case; those of several words have spaces.
 
         Raises:
-          UserError: WordNet is not there.
+          UserError: WordNet is missing.
         """
         return sorted(name.replace("_", " ") for name in self._reader.all_lemma_names(pos="n"))
 
     def has_noun(self, name: str) -> bool:
-        """Tells whether a name in lower case is itself a lemma, and not only a form of one.
+        """Returns whether a name in lower case is itself a lemma, and not only a form of one.
 
         Raises:
-          UserError: WordNet is not there.
+          UserError: WordNet is missing.
         """
         return bool(self._reader.lemmas(name.replace(" ", "_"), "n"))
 
     def is_mostly_noun(self, word: str) -> bool:
-        """Tells whether a lemma is in SemCor as often a noun as all else that it can be.
+        """Returns whether a lemma is a noun in SemCor at least as often as all else it can be.
 
         Raises:
-          UserError: WordNet is not there.
+          UserError: WordNet is missing.
         """
         lemma = word.replace(" ", "_")
         others = [(form, kind) for kind in "var" for form in self._reader._morphy(lemma, kind)]
@@ -146,14 +146,14 @@ class WordNet:
 
     def _find_synset(self, match: re.Match) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an offset where no synset begins
+            warnings.simplefilter("ignore")  # about an offset where no synset begins
             return self._reader.synset_from_pos_and_offset(match[1], int(match[2]))
 
     def _count(self, lemma: str, kind: str) -> int:
         return sum(sense.count() for sense in self._reader.lemmas(lemma, kind))
 
     def _senses_of_lemma(self, lemma: str) -> list[tuple[str, str]]:
-        found = [  # NLTK adds those of other forms of the word
+        found = [  # NLTK adds the synsets of other forms of the word
             (lemma not in synset.lemma_names(), synset)
             for synset in self._reader.synsets(lemma, "n")
             if lemma.lower() in map(str.lower, synset.lemma_names())
@@ -166,7 +166,7 @@ class WordNet:
 
 @functools.lru_cache(maxsize=1)
 def _open_reader(folders: tuple[str, ...]) -> tuple[Any, Any]:
-    """Opens the dictionary once, for all who look into it; returns it and where it was found."""
+    """Opens the dictionary once, for all users; returns it and where it was found."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
 

@@ -1,4 +1,4 @@
-"""The count of broken examples, and the end of a run that has too many of them."""
+"""Counts broken examples, and ends a run that has too many of them."""
 
 import threading
 
@@ -10,14 +10,14 @@ from big_align.errors import BrokenDataError, put_in_a_line
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
-READ_BEFORE_STOP = 2000  # fewer examples say too little about a fraction of the data
+READ_BEFORE_STOP = 2000  # fewer examples say too little about the fraction in the data
 
 
 class BrokenTally:
-    """Counts each broken example once, names it in the log, and stops when they are too many.
+    """Counts each broken example once, names it in the log, and stops when there are too many.
 
-    The fraction is that of the examples read, those that the source left out while indexing among
-    them. Until 2000 examples (or all, where there are fewer) are read, it is taken of as many.
+    The fraction is that of the examples read, including those that the source left out during
+    indexing. Until 2000 examples (or all, if there are fewer) are read, it is taken of that number.
 
     Args:
       source: gives the shards, their sizes, their names and what was broken at the start.
@@ -63,7 +63,7 @@ class BrokenTally:
         self._check(read)
 
     def knows(self, shard: int, index: int) -> bool:
-        """Tells whether an example was found to be broken."""
+        """Returns whether an example was found to be broken."""
         with self._lock:
             return (shard, index) in self._found
 

@@ -16,7 +16,7 @@ from big_align.errors import BrokenDataError, UserError
 class EvalLoader:
     """A finite set in its own order: its texts at once, its images in batches.
 
-    Every process makes its rows of every batch, and all make equally many batches.
+    Every process makes its rows of every batch, and all make the same number of batches.
 
     Args:
       source: the examples.
@@ -24,9 +24,9 @@ class EvalLoader:
       batch_size: examples of the global batch.
       rows: the rows of a batch that this process makes, ascending; None is all.
       max_broken_fraction: the fraction of broken examples above which the run stops.
-      num_threads: None is one a core.
+      num_threads: None is one per core.
       prefetch: batches that are filled ahead.
-      image_shape: of the images; None takes that of the first one that can be read.
+      image_shape: the shape of the images; None takes that of the first readable one.
 
     Raises:
       ValueError: a value is out of range or the transform is wrong.
@@ -62,11 +62,11 @@ class EvalLoader:
         return self._tally.count
 
     def captions(self) -> list[list[str]]:
-        """Reads the captions of every example, in the order of the images; [] where broken."""
+        """Reads the captions of every example, in the order of the images; [] if broken."""
         return [captions for captions, _ in self._texts()]
 
     def labels(self) -> Int32[np.ndarray, " n"]:
-        """Reads the class of every example, in the order of the images; -1 where it has none.
+        """Reads the class of every example, in the order of the images; -1 if it has none.
 
         Raises:
           UserError: an example has several.
@@ -81,7 +81,7 @@ class EvalLoader:
         return np.array(labels, np.int32)
 
     def label_sets(self) -> list[tuple[int, ...]]:
-        """Reads the classes of every example, in the order of the images; () where broken."""
+        """Reads the classes of every example, in the order of the images; () if broken."""
         return [labels for _, labels in self._texts()]
 
     def images(self) -> Iterator[HostBatch]:
@@ -158,11 +158,11 @@ class EvalLoader:
 def read_first_texts(
     source: examples.Source, tries: int = 100
 ) -> tuple[str, list[str], tuple[int, ...]] | None:
-    """Returns name, captions and labels of the first example whose texts can be read.
+    """Returns the name, captions and labels of the first example whose texts can be read.
 
     Args:
       source: the examples.
-      tries: examples that are looked at; None is returned where the texts of all are broken.
+      tries: how many examples are tried; if the texts of all are broken, None is returned.
     """
     offsets = ShardOffsets(source.shard_sizes)
     for number in range(min(tries, offsets.count)):

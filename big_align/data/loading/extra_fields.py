@@ -12,7 +12,7 @@ from big_align.data.tags.tag_extraction import Tagger
 from big_align.data.workers.batch_memory import Row
 
 TEXTS = "text_embedding"
-"""The field with the features of the texts that are drawn, of those of all captions."""
+"""The field with the features of the drawn texts, chosen from those of all captions."""
 
 
 class ExtraFields:
@@ -20,9 +20,9 @@ class ExtraFields:
 
     Args:
       precomputed: clusters or embeddings, by their name in the batch.
-      tagger: the batch then has `tags`, int32 [b t]; the truth about them is of all captions of an
-        example, drawn from or not.
-      texts: texts of an example; `text_embedding` has as many rows.
+      tagger: the batch then has `tags`, int32 [b t]; the true tags are those of all captions of an
+        example, whether drawn from or not.
+      texts: how many texts an example has; `text_embedding` has as many rows.
 
     Attributes:
       row: the shape and the type of each field in a batch.
@@ -50,7 +50,7 @@ class ExtraFields:
         """Returns the fields of an example.
 
         Args:
-          location: of the example in its source.
+          location: the location of the example in its source.
           example: as the source has it.
           texts: those that were drawn for it.
 

@@ -1,4 +1,4 @@
-"""What fills the rows of a batch from the streams, here or in another process."""
+"""Fills the rows of a batch from the streams, here or in another process."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from big_align.data.workers.batch_memory import HostBatch, Row
 class BatchFiller:
     """Fills rows of batches: a pure function of the seeds and the step.
 
-    The global batch of each stream is laid into the rows of the whole by `interleave`.
+    `interleave` spreads the global batch of each stream over the rows of the whole.
 
     Args:
-      streams: by name; the rows of each in a batch are its `batch_size`.
+      streams: the streams by name; each contributes `batch_size` rows to a batch.
       rows: the rows of the global batch that this process makes, ascending; None is all.
 
     Attributes:
@@ -51,9 +51,9 @@ class BatchFiller:
 
         Args:
           batch: arrays as `row` describes them.
-          step: of the batch.
-          begin: of the job, counted in an order of its own.
-          end: of the job, likewise.
+          step: the step of the batch.
+          begin: where the job begins, counted in the order of `_group_rows`.
+          end: where it ends, likewise.
         """
         here = self._work[begin:end]
         for number, stream in enumerate(self._streams):
@@ -73,10 +73,10 @@ class BatchFiller:
         return names
 
     def _group_rows(self) -> Int[np.ndarray, " r"]:
-        """Orders this process's rows for the jobs, which are mostly of one stream, in turns.
+        """Orders this process's rows so that most jobs have rows of one stream, taking turns.
 
-        A job of one stream costs what it costs with that stream alone; turns keep all streams
-        equally far.
+        A job of one stream costs no more than with that stream alone; turns keep all streams
+        equally far along.
         """
         rows = np.arange(len(self._rows))
         turns = rows // (parallel.CHUNK_MAX * len(self._streams))

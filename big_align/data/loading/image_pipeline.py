@@ -30,7 +30,7 @@ class ImagePipeline:
     Attributes:
       operations: `transform`.
       views: `views_per_image`.
-      max_pixels: as it was given.
+      max_pixels: as given.
 
     Raises:
       ValueError: a value is out of range or the transform is wrong.
@@ -64,11 +64,11 @@ class ImagePipeline:
         return {"image": ((*views, *self._shape), np.uint8)}
 
     def apply(self, work: Work, rows: Sequence[memoryview]) -> list[Outcome]:
-        """Writes all views of each image into a row, and tells which could not be decoded.
+        """Writes all views of each image into a row, and reports which could not be decoded.
 
         Args:
           work: encoded images or pixels, each with the random numbers of its transform.
-          rows: flat memory of as many images.
+          rows: flat memory for the same number of images.
 
         Raises:
           UserError: the sizes of the results differ.
@@ -83,6 +83,6 @@ class ImagePipeline:
                 return error
             if pixels.shape != self._shape:
                 raise UserError(image_ops.explain_sizes(self._shape, pixels.shape))
-            # NumPy's copy would let go of Python's lock and wait for it
+            # NumPy's copy would release Python's lock and wait for it
             row[start : start + self._size] = pixels.reshape(-1)
         return None

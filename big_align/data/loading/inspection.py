@@ -1,4 +1,4 @@
-"""What is in a source, seen as the loader sees it: counts, faults, sizes, texts and duplicates."""
+"""What is in a source, as the loader sees it: counts, faults, sizes, texts and duplicates."""
 
 import concurrent.futures
 import dataclasses
@@ -18,8 +18,8 @@ from big_align.data.randomness import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.progress import make_bar
 
-CHUNK = 256  # examples that are read before their texts are made tokens
-LONGEST = 512  # tokens up to which texts are counted
+CHUNK = 256  # examples that are read before their texts are tokenized
+LONGEST = 512  # texts are counted up to this many tokens
 SHOWN = 5  # groups of duplicates, and captions of a picture
 
 
@@ -28,9 +28,9 @@ class Picture:
     """An example as a model sees it.
 
     Attributes:
-      name: of the example.
+      name: the name of the example.
       pixels: after the transform.
-      size: width and height before it.
+      size: width and height before the transform.
       texts: the tokens of each text, all of them.
       labels: its classes.
     """
@@ -44,7 +44,7 @@ class Picture:
 
 @dataclasses.dataclass
 class Fault:
-    """A kind of broken examples: how many there are, and the first of them with its reason."""
+    """A kind of broken example: how many there are, and the first of them with its reason."""
 
     count: int
     name: str
@@ -53,11 +53,11 @@ class Fault:
 
 @dataclasses.dataclass
 class Duplicates:
-    """What stands more than once.
+    """What occurs more than once.
 
     Attributes:
-      count: of those beyond the first of each.
-      total: of all.
+      count: how many there are beyond the first of each.
+      total: how many there are in all.
       groups: for the largest groups, how many are the same, what they are, and their names.
     """
 
@@ -71,16 +71,16 @@ class Report:
     """What was found in a source.
 
     Attributes:
-      examples: of the source, in all shards.
-      shards: how many there are.
-      lost: examples that lack a part, as its index tells.
-      read: how many were looked at.
+      examples: how many examples the source has, in all shards.
+      shards: how many shards there are.
+      lost: how many examples lack a part, according to the source's index.
+      read: how many examples were looked at.
       faults: kinds of broken examples, the most frequent first.
       sizes: width and height of each intact image.
       captions: how many captions each intact example has.
-      tokens: of each caption, up to `LONGEST`.
-      length: tokens that a model sees of a text at most; 0 where there are no tokens.
-      unknown: tokens that stand for what the tokenizer does not know.
+      tokens: how many tokens each caption has, up to `LONGEST`.
+      length: the most tokens of a text that a model sees; 0 if there are no tokens.
+      unknown: how many tokens stand for what the tokenizer does not know.
       labels: how many examples each class has.
       images_twice: images with the same bytes.
       captions_twice: the same captions, of different examples.
@@ -113,9 +113,9 @@ class Texts:
     """How the texts of examples become tokens.
 
     Attributes:
-      length: tokens of a text at most, as the model sees them.
-      tokenizer: the one of the model, but for its length, which is `LONGEST`.
-      texts_of: makes the texts that a model may see of captions and classes.
+      length: the most tokens of a text that the model sees.
+      tokenizer: the model's tokenizer, except that its length is `LONGEST`.
+      texts_of: makes the texts that a model may see from captions and classes.
     """
 
     length: int
@@ -146,12 +146,12 @@ def inspect_source(
 
     Args:
       source: the examples.
-      transform: image operations, as of the training.
-      texts: how they become tokens; None where none are read.
+      transform: image operations, as in training.
+      texts: how they become tokens; None if none are read.
       most: how many examples are looked at; None for all.
       pictures: how many of these are kept.
-      seed: of all that is drawn.
-      max_pixels: an encoded image with more is broken, as in the training.
+      seed: the seed of all that is drawn.
+      max_pixels: an encoded image with more is broken, as in training.
     """
     offsets, random = ShardOffsets(source.shard_sizes), np.random.default_rng(seed)
     numbers = np.arange(offsets.count)
@@ -202,7 +202,7 @@ def inspect_source(
 
 
 class _Hashes:
-    """Hashes of what examples have, sixteen bytes each."""
+    """Hashes of the contents of examples, sixteen bytes each with the example's number."""
 
     def __init__(self):
         self._rows: list[tuple[int, int]] = []
@@ -218,7 +218,7 @@ class _Hashes:
         self._rows = []
 
     def find(self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]) -> Duplicates:
-        """Groups what is equal."""
+        """Groups equal contents."""
         self._pack()
         rows = np.concatenate(self._done)
         digests, counts = np.unique(rows[:, 1], return_counts=True)
@@ -240,7 +240,7 @@ def _find_text(captions: Sequence[str], digest: int) -> str:
 
 
 class _Reader:
-    """Reads and decodes the example of a number."""
+    """Reads and decodes an example, given its number."""
 
     def __init__(self, source: examples.Source, transform: Transform, max_pixels: int, seed: int):
         self._source, self._offsets = source, ShardOffsets(source.shard_sizes)
@@ -277,14 +277,14 @@ def _read_chunks(
                 if isinstance(seen, _Seen):
                     intact.append(seen)
                     continue
-                reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # Pillow names an object
+                reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # an object in Pillow's text
                 fault = Fault(0, read.name(number), reason)
                 faults.setdefault(_name_kind(reason), fault).count += 1
             yield intact
 
 
 def _name_kind(reason: str) -> str:
-    """Leaves of a reason what it has in common with others of its kind."""
+    """Reduces a reason to what it has in common with others of its kind."""
     return re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S*|\d+", "...", reason)
 
 

@@ -22,35 +22,35 @@ REMEDIES = {
     "tags": "max_tags",
     "true_tags": "max_tags or truth",
 }
-"""What gives the arrays of a batch their shape; the others are precomputed."""
+"""The settings that give the arrays of a batch their shape; the others are precomputed."""
 
 
 class TrainLoader:
     """The endless training stream: the batch of any step, or all batches from a step on.
 
-    Every batch has the rows of one stream, or set numbers of rows of several (`BatchFiller`). So a
-    batch is a pure function of the seeds and the step, each stream goes through its own epochs, and
-    the split over processes, of this machine or of several, changes nothing.
+    Every batch has the rows of one stream, or fixed numbers of rows of several (`BatchFiller`). So
+    a batch is a pure function of the seeds and the step, each stream goes through its own epochs,
+    and the split over processes, on one machine or on several, changes nothing.
 
-    A batch stays as it is for as long as anything refers to one of its arrays; then its memory is
-    used again.
+    A batch stays unchanged for as long as anything refers to one of its arrays; then its memory is
+    reused.
 
     Args:
-      streams: one, or several by name; the rows of each in a batch are its `batch_size`.
+      streams: one, or several by name; each contributes `batch_size` rows to a batch.
       rows: the rows of the global batch that this process makes, ascending; None is all.
-      num_threads: threads that fill batches, of each process; None is one a core, or one for each
-        process.
+      num_threads: threads that fill batches, in each process; None is one per core, or one in each
+        process if several fill batches.
       prefetch: batches that are filled ahead; each is held in memory.
-      num_processes: processes that fill batches; 0 is none but the threads of this one. None
-        follows the machine: 0 up to eight cores or where the streams cannot be sent to processes,
-        and one a core else.
+      num_processes: processes that fill batches; with 0 only the threads of this one do. None
+        depends on the machine: 0 up to eight cores, or if the streams cannot be sent to processes,
+        else one per core.
 
     Attributes:
       batch_size: rows of the global batch.
       num_examples: examples of all streams.
-      saved: what a checkpoint holds of it beside the step: nothing.
+      saved: what a checkpoint holds of it besides the step: nothing.
       num_threads: threads of each process.
-      num_processes: processes; 0 is none but this one.
+      num_processes: processes that fill batches; 0 if only this one does.
 
     Raises:
       UserError: streams differ in the shape of a field, or cannot be sent to processes.
@@ -94,7 +94,7 @@ class TrainLoader:
 
     @property
     def pids(self) -> list[int]:
-        """The numbers of the processes that fill batches."""
+        """The ids of the processes that fill batches."""
         return self._processes.pids if self._processes else []
 
     @property
@@ -107,7 +107,7 @@ class TrainLoader:
         }
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Returns how often each stream has been gone through before a step."""
+        """Returns how many times each stream has been passed through before a step."""
         return {
             f"epoch/{name}" if name else "epoch": step / stream.examples.steps_per_epoch
             for name, stream in self._streams.items()
@@ -125,7 +125,7 @@ class TrainLoader:
     def list_examples(self, step: int) -> list[str]:
         """Names the examples of the global batch of a step, row by row.
 
-        Those that other processes alone know to be broken are named in place of their substitutes.
+        An example that only other processes know to be broken is named in place of its substitute.
         """
         return self._filler.list_names(step)
 
@@ -161,7 +161,7 @@ class TrainLoader:
         self.num_threads, self.num_processes = parallel.choose_workers(
             num_threads, num_processes, size
         )
-        keep = self._prefetch + 2  # those that are filled ahead, and the one that is taken
+        keep = self._prefetch + 2  # those that are filled ahead, and the one in use
         if self.num_processes:
             self._memory = BatchMemory(self._layout, keep, shared=True)
             try:

@@ -13,7 +13,7 @@ SUM_TOLERANCE = 1e-6
 
 
 def part_rows(weights: Mapping[str, float], batch_size: int) -> dict[str, int]:
-    """Divides the rows of a batch by largest remainder; of equal remainders the first gets it.
+    """Divides the rows of a batch by largest remainder; ties go to the first part.
 
     Args:
       weights: the fraction of each part.
@@ -54,17 +54,17 @@ def part_seed(seed: int, name: str) -> int:
 
 
 def interleave(counts: Mapping[str, int]) -> tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]:
-    """Lays the rows of the parts into one batch as evenly as they go.
+    """Spreads the rows of the parts over one batch as evenly as possible.
 
-    Row k of n is due at (k + 1/2) / n of the batch. So the pattern has the period of the greatest
-    common divisor, and any stretch of rows has nearly the proportions of the whole: that of a
-    process, of a device, of a group of BatchNorm.
+    Row k of n is due at (k + 1/2) / n of the batch. So the pattern repeats g times for
+    counts with the greatest common divisor g, and any stretch of rows, such as that of a process, a
+    device or a BatchNorm group, has nearly the proportions of the whole.
 
     Args:
       counts: rows of each part.
 
     Returns:
-      For each row of the batch the number of its part, and its row in the batch of the part; the
+      For each row of the batch, the number of its part, and its row in the batch of the part; the
       latter increases.
     """
     sizes = list(counts.values())

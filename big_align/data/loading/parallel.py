@@ -1,4 +1,4 @@
-"""Batches filled by threads, several batches ahead of who takes them."""
+"""Batches filled by threads, several batches ahead of the consumer."""
 
 import collections
 import concurrent.futures
@@ -11,11 +11,11 @@ from jaxtyping import Int
 
 from big_align.data.workers.batch_memory import HostBatch
 
-CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay; a long one blocks threads
-CHUNK_MIN = 16  # of a job of a process, where the batch has them: the parent pays by the job
+CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay off; more would block threads
+CHUNK_MIN = 16  # of a process's job, if the batch has them: each job has a cost for the parent
 
 THREADS_SUFFICE = 8
-"""Cores up to which threads fill batches by default: beyond, they wait for Python's lock."""
+"""Cores up to which threads fill batches by default: with more, they wait for Python's lock."""
 
 
 class Filling:
@@ -55,12 +55,12 @@ def count_cores() -> int:
 def choose_workers(
     num_threads: int | None, num_processes: int | None, rows: int
 ) -> tuple[int, int]:
-    """Returns how many threads each process has, and how many processes; 0 is none but this one.
+    """Returns the number of threads of each process, and of processes; 0 is only this one.
 
     Args:
-      num_threads: None is one for each process, or one a core where there is none.
-      num_processes: None is none up to eight cores, and one a core above, but no more than rows.
-      rows: of a batch that are made here.
+      num_threads: None is one in each process, or one per core if there is only this one.
+      num_processes: None is 0 up to eight cores, and one per core above, but no more than rows.
+      rows: how many rows of a batch are made here.
     """
     cores = count_cores()
     if num_processes is None:
@@ -72,8 +72,8 @@ class Workers:
     """Threads that fill batches; decoding and resampling run outside Python's lock.
 
     Args:
-      num_threads: None takes one a core that this process may use.
-      least: rows of a job, where there are as many.
+      num_threads: None takes one for each core that this process may use.
+      least: the fewest rows of a job, if there are that many.
     """
 
     def __init__(self, num_threads: int | None, least: int = 1):

@@ -1,4 +1,4 @@
-"""Rows of batches, made of the examples of a stream by the parts of a loader."""
+"""Rows of batches, made from the examples of a stream by the parts of a loader."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
 
 HELD_BYTES = 2**24
-"""Of encoded images that a worker holds at a time: many photographs, one or two of the largest."""
+"""Bytes of encoded images that a worker holds: many photographs, one or two of the largest."""
 
 
 class Visit(NamedTuple):
@@ -36,9 +36,9 @@ class RowStream:
 
     Args:
       examples: the stream.
-      texts: draws their texts and tells their labels.
-      images: None leaves images where they are, and the batch has none.
-      extra: None adds nothing.
+      texts: draws their texts and returns their labels.
+      images: makes their pixels; with None images are not read, and the batch has none.
+      extra: makes extra fields; None adds nothing.
 
     Attributes:
       examples: the stream.
@@ -64,7 +64,7 @@ class RowStream:
         self.images = images
         self._texts, self._extra = texts, extra or ExtraFields()
         self._read = read_example if images else read_without_image
-        self._image_bytes = 1  # of the largest file that was read last
+        self._image_bytes = 1  # of the largest file in the last read
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
             examples.visit(0, np.zeros(1, np.int64), self.draw, self._start_images)
@@ -85,8 +85,8 @@ class RowStream:
 
         Args:
           batch: arrays as `row` describes them; others are left alone.
-          step: of the global batch.
-          rows: of the global batch.
+          step: the step of the global batch.
+          rows: rows of the global batch.
           into: the rows of `batch` that they go to.
         """
         first = 0
@@ -123,7 +123,7 @@ class RowStream:
     def _tokenize(
         self, batch: HostBatch, into: Int[np.ndarray, " n"], texts: list[list[str]]
     ) -> Sequence[BrokenExample | None]:
-        """Writes the ids of texts in one call, or one by one where that fails on some of them."""
+        """Writes the ids of texts in one call, or one by one if that fails on some of them."""
         try:
             with ONE_EXAMPLE:
                 batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
@@ -138,12 +138,12 @@ class RowStream:
         """Reads an example and draws its texts.
 
         Args:
-          location: of the example in its source.
-          rng: of the position.
+          location: the location of the example in its source.
+          rng: the random numbers of the position.
 
         Raises:
           BrokenExample: a part of it is missing or unreadable.
-          UserError: its label is wrong where labels are trained on.
+          UserError: its label is wrong, and labels are trained on.
         """
         source = self.examples.source
         try:
@@ -167,7 +167,7 @@ class RowStream:
 
 
 def _count_bytes(image: Any) -> int:
-    """Returns what an encoded image holds in memory; pixels are those of the source."""
+    """Returns the bytes that an encoded image takes; pixels belong to the source and count as 1."""
     return max(1, len(image)) if isinstance(image, bytes) else 1
 
 

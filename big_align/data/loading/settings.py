@@ -16,25 +16,25 @@ class LoaderSettings:
       transform: image operations, see `ImagePipeline`.
       window: examples that are shuffled among each other, see `Shuffle`.
       max_broken_fraction: the fraction of broken examples above which the run stops.
-      max_pixels: an image with more is broken, and is not decoded: a small file can hold so many
-        that memory ends.
-      num_threads: threads that fill batches, of each process; None is one a core, or one for each
-        process.
-      num_processes: processes that fill batches; 0 is none but the threads of this one, and None
-        follows the machine: 0 up to eight cores, and one a core above.
+      max_pixels: an image with more is broken, and is not decoded: a small file can hold enough to
+        exhaust memory.
+      num_threads: threads that fill batches, in each process; None is one per core, or one in each
+        process if several fill batches.
+      num_processes: processes that fill batches; with 0 only the threads of this one do, and None
+        depends on the machine: 0 up to eight cores, and one per core above.
       prefetch: batches that are filled ahead; each is held in memory.
-      captions_per_image: different texts of a visit; with 0 no texts are read.
-      views_per_image: differently augmented images of a visit.
+      captions_per_image: different texts per visit; with 0 no texts are read.
+      views_per_image: differently augmented images per visit.
       templates: texts with one `{}` for the class; None takes those of the class list.
       describe_classes: fills templates with "NAME, DESCRIPTION".
       captions_used: how many of an example's captions exist for training; None for all.
-      language_temperature: T; draws the language of a caption first, with p ~ n^(1/T) of the n
-        captions that it has in all, and then the caption: 1 as the data have them, inf all
-        languages alike. None draws captions, whatever their languages.
+      language_temperature: T; draws the language of a caption first, with p ~ n^(1/T) for a
+        language with n captions in all, and then the caption: 1 draws languages as the data have
+        them, inf all alike. None draws captions regardless of their language.
       hold_out: the fraction of the examples that is kept out of training, by a hash of their keys;
         evaluators have it as the source `held_out`.
-      pipeline: "module:function" that makes the batches as a `tf.data.Dataset`; None makes them
-        here.
+      pipeline: "module:function" that makes the batches as a `tf.data.Dataset`; None uses the
+        loader.
     """
 
     transform: str
@@ -59,11 +59,11 @@ class CachedFeatures:
     """`config.cached_features`.
 
     Attributes:
-      towers: locked towers whose features of the training data are computed once, of "image" and
-        "text".
+      towers: locked towers whose features of the training data are computed once: "image", "text"
+        or both.
       folder: where they are kept, for other runs too; None for the folder `features` of the
         workdir.
-      dtype: of what is kept, "float32" or "float16".
+      dtype: the type of the kept features, "float32" or "float16".
     """
 
     towers: tuple[str, ...] = ()

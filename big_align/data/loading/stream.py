@@ -21,10 +21,10 @@ T = TypeVar("T")
 class ExampleStream:
     """The examples of a source in the order of training; intact ones replace broken ones.
 
-    Global batch s holds the positions [s B, (s + 1) B) of the stream. What stands at a position is
+    Global batch s holds the positions [s B, (s + 1) B) of the stream. The example at a position is
     a pure function of the seed (and of which files are broken), so nothing has to be stored or
-    replayed to resume, and the split over processes does not change the stream. Where one epoch
-    ends inside a batch, an example may stand in it twice; nowhere else, see `shuffle.substitutes`.
+    replayed to resume, and the split over processes does not change the stream. If one epoch ends
+    inside a batch, an example may occur in it twice; otherwise never, see `shuffle.substitutes`.
 
     Args:
       source: the examples.
@@ -68,7 +68,7 @@ class ExampleStream:
 
     @property
     def tally(self) -> BrokenTally:
-        """What counts broken examples."""
+        """The tally of broken examples."""
         return self._tally
 
     @property
@@ -97,11 +97,11 @@ class ExampleStream:
         """Reads the examples of some rows of a global batch, or their substitutes.
 
         Args:
-          step: of the global batch.
-          rows: of the global batch.
+          step: the step of the global batch.
+          rows: rows of the global batch.
           draw: reads the example at a location, with the random numbers of the position; raises
-            BrokenExample where it is broken.
-          finish: decodes what `draw` returned for several rows. It is given the index of each in
+            BrokenExample if it is broken.
+          finish: decodes what `draw` returned for several rows. It receives the index of each in
             `rows`, and returns for each why it is broken, or None. It is called again for the
             substitutes of the broken ones.
 
@@ -132,12 +132,12 @@ class ExampleStream:
     ) -> list[tuple[Location, PositionRandom]]:
         """Returns where the examples of some rows of a global batch lie, broken or not.
 
-        Whoever reads them elsewhere than in `visit` tells `count_read`, and has those that are
-        broken visited.
+        A caller that reads them outside `visit` must call `count_read`, and `visit` for those that
+        are broken.
 
         Args:
-          step: of the global batch.
-          rows: of the global batch.
+          step: the step of the global batch.
+          rows: rows of the global batch.
 
         Returns:
           The location of each row's example, with the random numbers of its position.
@@ -147,11 +147,11 @@ class ExampleStream:
         return list(zip(self._locate(positions), randoms, strict=True))
 
     def list_names(self, step: int, rows: Int[np.ndarray, " n"]) -> list[str]:
-        """Names the examples of some rows of a global batch, as far as it is known who is broken.
+        """Names the examples of some rows of a global batch, as far as the broken ones are known.
 
         Args:
-          step: of the global batch.
-          rows: of the global batch.
+          step: the step of the global batch.
+          rows: rows of the global batch.
 
         Returns:
           The name of each row's example, or of its first substitute that is not known to be broken.
@@ -167,7 +167,7 @@ class ExampleStream:
         return names
 
     def count_read(self, count: int) -> None:
-        """Counts examples that were read elsewhere than in `visit`."""
+        """Counts examples that were read outside `visit`."""
         self._tally.count_read(count)
 
     def _draw(

@@ -19,17 +19,17 @@ from big_align.errors import FieldError, UserError
 
 
 class TextSampler(abc.ABC):
-    """Draws the texts of an example, tells its label, and makes ids of texts.
+    """Draws the texts of an example, returns its label, and makes ids from texts.
 
     Args:
-      tokenizer: makes ids of texts, and which of them are real.
-      count: texts of an example.
+      tokenizer: makes ids from texts, and says which of them are real.
+      count: how many texts an example has.
 
     Attributes:
-      tokenizer: makes ids of texts.
+      tokenizer: makes ids from texts.
       row: the shape and the type of `text` and `text_mask` in a batch.
-      needs_labels: whether an example with a wrong label is an error of the user; elsewhere it is
-        a broken example.
+      needs_labels: whether an example with a wrong label is a user error; otherwise it is a broken
+        example.
     """
 
     needs_labels = False
@@ -55,8 +55,8 @@ class TextSampler(abc.ABC):
 
         Args:
           example: as the source has it.
-          name: of the example, for messages.
-          rng: of its position.
+          name: the name of the example, for messages.
+          rng: the random numbers of its position.
 
         Raises:
           BrokenExample: there is no text.
@@ -66,11 +66,11 @@ class TextSampler(abc.ABC):
     def tokenize(
         self, texts: list[list[str]]
     ) -> tuple[Int32[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
-        """Makes ids and masks of the texts that were drawn for some examples.
+        """Makes ids and masks from the texts that were drawn for some examples.
 
         Returns:
-          `text` and `text_mask`, [n l], or [n k l] with k > 1 texts an example; the mask of a text
-          that is not there is False throughout.
+          `text` and `text_mask`, [n l], or [n k l] with k > 1 texts per example; the mask of an
+          absent text is False throughout.
         """
         gaps = [self._count - len(row) for row in texts]
         missing = [n >= len(row) for row in texts for n in range(self._count)]
@@ -85,12 +85,12 @@ class CaptionSampler(TextSampler):
     """Draws captions.
 
     Args:
-      tokenizer: makes ids of captions, and which of them are real.
-      captions_per_image: different captions of a visit; with k > 1 `text` is int32 [b k l] and
-        `text_mask` bool [b k l], and where an example has fewer, the mask of the rest is False.
-      captions_used: only so many of an example's captions, the first ones, are drawn from; None
-        for all.
-      keep_label: whether the batch has the label of the source, or -1: in a mixture labels without
+      tokenizer: makes ids from captions, and says which of them are real.
+      captions_per_image: different captions per visit; with k > 1 `text` is int32 [b k l] and
+        `text_mask` bool [b k l], and if an example has fewer, the mask of the rest is False.
+      captions_used: how many of an example's captions, the first ones, are drawn from; None for
+        all.
+      keep_label: whether the batch has the label of the source, or -1: in a mixture, labels without
         a class list could mean something else in another part.
 
     Raises:
@@ -114,7 +114,7 @@ class CaptionSampler(TextSampler):
         self._used, self._keep_label = captions_used, keep_label
 
     def check(self, source: examples.Source) -> None:
-        """Looks whether the source has captions at all."""
+        """Checks that the source has captions at all."""
         fault = find_caption_fault(source)
         if fault and source.class_names:
             raise FieldError(
@@ -138,7 +138,7 @@ class CaptionSampler(TextSampler):
         if not example.captions:
             raise examples.BrokenExample("it has no caption")
         drawn = self._draw(example.captions, rng)
-        label = example.label  # an example with several labels is broken, kept or not
+        label = example.label  # raises if there are several labels, kept or not
         return drawn, label if self._keep_label else examples.NO_LABEL
 
     def _draw(self, captions: Sequence[str], rng: PositionRandom) -> list[str]:
@@ -149,16 +149,16 @@ class LanguageSampler(CaptionSampler):
     """Draws the language of each caption by temperature, and then one of its captions.
 
     The languages of an example are drawn with p_l ~ n_l^(1/T), normalized over those that it has:
-    with `temperature` = 1 and captions in all languages every caption is as likely as another, and
-    with inf every language is. A language that was not counted is drawn as the rarest one.
+    with `temperature` = 1 and captions in all languages, all captions are equally likely, and with
+    inf all languages are. A language that was not counted is drawn like the rarest one.
 
     Args:
-      tokenizer: makes ids of captions, and which of them are real.
+      tokenizer: makes ids from captions, and says which of them are real.
       counts: captions of each language, n_l (`language_counts.count_languages`).
       language_temperature: T of `temperature.share_by_temperature`; None is 1.
-      captions_per_image: as of `CaptionSampler`.
+      captions_per_image: as in `CaptionSampler`.
       captions_used: likewise, of the captions in each language.
-      keep_label: as of `CaptionSampler`.
+      keep_label: as in `CaptionSampler`.
 
     Raises:
       ValueError: a value is out of range, or there are no languages.
@@ -228,12 +228,12 @@ class TemplateSampler(TextSampler):
     """Draws templates and puts the name of the class into them; captions are not used.
 
     Args:
-      tokenizer: makes ids of texts, and which of them are real.
+      tokenizer: makes ids from texts, and says which of them are real.
       classes: the classes of the labels 0 to n - 1.
-      captions_per_image: different templates of a visit, shaped as `CaptionSampler` has it.
+      captions_per_image: different templates per visit, shaped as in `CaptionSampler`.
       templates: texts with one `{}`; None takes those of the list, else "a photo of a {}.".
-      describe_classes: puts "NAME, DESCRIPTION" into a template where a class has a description.
-      label_offset: is added to the labels.
+      describe_classes: puts "NAME, DESCRIPTION" into a template if a class has a description.
+      label_offset: the number that is added to the labels.
 
     Raises:
       ValueError: a template without `{}`, or none, or a value is out of range.
@@ -275,7 +275,7 @@ class TemplateSampler(TextSampler):
 
 
 def _draw_different(texts: Sequence[str], count: int, rng: PositionRandom) -> list[str]:
-    """Draws `count` texts, or all in a drawn order where there are no more."""
+    """Draws `count` texts, or all in random order if there are no more."""
     left, drawn = list(texts), []
     while left and len(drawn) < count:
         drawn.append(left.pop(int(rng.random() * len(left))))

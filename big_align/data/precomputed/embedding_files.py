@@ -1,6 +1,6 @@
 """Folders of embeddings, captions' features and clusters, memory-mapped.
 
-`shard_files` says what is in them.
+`shard_files` describes what is in them.
 """
 
 import functools
@@ -31,15 +31,15 @@ OPEN_FILES = 128
 
 
 class ShardFolder:
-    """What folders of embeddings and of clusters share; everything is checked when it is opened.
+    """The common part of folders of embeddings and of clusters; opening one checks everything.
 
     Args:
       path: the folder.
       fields: what its index must have.
-      ending: of the files with arrays.
+      ending: the ending of the files with arrays.
 
     Raises:
-      UserError: it is no such folder, or shards are missing or not as long as the index says.
+      UserError: it is not such a folder, or shards are missing or not as long as the index says.
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
@@ -76,9 +76,9 @@ class ShardFolder:
         path = self.path / (shard.file + self._ending)
         try:
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # NumPy raises whatever a broken header makes it
+        except Exception as error:  # NumPy raises all kinds of errors for broken headers
             raise UserError(f"{path} is cut short or no array ({error})") from error
-        return rows.view(np.ndarray)  # rows of a memmap are slow to take
+        return rows.view(np.ndarray)  # taking rows of a memmap is slow
 
     def _check(self, dtype: str, *width: int) -> None:
         """Checks every array against the index, and the keys against the arrays."""
@@ -106,7 +106,7 @@ class ShardFolder:
         return path.read_bytes()
 
     def keys(self, shard: Shard) -> list[str]:
-        """Reads the keys of a shard; that of an example that could not be read is empty."""
+        """Reads the keys of a shard; an example that could not be read has an empty key."""
         return self.key_lines(shard).decode("utf-8", "surrogateescape").split("\n")[:-1]
 
     def locate(self, number: int) -> tuple[Shard, int]:
@@ -133,7 +133,7 @@ class EmbeddingFolder(ShardFolder):
       absent: rows of zeros, for examples that could not be read.
 
     Raises:
-      UserError: it is no such folder, or a file is missing, cut short or of another shape.
+      UserError: it is not such a folder, or a file is missing, cut short or of another shape.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -185,7 +185,7 @@ class EmbeddingFolder(ShardFolder):
 class CaptionFolder(ShardFolder):
     """The features of all captions of every example; `array(shard)` is [n k f].
 
-    Caption i of an example stands at place i; places beyond its captions are of zeros.
+    Caption i of an example is at place i; places beyond its captions are zero.
 
     Args:
       path: the folder.
@@ -196,7 +196,7 @@ class CaptionFolder(ShardFolder):
       dim: columns.
 
     Raises:
-      UserError: it is no such folder, or a file is missing, cut short or of another shape.
+      UserError: it is not such a folder, or a file is missing, cut short or of another shape.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -213,12 +213,12 @@ class ClusterFolder(ShardFolder):
 
     Attributes:
       shards: in their order.
-      k: clusters.
+      k: the number of clusters.
       labels_per_image: columns of the arrays, nearest first.
       centers: float32 [k d] of unit length, memory-mapped.
 
     Raises:
-      UserError: it is no such folder, or a file is missing, cut short or of another shape.
+      UserError: it is not such a folder, or a file is missing, cut short or of another shape.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -232,7 +232,7 @@ def read_centers(folder: pathlib.Path, k: int, dim: int) -> Float[np.ndarray, "k
     """Opens the centers of a folder of clusters.
 
     Raises:
-      UserError: they are missing, cut short, or as many or wide as the index does not say.
+      UserError: they are missing, cut short, or differ from the index in number or width.
     """
     path = folder / CENTERS
     try:

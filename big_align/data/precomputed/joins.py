@@ -1,7 +1,7 @@
 """Precomputed fields of the examples of a source: clusters, embeddings, or captions' features.
 
-They lie in folders (`embedding_files`), a file for each shard of the source, and are found by the
-shard and the index in it. The key of the example proves that both were made of the same data.
+They are in folders (`embedding_files`), with a file for each shard of the source, and are found by
+the shard and the index in it. The key of the example proves that both were made from the same data.
 """
 
 import functools
@@ -26,7 +26,7 @@ FOLDERS = {
     "image_embedding": EmbeddingFolder,
     "text_embedding": CaptionFolder,
 }
-"""Precomputed fields of a batch, and what their folders are."""
+"""Precomputed fields of a batch, and the kinds of their folders."""
 
 OPEN_KEYS = 128
 
@@ -38,12 +38,12 @@ def choose_captions(
 
     Args:
       row: features of its captions.
-      captions: of the example, all of them.
+      captions: all captions of the example.
       texts: some of them.
-      count: places for texts; those beyond `texts` are of zeros.
+      count: places for texts; those beyond `texts` are zero.
 
     Raises:
-      BrokenExample: a text is no caption that features were computed of.
+      BrokenExample: a text is not a caption whose features were computed.
     """
     chosen = np.zeros((count, row.shape[1]), row.dtype)
     for place, text in enumerate(texts):
@@ -60,12 +60,12 @@ class Join:
     """The rows of a folder for the examples of a source; read at random and from several threads.
 
     Args:
-      folder: of clusters or of embeddings.
+      folder: a folder of clusters or of embeddings.
       source: the examples; the folder may have shards that it lacks.
 
     Attributes:
-      shape: of a row.
-      dtype: of a row.
+      shape: the shape of a row.
+      dtype: the type of a row.
 
     Raises:
       UserError: the folder lacks a shard of the source, or has it with another number of examples.
@@ -102,16 +102,16 @@ class Join:
         """Reads the row of an example.
 
         Args:
-          shard: of the source.
-          index: of the example in it.
-          key: of the example.
+          shard: the shard of the source.
+          index: the index of the example in it.
+          key: the key of the example.
 
         Returns:
           A row of `shape`; clusters are -1 for an example that could not be read at that time.
 
         Raises:
           BrokenExample: the example could not be read when it was embedded, or what was written
-            for it is no embedding, or clusters that are not there.
+            for it is not an embedding, or is clusters that do not exist.
           UserError: another example had this index then.
         """
         then = self._keys(shard)[index]

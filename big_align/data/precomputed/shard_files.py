@@ -1,11 +1,11 @@
 """Folders with embeddings, captions' features or clusters of the examples of a source.
 
-A folder holds `index.json` and, for each shard of the source, an array whose rows stand in the
+A folder holds `index.json` and, for each shard of the source, an array whose rows are in the
 source's own order (`FILE.npy`, `FILE.captions.npy` or `FILE.clusters.npy`) and the keys of the
-examples, one a line (`FILE.keys`). An example that could not be read when it was embedded keeps its
-row, so that the place in a shard means the same everywhere: its row is of zeros (no cluster: -1)
-and its key empty. Files are memory-mapped, so the folder lies on a disk that every process sees. A
-file has its name only when it is whole.
+examples, one per line (`FILE.keys`). An example that could not be read when it was embedded keeps
+its row, so that the place in a shard means the same everywhere: its row is zero (no cluster: -1)
+and its key empty. Files are memory-mapped, so the folder must be on a disk that every process sees.
+A file gets its name only when it is complete.
 """
 
 import collections
@@ -32,7 +32,7 @@ class Shard(NamedTuple):
     """A shard of a source and its files.
 
     Attributes:
-      name: the source's name of it; the second of one name is "NAME (2)".
+      name: the source's name for it; the second of one name is "NAME (2)".
       file: what its files are called, without the endings.
       count: its examples.
     """
@@ -44,7 +44,7 @@ class Shard(NamedTuple):
 
 @runtime_checkable
 class Sharded(Protocol):
-    """What has shards: a `Source`, or texts.
+    """Anything with shards: a `Source`, or texts.
 
     Attributes:
       shard_sizes: int64 [shards], how much each holds.
@@ -74,7 +74,7 @@ def claim_folder(
     """Writes the index of a folder, or checks that the one there says the same.
 
     Args:
-      folder: is made if need be.
+      folder: the folder, which is made if needed.
       index: what the folder will hold.
       write: False only checks: another process writes.
       free: entries of `made_by` that may differ.
@@ -145,7 +145,7 @@ def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
     """Returns the shards that an index lists.
 
     Raises:
-      UserError: an entry is no shard.
+      UserError: an entry is not a shard.
     """
     shards = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
@@ -166,7 +166,7 @@ def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
 
 
 def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:
-    """Writes a file under another name and renames it when it is whole."""
+    """Writes a file under another name and renames it when it is complete."""
     partial = path.with_name(path.name + PARTIAL)
     with partial.open("wb") as file:
         if isinstance(content, bytes):
@@ -177,12 +177,12 @@ def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:
 
 
 def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
-    """Tells whether the files of a shard are there, or it needs none."""
+    """Returns whether the files of a shard are there, or it needs none."""
     return not shard.count or (folder / (shard.file + ending)).is_file()
 
 
 class Work(NamedTuple):
-    """What one process writes of a folder.
+    """The part of a folder that one process writes.
 
     Attributes:
       todo: numbers of its shards that are not there yet.
@@ -198,7 +198,7 @@ class Work(NamedTuple):
 def find_work(
     folder: pathlib.Path, shards: Sequence[Shard], ending: str, process: int, processes: int
 ) -> Work:
-    """Splits shards evenly over the processes; tells what is left for one of them."""
+    """Splits shards evenly over the processes; returns what is left to do for one of them."""
     mine = range(process, len(shards), processes)
     todo = [number for number in mine if not has_shard(folder, shards[number], ending)]
     count, total = (sum(shards[number].count for number in numbers) for numbers in (todo, mine))
@@ -208,7 +208,7 @@ def find_work(
 def write_shard(
     folder: pathlib.Path, shard: Shard, ending: str, rows: np.ndarray, keys: bytes
 ) -> None:
-    """Writes the files of a shard; the array comes last, so where it is, all is."""
+    """Writes the files of a shard; the array comes last, so if it is there, all are."""
     write_whole(folder / (shard.file + KEYS), keys)
     write_whole(folder / (shard.file + ending), rows)
 
@@ -217,7 +217,7 @@ def join_keys(keys: Iterable[str]) -> bytes:
     """Returns the content of a file of keys.
 
     Raises:
-      UserError: a key holds the end of a line.
+      UserError: a key contains a line break.
     """
     keys = list(keys)
     if broken := [key for key in keys if "\n" in key]:

@@ -15,14 +15,14 @@ ENDINGS = (".npy", ".parquet")
 
 
 def write_npy(rows: EmbeddingFolder, path: pathlib.Path) -> None:
-    """Writes one array [n d] in the order of the shards, and the keys, one a line.
+    """Writes one array [n d] in the order of the shards, and the keys, one per line.
 
-    The keys go to the same name with the ending `.keys`. What was not there to embed keeps its row,
-    of zeros, with an empty key.
+    The keys go to the same name with the ending `.keys`. An example that was not embedded keeps its
+    row, of zeros, with an empty key.
 
     Args:
       rows: the folder.
-      path: of the array; it has its name only when all is whole.
+      path: the path of the array, which appears only when everything is complete.
     """
     write_whole(path.with_suffix(KEYS), b"".join(rows.key_lines(s) for s in rows.shards if s.count))
     partial, first = path.with_name(path.name + PARTIAL), 0
@@ -40,12 +40,12 @@ def write_npy(rows: EmbeddingFolder, path: pathlib.Path) -> None:
 def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
     """Writes a table of `key` and `embedding`, a list of numbers; a shard is a row group.
 
-    What was not there to embed keeps its row, with nulls. They are why the lists are not of a fixed
-    size: before version 26 pyarrow does not read one that is null.
+    An example that was not embedded keeps its row, with nulls. Because of them the lists are not of
+    a fixed size: before version 26 pyarrow cannot read such a list if it is null.
 
     Args:
       rows: the folder.
-      path: of the table; it has its name only when it is whole.
+      path: the path of the table, which appears only when it is complete.
     """
     partial = path.with_name(path.name + PARTIAL)
     kind = pa.large_list(pa.from_numpy_dtype(np.dtype(rows.dtype)))
@@ -54,7 +54,7 @@ def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
         for shard in rows.shards:
             if not shard.count:
                 continue
-            # A key may have bytes that are no UTF-8, which a text of Parquet cannot hold.
+            # A key may have bytes that are not UTF-8, which a Parquet string cannot hold.
             lines = rows.key_lines(shard).decode("utf-8", "replace").split("\n")[:-1]
             there = np.array([bool(key) for key in lines])
             ends = np.concatenate([[0], np.cumsum(rows.dim * there)])

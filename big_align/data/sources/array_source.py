@@ -14,18 +14,18 @@ KINDS = {
     "label": ("iuf", (1, 2), "integers [n] or [n k]"),
     "class_names": ("U", (1,), "text [c]"),
 }
-"""Of each array the kinds of types in NumPy's letters, how many dimensions, and both in words."""
+"""For each array, the kinds of its type (NumPy's letters), its dimensions, and both in words."""
 
 
 def check_labels(label: Shaped[np.ndarray, "n ..."], title: str) -> None:
     """Checks that labels are class numbers, or -1.
 
     Args:
-      label: of each example; floats must be whole.
-      title: stands for the array in messages.
+      label: the labels of the examples; floats must be whole.
+      title: names the array in messages.
 
     Raises:
-      UserError: names the first that is not.
+      UserError: a label is not; the message names the first.
     """
     if label.dtype.kind not in "iuf":
         raise UserError(f"{title}: labels are {label.dtype}; they must be integers")
@@ -44,13 +44,13 @@ class ArraySource:
     Args:
       image: uint8 [n h w 3].
       captions: the texts of each image.
-      label: integers [n] or [n k], the class or classes of each image; -1 fills up a row, or stands
-        for none. None: no image has one.
-      title: stands for the shard in messages.
+      label: integers [n] or [n k], the class or classes of each image; -1 pads a row, or means that
+        there is none. None: no image has one.
+      title: names the shard in messages.
       class_names: the name of each label, if known.
 
     Raises:
-      UserError: a label is no class number.
+      UserError: a label is not a class number.
       ValueError: the lengths differ.
     """
 
@@ -106,11 +106,11 @@ def read_npz(path: str) -> ArraySource:
 
     Args:
       path: an .npz with `image` uint8 [n h w 3], and `caption` text [n] or [n k], `label` [n] or
-        [n k], or both. Empty texts and labels of -1 fill up a row of [n k] and are left out.
+        [n k], or both. Empty texts and labels of -1 pad a row of [n k] and are left out.
         `class_names` text [c], if any, are the names of the labels.
 
     Raises:
-      UserError: names the file: it is damaged, or an array is missing or not as described.
+      UserError: the file is damaged, or an array is missing or not as described; names the file.
     """
     try:
         with files.files_of(path).open(path) as file:
@@ -119,7 +119,7 @@ def read_npz(path: str) -> ArraySource:
             found = array_files.read_arrays(file, KINDS)
     except FileNotFoundError:
         raise
-    except Exception as error:  # zipfile raises whatever the bytes make it
+    except Exception as error:  # zipfile raises all kinds of errors
         raise UserError(f"{path} is no whole .npz file: {tell_in_a_line(error)}") from error
     wanted = ["image"] + ["caption"] * ("label" not in found)
     missing = [name for name in wanted if name not in found]

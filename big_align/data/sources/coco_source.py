@@ -15,13 +15,13 @@ from big_align.errors import FieldError, UserError, put_in_a_line
 class CocoSource(TableSource):
     """Images and their captions, in the order of the file.
 
-    Images without a caption are passed over.
+    Images without a caption are skipped.
 
     Args:
       path: the JSON file, such as `annotations/captions_val2017.json`, local or of any fsspec file
         system.
-      images: the folder of the images. None looks beside the file, and in folders beside it or its
-        folder that are called `images` or like the end of its name, such as `val2017`.
+      images: the folder of the images. None looks beside the file, and in folders beside it or
+        beside its folder that are called `images` or like the end of its name, such as `val2017`.
 
     Raises:
       UserError: the file cannot be read or has no captions, or the images are not found.

@@ -19,27 +19,29 @@ class CsvSource(TableSource):
     """Examples of a CSV or TSV file whose first line names the columns.
 
     Columns that are not set are found by their usual names, such as `filepath,title` and
-    `image,caption`, and told in the log. Rows of one image are one example with several captions.
+    `image,caption`, and reported in the log. Rows of one image are one example with several
+    captions.
 
-    Labels are integers on all lines, or names on all lines; the label of a name is its place among
-    the sorted names of the file. Where a line leaves the label empty, it has none. Several are
-    parted by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`.
+    Labels are integers on all lines, or names on all lines; the label of a name is its position
+    among the sorted names of the file. An empty label means that the line has none. Several are
+    separated by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`.
 
     Args:
       path: the table, UTF-8, local or of any fsspec file system.
       image: the column of the image files, relative to the folder of the table; None finds it.
-      label: the column of the class or classes. None finds it where no captions are read; ""
+      label: the column of the class or classes. None finds it if no captions are read; ""
         reads none.
       caption: the column of the text, or of several texts in a JSON list; None finds it, "" reads
         none.
-      delimiter: what parts the columns, `tab` for one; None finds a comma, a tab or a semicolon.
-      skip_bad_lines: whether lines that cannot be used count as broken examples, and the rest is
+      delimiter: what separates the columns, such as `tab`; None finds a comma, a tab or a
+        semicolon.
+      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
         read.
 
     Raises:
-      UserError: names the file, and the line where there is one: it cannot be read, a column is
-        missing or cannot be told, a line has other columns, no image, an address in place of a
-        file, or a label that is not like the others.
+      UserError: the file cannot be read, a column is missing or ambiguous, or a line has other
+        columns, no image, a URL instead of a file, or a label that is not like the others; the
+        message names the file, and the line if there is one.
     """
 
     def __init__(
@@ -69,11 +71,11 @@ class CsvSource(TableSource):
 def read_csv(
     bad: BadLines, delimiter: str | None, wanted: tuple[str | None, ...]
 ) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """Opens a table; returns what parts its columns, and the rows, of which the first names these.
+    """Opens a table; returns its delimiter and its rows, the first of which names the columns.
 
     Args:
       bad: names the table, and takes its bad lines.
-      delimiter: what parts the columns; None finds it.
+      delimiter: what separates the columns; None finds it.
       wanted: columns that are known by name.
 
     Raises:
@@ -86,7 +88,7 @@ def read_csv(
 
 
 def find_delimiter(path: str, line: str, wanted: tuple[str | None, ...]) -> str:
-    """Finds what parts the first line into most columns that are wanted or have a usual name."""
+    """Finds the delimiter that gives the first line the most columns that are wanted or usual."""
     line = line.strip("\r\n")
     groups = (*columns.FILES, *columns.CAPTIONS, *columns.LABELS)
     usual = {name for group in groups for name in group}
@@ -114,7 +116,7 @@ def _make_rows(
 
 
 def _split_labels(cell: str) -> list[str]:
-    """Parts a cell at `|`, and at spaces where it holds nothing but integers."""
+    """Splits a cell at `|`, and at spaces if it holds nothing but integers."""
     words = cell.replace("|", " ").split()
     if all(map(is_integer, words)):
         return words

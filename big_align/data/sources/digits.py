@@ -9,7 +9,7 @@ DIGIT_TEMPLATES = (
     "a scan of the digit {}",
     "a handwritten {}",
     "the number {} written by hand",
-    "a small grey picture of a {}",  # checkpoints know the words: this spelling stays
+    "a small grey picture of a {}",  # checkpoints know these words: the spelling stays
     "{} drawn with a pen",
 )
 DIGIT_WORDS = tuple(
@@ -24,7 +24,7 @@ TEST_EVERY = 5
 
 
 def digits_source(split: str) -> array_source.ArraySource:
-    """Makes the 1797 digits of 8 x 8 pixels a source; every fifth is in the test split.
+    """Makes a source of the 1797 digits of 8 x 8 pixels; every fifth is in the test split.
 
     A caption names the digit by its word or by its numeral, in any of `DIGIT_TEMPLATES`; the
     label is the digit.

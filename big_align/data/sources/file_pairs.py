@@ -16,18 +16,18 @@ class FilePairsSource:
 
     The files are in the folder or in folders below it, as in img2dataset's FOLDER/00000/*.jpg.
     A name with several images, or without one of its texts, counts as broken.
-    Each folder is a shard; its files are listed once and read when they are asked for.
+    Each folder is a shard; its files are listed once and read on demand.
 
     Args:
       path: the folder; globs, braces and comma lists, local or any fsspec path; or a list of them.
       caption: the ending of the file that holds the text, or the field of a JSON file that holds a
-        text or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, stand
-        for a field each. None or "" reads no captions.
+        text or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, mean
+        one field each. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`. None reads
         none.
       caption_lines: whether each line of a text is a caption of its own.
-      language: likewise what names the language of the captions, as `json.language`; None where
-        nothing does.
+      language: likewise the language of the captions, as in `json.language`; None if nothing names
+        it.
 
     Raises:
       UserError: there is no such folder, or no image in it has these files beside it.
@@ -72,7 +72,7 @@ class FilePairsSource:
             raise _explain_nothing(path, listed, wanted, said)
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample where a file cannot be read."""
+        """Reads an example; raises BrokenExample if a file cannot be read."""
         captions, labels = self.read_text(shard, index)
         image = self._read(shard, self._name(shard, index))
         return examples.Example(self.key(shard, index), image, captions, labels)
@@ -113,7 +113,7 @@ def _list_files(root: str) -> list[str]:
 
 
 def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]]:
-    """Returns the endings of each name up to the first dot, by its folder."""
+    """Returns the endings after the first dot of each name, by folder and name."""
     folders: dict[str, dict[str, list[str]]] = {}
     for path in listed:
         folder, _, base = path.rpartition("/")
@@ -124,7 +124,7 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
 
 
 def _find_fault(kinds: list[str], wanted: list[str]) -> str:
-    """Tells what is wrong with the files of a name, of which one or more are images."""
+    """Says what is wrong with the files of a name, of which one or more are images."""
     images = [kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS]
     if len(images) > 1:
         return f"there are several images: {', '.join(images)}"
@@ -139,7 +139,7 @@ def _image_kind(kinds: list[str]) -> str:
 def _explain_nothing(
     path: files.Paths, listed: list[str], wanted: list[str], said: str
 ) -> UserError:
-    """Tells what is there in place of images with texts."""
+    """Explains what is there instead of images with texts."""
     kinds = {os.path.basename(name).partition(".")[2] for name in listed} - {""}
     listing = ", ".join(sorted(kinds)[:20]) or "none"
     beside = " and ".join(f"NAME.{kind}" for kind in wanted)

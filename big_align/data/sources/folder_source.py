@@ -1,4 +1,4 @@
-"""Images in folders: a folder for each class, or files alone that a pattern names."""
+"""Images in folders: a folder for each class, or just files that a pattern names."""
 
 import glob
 import os
@@ -9,12 +9,12 @@ from big_align.errors import UserError
 
 
 class FolderSource(ListedSource):
-    """Images at PATH/CLASS/*.jpg; the label is the place of the class among the sorted folders.
+    """Images at PATH/CLASS/*.jpg; the label is the position of the class in the sorted folders.
 
     Args:
       path: the folder that holds the folders of classes, local or of any fsspec file system.
-      pattern: of the images inside the folder of a class, as in `*` or `images/*`; files that do
-        not end like an image are passed over.
+      pattern: the pattern of the images inside the folder of a class, such as `*` or `images/*`;
+        files that do not end like an image are skipped.
 
     Raises:
       UserError: there is no such folder, or a folder of a class holds no image.
@@ -31,7 +31,7 @@ class FolderSource(ListedSource):
                 f"no image at {path}/*/{pattern}: there must be one folder for each class, with "
                 f"files that end in {', '.join(examples.IMAGE_EXTENSIONS)}"
             )
-        # the folder of a class is what stands below the path, whatever the file system puts before
+        # the class folder is what follows the path, whatever the file system puts before it
         depth = -2 - pattern.count("/")
         folders = [name.split("/")[depth] for name in images]
         classes = sorted(set(folders))
@@ -62,8 +62,8 @@ class ImageFiles(ListedSource):
 
     Args:
       path: files or folders; globs, in which `**` stands for any folders, braces and comma lists,
-        local or any fsspec path; or a list of them. Of a folder, and of what a glob matches, files
-        that do not end like an image are passed over.
+        local or any fsspec path; or a list of them. In a folder, and among the matches of a glob,
+        files that do not end like an image are skipped.
 
     Raises:
       UserError: nothing matches, or there is no image.

@@ -1,4 +1,4 @@
-"""A folder of images with a file of metadata: the `imagefolder` of the library datasets."""
+"""A folder of images with a metadata file: the `imagefolder` of the datasets library."""
 
 import json
 from collections.abc import Iterator
@@ -16,22 +16,22 @@ METADATA = ("metadata.jsonl", "metadata.csv")
 
 
 class JsonLinesSource(TableSource):
-    """Examples of a file with a JSON object a line, each of which names an image file.
+    """Examples of a file with one JSON object per line, each of which names an image file.
 
-    Fields that are not set are found by their usual names, and told in the log. A caption is a
+    Fields that are not set are found by their usual names, and reported in the log. A caption is a
     text or a list of texts; a label is a number, a name, or a list of these.
 
     Args:
       path: the file, UTF-8, local or of any fsspec file system.
       image: the field of the image file, relative to the folder of the table; None finds it.
       caption: the field of the text or texts; None finds it, "" reads none.
-      label: the field of the class or classes. None finds it where no captions are read; ""
+      label: the field of the class or classes. None finds it if no captions are read; ""
         reads none.
-      skip_bad_lines: whether lines that cannot be used count as broken examples, and the rest is
+      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
         read.
 
     Raises:
-      UserError: names the file, and the line where there is one.
+      UserError: the file cannot be used; the message names it, and the line if there is one.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ def read_image_folder(
     label: str | None = None,
     skip_bad_lines: bool = False,
 ) -> TableSource:
-    """Makes a source of a folder of images with a `metadata.jsonl` or `metadata.csv`.
+    """Makes a source from a folder of images with a `metadata.jsonl` or `metadata.csv`.
 
     Args:
-      path: the folder, or a file with a JSON object a line.
+      path: the folder, or a file with one JSON object per line.
       image: the column of the image files; None finds it: `file_name`.
       caption: the column of the text or texts; None finds it, "" reads none.
-      label: the column of the class or classes. None finds it where no captions are read; ""
+      label: the column of the class or classes. None finds it if no captions are read; ""
         reads none.
-      skip_bad_lines: whether lines that cannot be used count as broken examples, and the rest is
+      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
         read.
 
     Raises:
@@ -130,7 +130,7 @@ def _make_row(
             return None
     texts = found.get(caption) if caption else None
     texts = texts if isinstance(texts, list) else [] if texts is None else [texts]
-    # it is told when it is read: one broken example ends no run
+    # reported when it is read: one broken example must not end a run
     strange = [text for text in texts if not isinstance(text, str)]
     fault = _explain_caption(strange[0]) if strange else ""
     captions = [text for text in texts if isinstance(text, str)]
@@ -138,7 +138,7 @@ def _make_row(
 
 
 def _explain_caption(found: Any) -> str:
-    """Says what is wrong with a caption that is no text."""
+    """Says what is wrong with a caption that is not a text."""
     try:
         examples.clean_captions(found)
     except examples.BrokenExample as error:

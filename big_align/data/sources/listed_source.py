@@ -8,21 +8,21 @@ from big_align.data import examples, files
 from big_align.data.packed_texts import PackedTexts
 
 SHARD_SIZE = 16
-"""Examples of a shard. Lists often stand class by class; `Shuffle` permutes the shards over the
+"""Examples of a shard. Lists are often sorted by class; `Shuffle` permutes the shards over the
 whole list before it shuffles in windows, so that a window, and a batch, holds all classes."""
 
 
 class ListedSource:
-    """Examples whose images are files; the images are read when they are asked for.
+    """Examples whose images are files; the images are read on demand.
 
     Args:
-      title: of the list, for messages.
+      title: the name of the list, for messages.
       paths: the file of each image.
       labels: the classes of each image.
-      captions: the texts of each image, each of which may be a list written as a text; None where
+      captions: the texts of each image, each of which may be a list written as a text; None if
         none are read.
       class_names: the name of each label, if known.
-      lines: integers [n], the line of each example in the list; None where there is no list.
+      lines: integers [n], the line of each example in the list; None if there is no list.
       faults: why the captions of some examples cannot be used, by the number of the example.
     """
 
@@ -53,7 +53,7 @@ class ListedSource:
         self.broken = np.zeros(len(starts), np.int64)
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample where the file cannot be read."""
+        """Reads an example; raises BrokenExample if the file cannot be read."""
         captions, labels = self.read_text(shard, index)
         path = self._path(shard * SHARD_SIZE + index)
         try:
@@ -65,7 +65,7 @@ class ListedSource:
         return examples.Example(path, image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Returns captions and labels; raises BrokenExample where captions are read and empty."""
+        """Returns captions and labels; raises BrokenExample if captions are wanted but empty."""
         number = shard * SHARD_SIZE + index
         captions = []
         if number in self._faults:
@@ -99,5 +99,5 @@ class ListedSource:
 
 
 def _stretch(ends: np.ndarray, number: int) -> slice:
-    """Returns where the values of an example are, among those of all."""
+    """Returns the slice of an example's values among those of all examples."""
     return slice(int(ends[number - 1]) if number else 0, int(ends[number]))

@@ -16,41 +16,41 @@ from big_align.errors import UserError, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
 NO_TABLE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, LookupError)
-"""What pyarrow raises where a file is not what it says."""
+"""What pyarrow raises if a file is not what it says."""
 
 
 class ParquetSource:
-    """Examples of Parquet files: img2dataset's, or those of the library datasets.
+    """Examples of Parquet files: img2dataset's, or those of the datasets library.
 
-    A row group is a shard. Row groups are read when an example of them is asked for, and the last
-    ones kept, so memory is bounded. Rows without an image, which img2dataset leaves where it could
-    not download one, are passed over.
+    A row group is a shard. Row groups are read on demand, and the latest are kept, so memory is
+    bounded. Rows without an image, which img2dataset leaves if it could not download one, are
+    skipped.
 
-    Reading one image decodes its row group. Files that keep some hundred rows in a group, as
-    img2dataset and datasets write them, can be shuffled at will; for larger groups `data.window`
-    should be no more examples than `cache_megabytes` hold.
+    Reading one image decodes its row group. Files with a few hundred rows per group, as img2dataset
+    and datasets write them, can be shuffled at will; for larger groups `data.window` should be no
+    more examples than fit in `cache_megabytes`.
 
     Args:
       path: the files; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path;
         or a list of them.
-      image: the column of the encoded images: bytes, or a struct of `bytes` and, where these are
+      image: the column of the encoded images: bytes, or a struct of `bytes` and, if these are
         missing, the `path` of a file; None finds it.
       caption: the column of a text or a list of texts, or a field of a struct, `captions.en`; None
-        finds it, "" reads none. Languages in braces, `captions.{en,de}`, stand for a column each.
-      label: the column of the class number or numbers. None finds it where no captions are read; ""
+        finds it, "" reads none. Languages in braces, `captions.{en,de}`, mean one column each.
+      label: the column of the class number or numbers. None finds it if no captions are read; ""
         reads none.
       caption_lines: whether each line of a text is a caption of its own.
-      cache_megabytes: of decoded row groups that are kept, in each process that reads.
-      index_dir: a folder that keeps for the next start which rows have images.
-      key: the column of texts that tell examples apart, by which data are held out. None takes
+      cache_megabytes: size of the decoded row groups that are kept, in each process that reads.
+      index_dir: a folder that remembers which rows have images, for the next start.
+      key: the column of texts that identify examples, by which data are held out. None takes
         `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
-      language: the column of the language of the captions; None where nothing tells it.
+      language: the column of the language of the captions; None if there is none.
 
     Attributes:
       faults: why rows are left out, a line for each file that lost some.
 
     Raises:
-      UserError: nothing matches the path, a column is missing or cannot be told, or no row has an
+      UserError: nothing matches the path, a column is missing or ambiguous, or no row has an
         image.
     """
 
@@ -102,7 +102,7 @@ class ParquetSource:
         self._groups = RowGroups(paths, cache_megabytes * 2**20)
 
     def _place_shards(self, paths: list[str], indexes: list[shard_index.ShardIndex]) -> None:
-        """Makes a shard of each row group; a file has one at least, for the count of what it lost.
+        """Makes a shard of each row group; a file has at least one, for the count of what it lost.
 
         The table of a file has the row group, the row in it, and the row in the file.
         """
@@ -146,8 +146,8 @@ class ParquetSource:
 
         Args:
           shard: a row group.
-          index: of the example in it.
-          names: of columns, or of fields of structs, as `captions.en`.
+          index: the index of the example in it.
+          names: columns, or fields of structs such as `captions.en`.
         """
         return self._read(shard, index, names)
 
@@ -191,7 +191,7 @@ def _read_schema(paths: list[str]) -> tuple[str, pa.Schema]:
 
 
 def _list_fields(schema: pa.Schema) -> list[str]:
-    """Lists the fields of structs, as `captions.en`."""
+    """Lists the fields of structs, such as `captions.en`."""
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     return [f"{struct.name}.{field.name}" for struct in structs for field in struct.type]
 
@@ -211,7 +211,7 @@ def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:
 
 
 def _find_key(schema: pa.Schema, parts: tuple[str, ...]) -> str | None:
-    """Returns the column of texts that tell examples apart, or the field of the images' paths."""
+    """Returns the column of texts that identify examples, or the field of the images' paths."""
     if "key" in schema.names:
         kind = schema.field("key").type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -227,7 +227,7 @@ def _read_file(path: str) -> bytes:
 
 
 def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
-    """Returns what the library datasets calls the classes of a column."""
+    """Returns the names that the datasets library gives the classes of a column."""
     try:
         noted = json.loads((schema.metadata or {})[b"huggingface"])
         feature = noted["info"]["features"][label]
@@ -241,7 +241,7 @@ def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None
 def _index(file: files.ReadableFile, parts: tuple[str, ...]) -> shard_index.ShardIndex:
     """Lists the rows that have an image: their row group, their place in it and in the file.
 
-    The images are looked at only where the statistics of a row group count missing ones.
+    The images are read only if the statistics of a row group do not rule out missing ones.
     """
     rows, first = [np.zeros((0, 3), np.uint32)], 0
     fault = ""

@@ -11,7 +11,7 @@ from big_align.data import columns, examples, files, tensorflow_on_cpu
 from big_align.data.record_encoding import CHECKSUM, mask_checksum
 from big_align.data.sources import shard_index
 
-LENGTH = 8  # bytes before the data of a record, and before the checksum of this length
+LENGTH = 8  # bytes of a record's length, which its checksum and then the data follow
 
 
 class RecordSource:
@@ -97,12 +97,12 @@ class TFRecordSource(RecordSource):
     """Examples of TFRecord files, whose headers are scanned once, or of ArrayRecord files.
 
     Args:
-      path: shards, with `array_record` in the names of the latter; globs, `{00000..00005}` and
-        comma lists, local or any fsspec or gs:// path; or a list of them.
+      path: shards, ArrayRecord files with `array_record` in their names; globs, `{00000..00005}`
+        and comma lists, local or any fsspec or gs:// path; or a list of them.
       image: the feature that holds the encoded image; None finds it, by its name in the first
         record: `jpg` (img2dataset's), `image`, `image/encoded`.
       caption: the feature that holds one or more texts; None finds it, "" reads none.
-      label: the feature that holds the class numbers, one or several. None finds it where no
+      label: the feature that holds the class numbers, one or several. None finds it if no
         captions are read; "" reads none.
       index_dir: a folder that keeps the scans for the next start.
 
@@ -134,7 +134,7 @@ class TFDSSource(RecordSource):
       data_dir: where it was prepared; None is TFDS's own folder.
       image: the feature that holds the image, which TFDS stores encoded.
       caption: the feature that holds one or more texts, as in `captions/text`; None reads none.
-      label: the feature that holds the class numbers, one or several; None reads none. Where the
+      label: the feature that holds the class numbers, one or several; None reads none. If the
         data set names its classes, they are `class_names`.
       index_dir: a folder that keeps the scans for the next start.
 
@@ -173,7 +173,7 @@ def open_tfrecords(paths: list[str], index_dir: str | None) -> tuple[list[Any], 
     """Opens TFRecord files as sequences of bytes.
 
     Returns:
-      The sequences, and int64 [shards] how many records are estimated to be lost.
+      The sequences, and int64 [shards], the estimated number of lost records.
     """
     system = files.files_of(paths[0])
     indexes = shard_index.index_shards(paths, _index, "tfrecord", index_dir)
@@ -248,7 +248,7 @@ def _find_features(
     caption: str | None,
     label: str | None,
 ) -> tuple[str, str | None, str | None]:
-    """Returns the features of image, captions and labels; those not set are found by their names.
+    """Returns the features of image, captions and labels; those not set are found by name.
 
     Those that are set are left as they are: a record that lacks one is a broken example.
     """
@@ -256,7 +256,7 @@ def _find_features(
     parse = tensorflow_on_cpu.load().train.Example.FromString
     try:
         features = parse(shards[first][0]).features.feature if first is not None else {}
-    except Exception:  # it is no Example, which reading it says; protobuf's error has no import
+    except Exception:  # not an Example, which reading it reports; protobuf's error has no import
         features = {}
     if not features:
         return image or "image", caption, label
@@ -270,7 +270,7 @@ def _find_features(
 
 
 def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> Any:
-    """Returns the values of a feature; raises BrokenExample where it has none of this kind."""
+    """Returns the values of a feature; raises BrokenExample if it has none of this kind."""
     if name not in features:
         raise examples.BrokenExample(f"no feature {name!r} (it has {', '.join(sorted(features))})")
     values = getattr(features[name], kind).value
@@ -289,7 +289,7 @@ def _index(file: files.ReadableFile, size: int) -> shard_index.ShardIndex:
 
 
 def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int, str]]:
-    """Yields the offset and size in bytes of each record, and in the end why it stops too early."""
+    """Yields the offset and size in bytes of each record, and at the end why it stops too early."""
     position = 0
     while position < size:
         file.seek(position)
@@ -335,7 +335,7 @@ def _open_split(dataset: str, split: str, data_dir: str | None) -> tuple[Any, li
 
 
 def _class_names(features: Any, label: str) -> tuple[str, ...] | None:
-    """Returns what TFDS calls the classes of a feature; None where it only numbers them."""
+    """Returns the names that TFDS gives the classes of a feature; None if it only numbers them."""
     names = getattr(features[label], "names", None) if label in features else None
     numbers = [str(number) for number in range(len(names or ()))]  # TFDS's answer without names
     return tuple(names) if names and list(names) != numbers else None

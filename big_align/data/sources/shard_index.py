@@ -27,7 +27,7 @@ class ShardIndex:
       keys: bytes [examples], the names of the examples, or empty.
       broken: how many examples lack a part.
       fault: why the scan stopped before the proper end, or empty.
-      reason: why the first of the broken examples is, or empty.
+      reason: why the first of the broken examples is broken, or empty.
     """
 
     table: np.ndarray
@@ -52,7 +52,7 @@ def index_shards(
       index_dir: a local folder that keeps indexes; None keeps nothing.
 
     Returns:
-      One index a shard.
+      One index per shard.
     """
     started = logged = time.monotonic()
     indexes = []
@@ -110,12 +110,12 @@ def _load(cache: str, stamp: str) -> ShardIndex | None:
             return None
         texts = str(saved["fault"]), str(saved["reason"])
         return ShardIndex(saved["table"], saved["keys"], int(saved["broken"]), *texts)
-    except Exception:  # absent, half of it, or not written by us: every one of these says it
-        return None  # in its own way; scan again
+    except Exception:  # absent, incomplete, or not written by us: each raises its own kind
+        return None  # scan again
 
 
 def _save(cache: str, stamp: str, index: ShardIndex) -> None:
-    """Writes beside and renames, so that another process never reads half an index."""
+    """Writes another file and renames it, so that another process never reads half an index."""
     folder = os.path.dirname(cache)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -127,10 +127,10 @@ def _save(cache: str, stamp: str, index: ShardIndex) -> None:
 
 
 def count_broken(indexes: list[ShardIndex]) -> np.ndarray:
-    """Counts the broken examples of each shard, those lost with a truncated end included.
+    """Counts the broken examples of each shard, including those lost with a truncated end.
 
-    What a truncated shard has lost cannot be seen, so it is taken to have been as large as the
-    median of the whole shards.
+    What a truncated shard has lost cannot be seen, so its full size is taken to be the median of
+    the whole shards.
 
     Returns:
       int64 [shards].

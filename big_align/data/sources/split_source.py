@@ -10,12 +10,12 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 from big_align.nodes import Given
 
-SAMPLE = 4096  # keys that tell how much of a path tells examples apart
+SAMPLE = 4096  # keys that show how much of a path is needed to tell examples apart
 HASHES = 2**64
 
 
 class ChosenExamples:
-    """Some examples of each shard of a source, under its names; `_place` says which.
+    """Some examples of each shard of a source, under its names; `_place` says which ones.
 
     Args:
       source: the examples.
@@ -42,7 +42,7 @@ class ChosenExamples:
         return has_keys(self._source)
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the key of an example, or its name where the source has no keys."""
+        """Returns the key of an example, or its name if the source has no keys."""
         return key_of(self._source)(shard, self._place(shard, index))
 
     def shard_name(self, shard: int) -> str:
@@ -57,21 +57,21 @@ class ChosenExamples:
 class SplitSource(ChosenExamples):
     """The examples of a source that are held out, or the rest.
 
-    An example is held out where the hash of its key is small. So it stays where it is when others
-    are added, when files are moved or sharded anew, and in another layout; examples of one key,
+    An example is held out if the hash of its key is small. So it stays where it is when others are
+    added, when files are moved or resharded, and in another layout; examples with the same key,
     such as the rows of one image, stay together; and a larger fraction holds out the same and more.
-    The key of a file is its name without folders and without extension where this tells examples
-    apart, else with as many folders as do. A source without keys is split by the names of its
-    examples (TFRecord: the file and the number of the record).
+    The key of a file is its name without folders and extension if that distinguishes examples, else
+    with as many folders as it takes. A source without keys is split by the names of its examples
+    (TFRecord: the file and the number of the record).
 
-    Four bytes are kept for each example that is held out, and nothing for the others.
+    Four bytes are kept for each example that is held out, and none for the others.
 
     Args:
       source: the examples.
       hold_out: the fraction of the examples that is held out, from 0 to below 1.
-      held_out: whether these are the examples that are held out.
-      max_examples: how many of them are used at most, those of the smallest hashes; the others
-        are in neither part.
+      held_out: whether this is the part that is held out.
+      max_examples: how many of its examples are used at most, those with the smallest hashes; the
+        others are in neither part.
 
     Raises:
       UserError: the fraction is out of range, or leaves a part without examples.
@@ -105,7 +105,7 @@ class SplitSource(ChosenExamples):
         chosen = self._chosen[self._ends[shard] : self._ends[shard + 1]]
         if self._held_out:
             return int(chosen[index])
-        # The k-th that is held out has k of the rest's examples fewer before it than its index.
+        # The k-th held-out example has k fewer examples of the rest before it than its index.
         before = chosen.astype(np.int64) - np.arange(len(chosen))
         return index + int(np.searchsorted(before, index, side="right"))
 
@@ -116,12 +116,12 @@ def held_out_source(
     part: str | None = None,
     max_examples: int | None = 5000,
 ) -> SplitSource:
-    """Makes the examples that `config.data.hold_out` keeps out of training a source.
+    """Makes a source of the examples that `config.data.hold_out` keeps out of training.
 
     Args:
-      source: of the training data.
+      source: the source of the training data.
       hold_out: the fraction of the examples.
-      part: of `config.data.mixture`, whose examples are meant; None where there is no mixture.
+      part: the part of `config.data.mixture` whose examples are meant; None if there is no mixture.
       max_examples: how many of them are used at most; None for all.
 
     Raises:
@@ -156,7 +156,7 @@ def _hash(key: str) -> int:
 
 
 def _read_keys(source: Source) -> Iterator[Iterator[str]]:
-    """Yields the keys of each shard, as short as they still tell examples apart."""
+    """Yields the keys of each shard, as short as they can be to distinguish examples."""
     key = key_of(source)
     depth = _find_depth(source) if hasattr(source, "key") else 0
     for shard, size in enumerate(source.shard_sizes.tolist()):
@@ -164,14 +164,14 @@ def _read_keys(source: Source) -> Iterator[Iterator[str]]:
 
 
 def key_of(source: Source) -> Callable[[int, int], str]:
-    """Returns what tells the key of an example, or its name where the source has no keys."""
+    """Returns what gives the key of an example, or its name if the source has no keys."""
     return source.key if has_keys(source) else source.name
 
 
 def _find_depth(source: Source) -> int:
-    """Returns how many parts of a path, from its end, tell most examples apart; 0 for all of it.
+    """Returns how many parts of a path, from its end, distinguish most examples; 0 for all of it.
 
-    A key need be no path: that of a row of a table may be the name of the table and a number.
+    A key need not be a path: that of a table row may be the name of the table and a number.
     """
     offsets = ShardOffsets(source.shard_sizes)
     numbers = np.unique(np.linspace(0, offsets.count - 1, SAMPLE).astype(np.int64))

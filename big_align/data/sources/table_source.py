@@ -13,19 +13,19 @@ from big_align.data.table_lines import BadLines
 from big_align.errors import UserError
 
 LOOKED_FOR = 200
-"""Images that are looked for, spread over a table whose bad lines are left out: where none is
-there, the folder is wrong, and not the lines."""
+"""Images that are looked for, spread over a table whose bad lines are left out: if none is there,
+the folder is wrong, and not the lines."""
 
 
 class Row(NamedTuple):
     """What a row of the table says.
 
     Attributes:
-      line: its place in the file; 0 where it has none.
+      line: its number in the file; 0 if it has none.
       image: the file, as the table has it.
       labels: integers or names.
       captions: texts.
-      fault: why it has no captions, where it should have some.
+      fault: why it has no captions, if it should have some.
     """
 
     line: int
@@ -39,24 +39,24 @@ class TableSource(ListedSource):
     """Examples of a table of image files.
 
     Rows of one image are one example, with the captions and the labels of all of them in their
-    order: standing apart, they would be each other's negatives in training and wrong candidates
-    in retrieval.
+    order: as separate examples, they would be each other's negatives in training and wrong
+    candidates in retrieval.
 
-    Labels are integers in all rows, or names in all rows; the label of a name is its place among
+    Labels are integers in all rows, or names in all rows; the label of a name is its position among
     the sorted names of the table.
 
     Args:
       path: the table.
       folder: what image files are relative to.
-      rows: of the table.
+      rows: the rows of the table.
       has_captions: whether captions are read.
-      bad: takes the lines of the table that cannot be used; None ends the reading at the first.
+      bad: takes the lines of the table that cannot be used; with None the first ends the reading.
 
     Attributes:
       bad_lines: why each line that is left out cannot be used, by its number; `broken` counts them.
 
     Raises:
-      UserError: there is no row, the first image is not there (or, where bad lines are left out,
+      UserError: there is no row, the first image is not there (or, if bad lines are left out,
         none of many), or a label is not like the others.
     """
 
@@ -129,12 +129,12 @@ def join(folder: str, image: str) -> str:
 
 
 def _normalize(image: str) -> str:
-    """Makes `./a.jpg` and `a.jpg` one name."""
+    """Gives `./a.jpg` and `a.jpg` the same name."""
     return image if "://" in image else posixpath.normpath(image)
 
 
 def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> None:
-    """Tells a wrong folder, or addresses, from a broken image."""
+    """Raises a UserError for a URL or a wrong folder, but not for a broken image."""
     where = f"{path}, line {row.line}" if row.line else path
     columns.check_address(row.image, "COLUMN" if has_captions else None, path, where)
     image = join(folder, row.image)
@@ -159,7 +159,7 @@ def _pass_addresses(rows: Iterable[Row], bad: BadLines) -> Iterator[Row]:
 
 
 def _check_some(path: str, rows: list[Row], folder: str) -> None:
-    """Tells a wrong folder from images that are not there."""
+    """Raises a UserError for a wrong folder, but not for some missing images."""
     for row in rows[:: -(-len(rows) // LOOKED_FOR)]:
         image = join(folder, row.image)
         try:
@@ -204,7 +204,7 @@ def _find_fault(labels: list[str], integers: bool, first: tuple[int, str]) -> st
 def _number_labels(
     rows: list[Row], integers: bool
 ) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
-    """Returns the labels of each row, and the names of the labels where they are names."""
+    """Returns the labels of each row, and the names of the labels if they are names."""
     if integers:
         return [examples.clean_labels(row.labels) for row in rows], None
     names = sorted({label for row in rows for label in row.labels})
@@ -214,5 +214,5 @@ def _number_labels(
 
 
 def is_integer(text: str) -> bool:
-    """Tells whether a label is a number."""
+    """Returns whether a label is a number."""
     return text.removeprefix("-").isdecimal()

@@ -1,4 +1,4 @@
-"""The headers of tar files: where the members stand, without reading them."""
+"""The headers of tar files: where the members are, without reading them."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ EXTENDED_MAX = 2**22  # bytes of a header that names a member or gives its size;
 
 
 class BadHeader(ValueError):
-    """A header that is none; the message says why."""
+    """Bytes that are not a header; the message says why."""
 
 
 def scan_members(file: files.ReadableFile, size: int) -> Iterator[tuple[str, int, int, str]]:
     """Yields the name, offset, size in bytes and fault of each regular member of a tar file.
 
     Reads headers only. Understands ustar, GNU long names and the path and size of PAX headers, and
-    reads on after an end mark: tar files that were laid end to end hold the members of all.
+    reads on after an end mark: concatenated tar files hold the members of all.
     The last item may carry a fault instead of a member: why the file ends too early.
     """
     position, long_name, extended, ended = 0, "", {}, False
@@ -60,7 +60,7 @@ def scan_members(file: files.ReadableFile, size: int) -> Iterator[tuple[str, int
 
 
 def _skip_zeros(file: files.ReadableFile, position: int) -> int:
-    """Returns where the block stands that holds the next byte after zeros, or the end."""
+    """Returns the position of the block with the next nonzero byte, or the end."""
     file.seek(position)
     while data := file.read(END_CHUNK):
         rest = data.lstrip(b"\0")

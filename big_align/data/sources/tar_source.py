@@ -12,7 +12,7 @@ from big_align.errors import put_in_a_line
 
 MEMBERS_SHOWN = 20
 KEY_MAX = 1024  # characters; all keys of a shard are kept as wide as the longest
-GAP = 2**14  # bytes between members that are read along rather than asked for twice
+GAP = 2**14  # bytes between members; up to this, they are read along to save a request
 
 
 class TarSource:
@@ -25,17 +25,17 @@ class TarSource:
       path: shards; globs, `{00000..00005}` and comma lists, local or any fsspec or gs:// path; or a
         list of them.
       caption: the member that holds the text, or the field of a JSON member that holds a text
-        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, stand for
-        a field each. None or "" reads no captions.
+        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, mean one
+        field each. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`,
         `json.labels`. None reads none.
       index_dir: a folder that keeps the scans for the next start.
       caption_lines: whether each line of a text is a caption of its own, as in the `txt` of
         CLIP_benchmark's shards.
-      image: the member that holds the image, such as `jpg`; None takes whatever ends like one, of
-        which an example must have no more than one.
-      language: likewise what names the language of the captions, as `json.language`; None where
-        nothing does.
+      image: the member that holds the image, such as `jpg`; None takes any member that ends like
+        an image, of which an example must have only one.
+      language: likewise the language of the captions, as in `json.language`; None if nothing names
+        it.
 
     Attributes:
       faults: why examples are left out, a line for each shard that lost some.
@@ -97,7 +97,7 @@ class TarSource:
         return os.path.basename(self._paths[shard])
 
     def _members(self, shard: int, row: list[int]) -> list[bytes]:
-        """Reads members, in one go where they lie close together: each read may be a request."""
+        """Reads members, in one go if they are close together: each read may be a request."""
         places = [(block * BLOCK, size) for block, size in zip(row[::2], row[1::2], strict=True)]
         if not places:
             return []
@@ -140,9 +140,9 @@ def _split_name(name: str) -> tuple[str, str]:
 
 
 def _index(file: files.ReadableFile, size: int, slots: dict[str, int]) -> shard_index.ShardIndex:
-    """Collects the places of the members in `slots` (0 is the image), one row a key.
+    """Collects the places of the members in `slots` (0 is the image), one row per key.
 
-    A member that stands twice breaks its example: nothing tells which of the two is meant.
+    A member that occurs twice breaks its example: nothing says which of the two is meant.
     """
     columns = 2 * (max(slots.values()) + 1)
     rows: dict[str, list[int]] = {}
@@ -167,7 +167,7 @@ def _index(file: files.ReadableFile, size: int, slots: dict[str, int]) -> shard_
     whole = {key: row for key, row in rows.items() if all(row[::2]) and key not in wrong}
     table = np.array(list(whole.values()), np.uint32).reshape(-1, columns)
     keys = np.array([key.encode("utf-8", "surrogateescape") for key in whole], dtype="S")
-    # the example that a truncated end cuts in two is part of what the fault stands for
+    # an example that a truncated end cuts in two is already covered by the fault
     cut = 1 if fault and rows and not all(rows[next(reversed(rows))][::2]) else 0
     broken = len(rows.keys() | wrong.keys()) - len(whole) - cut
     reason = next(iter(wrong.values()), "a member is missing")

@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
       names: the most frequent first.
       counts: captions with each.
       removed: the names of more frequent tags that were left out.
-      candidates: how many names had been looked for.
+      candidates: how many names were looked for.
       captions: how many captions there are.
     """
 
@@ -50,7 +50,7 @@ def read_names(path: str) -> list[str]:
     names = _read_open_images(path) if path.endswith(".csv") else None
     if names is None:
         names = read_classes(path).names
-    # names of the same words are one tag
+    # names with the same words are one tag
     kept: dict[tuple[str, ...], str] = {}
     for name in names:
         if words := tuple(split_words(name.replace("_", " "))):
@@ -59,12 +59,12 @@ def read_names(path: str) -> list[str]:
 
 
 def _read_open_images(path: str) -> list[str] | None:
-    """Returns the names in OpenImages' CSV; None of another one."""
+    """Returns the names in OpenImages' CSV; None for another file."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error):
-        return None  # `read_classes` tells what is wrong
+        return None  # `read_classes` says what is wrong
     if rows and rows[0] == OPEN_IMAGES_HEADER:
         rows = rows[1:]
     if not rows or not OPEN_IMAGES_ID.fullmatch(rows[0][0]):
@@ -104,17 +104,17 @@ def choose_tags(
 ) -> Chosen:
     """Chooses the tags of a list and counts them.
 
-    Captions are read twice. What is chosen follows from the counts with all names; the counts that
-    are returned are those of the chosen ones, which may be higher: a compound that is too rare to
+    Captions are read twice. The choice follows from the counts with all names; the counts that are
+    returned are those with the chosen ones alone, and may be higher: a compound that is too rare to
     be a tag no longer hides the noun in it.
 
     Args:
-      names: that tags may have.
+      names: the names that tags may have.
       read_captions: yields the captions from the beginning.
       min_count: captions that a tag needs (§4.1: "more than 5").
       remove_top: how many of the most frequent tags are left out (Table 4, RmTopFreq).
-      max_tags: how many of the most frequent remaining ones are kept at most; None for all.
-      dictionary: leaves out names that are mostly no nouns; None for names that someone chose.
+      max_tags: how many of the most frequent remaining ones are kept; None for all.
+      dictionary: leaves out names that are mostly not nouns; None for names that someone chose.
 
     Raises:
       UserError: no tag remains.

@@ -14,7 +14,7 @@ from big_align.errors import UserError
 NO_TAG = -1
 
 WORDS = re.compile(r"[^\W_]+|(?<![^\W_])[-\u2010]|[-\u2010](?![^\W_])|[^\w\s\u2010-]")
-"""Words, and the signs that part them; a hyphen inside a word parts it as a space does."""
+"""Words, and the signs that separate them; a hyphen inside a word splits it as a space does."""
 
 FUNCTION_WORDS = frozenset(
     "a about above after against all along am among an and any are around as at be because been "
@@ -29,31 +29,31 @@ FUNCTION_WORDS = frozenset(
 """No plurals, and no nouns although WordNet has some ("a" vitamin, "in" for inch, "who")."""
 
 TRUTH_WIDTH = 4
-"""Places for all tags of an image, for each place for those of its text."""
+"""Places for all tags of an image, per place for those of its text."""
 
 
 class TagExtractor:
-    """Finds tags in captions; the same result for the same captions, and safe to call from threads.
+    """Finds tags in captions; deterministic, and safe to call from threads.
 
     A caption is read in lower case, as words and signs. Tags are matched by whole words:
     - A tag of one word matches that word, or else a word whose lemma it is (WordNet, as a noun):
       "dogs" is "dog". A tag that is listed in the plural matches its singular too, unless the
-      plural is a noun of its own as "glasses" is.
+      plural is a noun of its own, as "glasses" is.
     - A tag of several words matches these words in sequence, with no sign but a hyphen between
       them. The paper matches them with the sentence directly; here the last word may be in the
       plural, so that "hot dogs" counts.
-    - What stands inside a tag of several words is not matched in that place: "hot dog" is no "dog",
-      but "a dog and a hot dog" is both. Of the paper's "we only select the compound nouns without
-      hypernyms" this is the reading: "wedding cake" (one of its Fig. 5) brings no "cake".
+    - Words inside a tag of several words are not matched there: "hot dog" is not a "dog", but "a
+      dog and a hot dog" is both. This is a reading of the paper's "we only select the compound
+      nouns without hypernyms": "wedding cake" (in its Fig. 5) does not bring "cake".
 
     Args:
-      names: of the tags, in the order of their ids.
-      max_tags: places of a result; of more tags those with the smallest ids, which are the most
-        frequent ones, are kept.
+      names: the names of the tags, in the order of their ids.
+      max_tags: places in a result; if there are more tags, those with the smallest ids, which are
+        the most frequent ones, are kept.
       wordnet: folder with corpora/wordnet.zip; None for where NLTK looks.
 
     Raises:
-      UserError: a name has no words, or two names have the same, or WordNet is not there.
+      UserError: a name has no words, two names have the same words, or WordNet is missing.
       ValueError: `max_tags` is below 1.
     """
 
@@ -69,18 +69,18 @@ class TagExtractor:
         self._index()
 
     def __call__(self, captions: Sequence[str]) -> Int32[np.ndarray, " t"]:
-        """Returns the ids of the tags that stand in any of the captions, ascending, then -1."""
+        """Returns the ids of the tags that occur in any of the captions, ascending, then -1."""
         return pad_tags(self.find(captions), self.max_tags)
 
     def find(self, captions: Iterable[str]) -> set[int]:
-        """Returns the ids of the tags that stand in any of the captions."""
+        """Returns the ids of the tags that occur in any of the captions."""
         found: set[int] = set()
         for caption in captions:
             words, shadowed = split_words(caption), 0
             for place, word in enumerate(words):
                 if word in self._lengths:
                     id, end = self._find_compound(words, place)
-                    # what ends no later than an earlier compound stands inside it
+                    # what ends no later than an earlier compound is inside it
                     if end > shadowed:
                         found.add(id)
                         shadowed = end
@@ -90,7 +90,7 @@ class TagExtractor:
         return found
 
     def _find_compound(self, words: list[str], place: int) -> tuple[int, int]:
-        """Returns the id of the longest compound that begins in a place, and its end, or -1, 0."""
+        """Returns the id of the longest compound that begins at a place, and its end, or -1, 0."""
         for length in self._lengths[words[place]]:
             end = place + length
             if end <= len(words):
@@ -107,13 +107,13 @@ class TagExtractor:
         return self._ids.get((self._lemma(word),), NO_TAG) if id is None else id
 
     def _find_lemma(self, word: str) -> str:
-        # signs, numbers and other writing have no plural here
+        # signs, numbers and other scripts have no plural here
         if word in FUNCTION_WORDS or not (word.isascii() and word.isalpha()):
             return word
         return self._dictionary.lemma_of(word)
 
     def _index(self) -> None:
-        """Notes the words of every name, then those with the last in the singular."""
+        """Indexes the words of every name, then those with the last one in the singular."""
         listed = [tuple(split_words(name)) for name in self._names]
         for id, words in enumerate(listed):
             if not words:
@@ -138,7 +138,7 @@ class TagExtractor:
 
 
 class Tagger:
-    """Makes the fields `tags` and, where it is wanted, `true_tags` of an example.
+    """Makes the fields `tags` and, if it is wanted, `true_tags` of an example.
 
     Args:
       extract: finds the tags.
@@ -155,8 +155,8 @@ class Tagger:
         """Returns the fields of an example.
 
         Args:
-          texts: what it was given.
-          captions: all that it has.
+          texts: the texts that were drawn for it.
+          captions: all its captions.
         """
         tags = self._extract(texts)
         if not self._truth:
@@ -174,7 +174,7 @@ def tag_shapes(max_tags: int, truth: bool) -> dict[str, tuple[int]]:
 
 
 def pad_tags(ids: Iterable[int], width: int) -> Int32[np.ndarray, " t"]:
-    """Returns the smallest of some ids, ascending, then -1."""
+    """Returns the smallest ids, ascending, then -1."""
     padded = np.full(width, NO_TAG, np.int32)
     kept = sorted(ids)[:width]
     padded[: len(kept)] = kept

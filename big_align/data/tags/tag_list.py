@@ -27,7 +27,7 @@ class TagList:
       path: the file, for messages.
       names: what each tag is called, in lower case.
       counts: captions of the corpus that have the tag.
-      weights: of the tags in the recognition loss (IDEA eq. 2), see `weigh`.
+      weights: the weights of the tags in the recognition loss (IDEA eq. 2), see `weigh`.
       tokens: the ids of each name without those at the start and end of a text, padded with 0.
       token_mask: which of `tokens` are real.
       tokenizer: the fingerprint of what made `tokens`.
@@ -88,8 +88,8 @@ class TagList:
 def weigh(counts: Sequence[int]) -> Float[np.ndarray, " c"]:
     """Returns weights inversely proportional to the square root of frequency (IDEA §3.2).
 
-    The paper does not give their scale. Here their mean is 1, so that a weighted loss is of the
-    size of the plain one, whatever the corpus and the length of the list.
+    The paper does not give their scale. Here their mean is 1, so that a weighted loss has the same
+    size as the plain one, whatever the corpus and the length of the list.
 
     Args:
       counts: captions with each tag, at least 1.
@@ -105,8 +105,8 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
     """Returns the ids of names, without those that the tokenizer puts at the ends of every text.
 
     Args:
-      names: of tags.
-      tokenizer: what it makes of "" stands at the start and end of every text. Names with its
+      names: the names of tags.
+      tokenizer: its ids for "" are at the start and end of every text. Names with its
         `unknown_id`, if it has one, are those that it cannot express.
 
     Raises:
@@ -135,7 +135,7 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
 
 
 def count_shared(one: list[int], other: list[int]) -> int:
-    """Counts the ids with which both begin."""
+    """Counts how many ids both begin with."""
     count = 0
     while count < min(len(one), len(other)) and one[count] == other[count]:
         count += 1
@@ -145,7 +145,7 @@ def count_shared(one: list[int], other: list[int]) -> int:
 def pad_tokens(
     rows: Sequence[Sequence[int]],
 ) -> tuple[Int32[np.ndarray, "c m"], Bool[np.ndarray, "c m"]]:
-    """Lays ids of several lengths into one array, padded with 0, and says which are real."""
+    """Puts rows of ids of different lengths into one array padded with 0; says which are real."""
     token_mask = np.arange(max(map(len, rows))) < np.array([[len(row)] for row in rows])
     tokens = np.zeros(token_mask.shape, np.int32)
     tokens[token_mask] = [id for row in rows for id in row]
@@ -162,9 +162,9 @@ def make_tag_list(
     """Makes a tag list.
 
     Args:
-      names: of the tags, the most frequent first.
+      names: the names of the tags, the most frequent first.
       counts: captions with each.
-      tokenizer: the one that the model has.
+      tokenizer: the model's tokenizer.
       removed: names of more frequent tags that were left out.
       path: where it will be, for messages.
 
@@ -187,12 +187,12 @@ def make_tag_list(
 
 
 def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
-    """Writes a tag list as JSON, a tag a line.
+    """Writes a tag list as JSON, one tag per line.
 
     Args:
       tags: the list.
       path: the file to write.
-      made_by: what it was made of and how, for whoever opens the file.
+      made_by: what it was made from and how, for readers of the file.
     """
     rows = zip(tags.names, tags.counts, tags.weights, tags.tokens, tags.token_mask, strict=True)
     lines = [
@@ -226,8 +226,8 @@ def read_tag_list(path: str) -> TagList:
       path: a file that `build_tags` wrote.
 
     Raises:
-      UserError: the file is missing, no JSON, of another format, without tags, or a tag lacks a
-        field, stands twice, or has a count, a weight or a token that is none.
+      UserError: the file is missing, not JSON, of another format or without tags, or a tag lacks a
+        field, occurs twice, or has an invalid count, weight or token.
     """
     try:
         content = json.loads(files.read_regular(path).decode("utf-8"))
@@ -262,7 +262,7 @@ def read_tag_list(path: str) -> TagList:
 
 
 def _find_fault(entry: Any) -> str:
-    """Returns what is wrong with a tag of a file, or nothing."""
+    """Returns what is wrong with a tag of a file, or "" if nothing is."""
     if not isinstance(entry, dict):
         return f"is {str(entry)[:40]!r}: it needs a name, a count, a weight and tokens"
     lacks = [field for field in ("name", "count", "weight", "tokens") if field not in entry]
@@ -287,7 +287,7 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 
 def _are_texts(values: Any) -> bool:
-    """Tells whether values are a list of texts that UTF-8 can hold."""
+    """Returns whether values are a list of texts that UTF-8 can encode."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return False
     try:

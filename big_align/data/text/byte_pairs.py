@@ -15,7 +15,7 @@ CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 
 
 def byte_letters() -> dict[int, str]:
-    """Gives every byte a letter to be written with: its own, or the next one from 256 on."""
+    """Gives every byte a letter to write it with: its own, or the next one from 256 on."""
     visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {byte: chr(byte) for byte in visible}
     hidden = (byte for byte in range(256) if byte not in letters)
@@ -23,7 +23,7 @@ def byte_letters() -> dict[int, str]:
 
 
 def spell_piece(piece: str) -> str:
-    """Returns the text that a piece of letters of bytes stands for; a mark such as </w> stays."""
+    """Returns the text of a piece whose letters stand for bytes; a mark such as </w> stays."""
     bytes_of = {letter: byte for byte, letter in byte_letters().items()}
     word, mark = (piece[:-4], piece[-4:]) if piece.endswith("</w>") else (piece, "")
     if not all(letter in bytes_of for letter in word):
@@ -32,7 +32,7 @@ def spell_piece(piece: str) -> str:
 
 
 def merge_pieces(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Merges the pieces of a word, the pair of the lowest rank first, until none has a rank."""
+    """Merges the pieces of a word, the pair with the lowest rank first, until none has a rank."""
     while len(pieces) > 1:
         pairs = zip(pieces, pieces[1:], strict=False)
         best = min(pairs, key=lambda pair: ranks.get(pair, math.inf))
@@ -54,11 +54,11 @@ def _join_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 def read_merges(path: str, published: str) -> list[str]:
-    """Reads merges as they are written, without the line of the version above them.
+    """Reads merges as they are written, without the version line above them.
 
     Args:
-      path: text with one merge a line, which may be gzipped, or a `tokenizer.json` of transformers.
-      published: what to get where the file is missing, for the message.
+      path: text with one merge per line, maybe gzipped, or a `tokenizer.json` of transformers.
+      published: what to get if the file is missing, for the message.
 
     Returns:
       Two pieces with a space between them, the first merge first.

@@ -1,4 +1,4 @@
-"""Whether a source has captions at all, told before a run starts."""
+"""Checks that a source has captions at all, before a run starts."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def find_caption_fault(source: examples.Source) -> str:
     """Looks at a few examples, spread evenly, without reading images.
 
     Returns:
-      What is wrong where none of them has a caption that can be used, in one line; else "".
+      What is wrong, in one line, if none of them has a caption that can be used; else "".
     """
     offsets = ShardOffsets(source.shard_sizes)
     count = min(offsets.count, LOOKED_AT)

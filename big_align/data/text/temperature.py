@@ -1,4 +1,4 @@
-"""How much of each language is drawn, by temperature."""
+"""The share of each language in what is drawn, by temperature."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ def share_by_temperature(counts: Mapping[str, int | float], temperature: float) 
 
     T = 1 draws languages as the data have them, a larger T evens them out, and T = inf draws all
     alike. This is the convention of Arivazhagan et al. 2019 ("Massively multilingual neural machine
-    translation in the wild", T = 5, for the data and for the vocabulary). What others call the
-    exponent of smoothing is 1/T: 0.7 in multilingual BERT (Devlin et al. 2019, the notes of the
+    translation in the wild", T = 5, for the data and for the vocabulary). The smoothing exponent of
+    others is 1/T: 0.7 in multilingual BERT (Devlin et al. 2019, the notes of the
     release), 0.3 in XLM-R (Conneau et al. 2020) and mT5 (Xue et al. 2021).
 
     Args:

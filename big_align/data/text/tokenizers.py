@@ -1,9 +1,9 @@
 """Tokenizers: callables from texts to `text` int32 [n l] and `text_mask` bool [n l].
 
 Each is safe to call from threads and has `vocab_size`, `length` and `fingerprint`, a hash of
-everything that decides its ids: a model is evaluated with the tokenizer that trained it. Those that
-do not know every word have `unknown_id`, which stands for what they do not know. `pieces` tells a
-reader what ids stand for.
+everything that determines its ids: a model is evaluated with the tokenizer it was trained with.
+Those that do not know every word have `unknown_id`, which stands for what they do not know.
+`pieces` shows a reader what ids stand for.
 """
 
 import hashlib
@@ -48,16 +48,16 @@ class Tokenizer(Protocol):
 
 
 class WordTokenizer:
-    """Whole words of a closed vocabulary, parted by spaces, behind [CLS]; case is ignored.
+    """Whole words of a closed vocabulary, separated by spaces, after [CLS]; case is ignored.
 
     Ids: [PAD] 0, [UNK] 1, [CLS] 2, then the words in their order.
 
     Args:
       words: the vocabulary.
-      length: ids of a text; what is longer is cut off.
+      length: ids per text; a longer one is cut off.
 
     Raises:
-      ValueError: a word is there twice or has a space, or the length is below 2.
+      ValueError: a word occurs twice or has a space, or the length is below 2.
     """
 
     unknown_id = 1
@@ -94,13 +94,13 @@ class WordTokenizer:
 
 
 class ClassNameTokenizer:
-    """A class name, or "NAME, DESCRIPTION", becomes the label of the class: one id a text.
+    """A class name, or "NAME, DESCRIPTION", becomes the label of the class: one id per text.
 
     It goes with a table of embeddings in place of a text encoder (UniCL, Table 3).
 
     Args:
       classes: a class list of the package or a file, as `read_classes` takes it.
-      length: ids of a text, of which there is one.
+      length: ids per text, which must be 1.
 
     Raises:
       ValueError: the class list cannot be read, two of its classes have the same name and
@@ -139,7 +139,7 @@ class ClassNameTokenizer:
         """Returns labels, all of which are real.
 
         Raises:
-          UserError: a text is no class, or a name that several classes have.
+          UserError: a text is not a class, or is a name that several classes have.
         """
         for text in texts:
             if text not in self._ids:
@@ -152,10 +152,10 @@ class ClassNameTokenizer:
 
 
 class NoTokenizer:
-    """Stands where no texts are read: with `captions_per_image = 0` and without a text tower.
+    """A placeholder if no texts are read: with `captions_per_image = 0` and no text tower.
 
     Args:
-      length: of the texts that there are none of.
+      length: the length that texts would have.
     """
 
     vocab_size = 0
@@ -185,16 +185,16 @@ class WordPieceTokenizer:
     """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
 
     Args:
-      vocabulary: a file with one piece a line, continued pieces with ##, or a `tokenizer.json`.
-      length: ids of a text; of a longer one the first pieces and [SEP] are kept.
-      lowercase: whether case and accents are dropped; as when the vocabulary was made.
+      vocabulary: a file with one piece per line, continued pieces with ##, or a `tokenizer.json`.
+      length: ids per text; a longer one keeps its first pieces and [SEP].
+      lowercase: whether case and accents are dropped; must be as when the vocabulary was made.
 
     Attributes:
       vocabulary: the pieces, in the order of the ids.
       lowercase: as given.
 
     Raises:
-      ValueError: the file is missing or no vocabulary, or the length is below 3.
+      ValueError: the file is missing or not a vocabulary, or the length is below 3.
     """
 
     learned_by_tool = True  # `tools.build_vocab` makes the vocabulary
@@ -257,7 +257,7 @@ def list_wordpieces(vocabulary: str) -> list[str]:
     """Reads a WordPiece vocabulary.
 
     Args:
-      vocabulary: a file with one piece a line, or a `tokenizer.json` of transformers; it may lie
+      vocabulary: a file with one piece per line, or a `tokenizer.json` of transformers; it may be
         in a package (`package_files.locate`).
 
     Returns:

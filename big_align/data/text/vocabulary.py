@@ -22,13 +22,13 @@ from big_align.errors import UserError
 from big_align.progress import make_bar
 
 COVERAGE = 0.9999
-"""The share of all characters that a vocabulary spells, where nothing else is said."""
+"""The share of all characters that a vocabulary spells by default."""
 LEAST = 2  # times that a piece occurs; the learner's own 10 leaves small sets with few pieces
-LONGEST_PIECE = 50  # characters, and of words that are learned from; the learner's own
+LONGEST_PIECE = 50  # characters, also of words that are learned from; the learner's own
 ITERATIONS = 4  # the learner's own
-MOST_WORDS = 5_000_000  # that are learned from, the most frequent ones; the learner's own
-SLACK = 0.02  # how many pieces more than wanted are made before those that occur least are cut
-MEASURED = 4096  # words made pieces by one call
+MOST_WORDS = 5_000_000  # the most frequent words are learned from; the learner's own
+SLACK = 0.02  # the share of pieces that may be made in excess before the rarest are cut
+MEASURED = 4096  # words tokenized by one call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Learned:
 
     Attributes:
       pieces: the special tokens, single characters, then longer pieces.
-      characters: which single characters there are, and which are not.
+      characters: which single characters there are, and which are missing.
       long_words: how many words, each counted as often as it occurs, have more than `LONGEST_WORD`
         bytes: these stay unknown.
     """
@@ -50,21 +50,21 @@ class Learned:
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
 
-    Every character that is kept is a piece, at the beginning of a word and inside of it; so words
+    Every character that is kept is a piece, at the beginning of a word and inside it; so words
     of these characters are never unknown. Punctuation and Chinese characters are words of their
     own, so they take one piece each.
 
     Args:
       counts: how often each word occurs.
-      size: the largest number of pieces, special tokens among them.
+      size: the largest number of pieces, including special tokens.
       coverage: the share of all characters that can be spelled (`choose_characters`).
 
     Returns:
       The vocabulary; a text with few words gives fewer pieces than `size`.
 
     Raises:
-      UserError: no words, a value out of range, or a size that does not hold the special tokens and
-        the characters.
+      UserError: there are no words, a value is out of range, or the size does not hold the special
+        tokens and the characters.
     """
     special = list(tokenizers.SPECIAL_TOKENS)
     if size <= len(special):
@@ -85,7 +85,7 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COV
         )
     kept = set(characters.kept)
     words = {word: count for word, count in words.items() if kept.issuperset(word)}
-    # the learner has a piece inside of words for every character, for those that stand alone too
+    # the learner also has a word-internal piece for characters that are always words of their own
     found = _learn_pieces(words, size + len(lone)) if words else []
     longer = [p for p in found if p not in special and len(p.removeprefix("##")) > 1]
     pieces = (special + single + longer)[:size]
@@ -93,10 +93,10 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COV
 
 
 def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
-    """Learns at least as many pieces as `size`, the most frequent first, if there are as many.
+    """Learns at least `size` pieces, the most frequent first, if there are that many.
 
-    The learner takes all pieces that occur as often as a threshold. What is searched here is a
-    threshold that gives no fewer than wanted and at most `SLACK` more, or the largest that gives
+    The learner takes all pieces that occur as often as a threshold. This searches for a threshold
+    that gives no fewer than wanted and at most `SLACK` more, or else the largest that gives
     enough.
     """
     tensorflow_on_cpu.load()
@@ -115,7 +115,7 @@ def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
     best: list[str] = []
     with make_bar(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
         while low <= high:
-            middle = (low + high) // 2 if best else low  # the least says whether there are enough
+            middle = (low + high) // 2 if best else low  # the least shows if there are enough
             pieces = learner.learn_with_thresh(ordered, middle, params)
             bar.update()
             best = pieces if not best or len(pieces) >= size else best
@@ -126,10 +126,10 @@ def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
 
 
 def _bound_threshold(words: Sequence[tuple[str, int]], count: int) -> int:
-    """Bounds the threshold of so many pieces of several characters: it saves most of the search.
+    """Bounds the threshold for this many pieces of several characters, which shortens the search.
 
-    The learner counts a part of a word as often as it occurs, or less, so no more parts come to a
-    threshold than occur as often.
+    The learner counts a part of a word at most as often as it occurs, so no more parts reach a
+    threshold than occur that often.
     """
     number = max(count, 1)
     counts: collections.Counter = collections.Counter()
@@ -166,8 +166,8 @@ def measure_spelling(
 
     Args:
       vocabulary: the file.
-      counts: of each language, as `count_texts` returns them.
-      lowercase: as they were counted.
+      counts: the counts of each language, from `count_texts`.
+      lowercase: as in `count_texts`.
     """
     tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
     found = {}
@@ -186,7 +186,7 @@ def measure_spelling(
 
 
 def write_vocabulary(pieces: list[str], path: str) -> None:
-    """Writes one piece a line, beside the place and then renamed: never half a vocabulary."""
+    """Writes one piece per line to another file and renames it: never half a vocabulary."""
     folder = os.path.dirname(os.path.abspath(path))
     with tempfile.NamedTemporaryFile("w", dir=folder, encoding="utf-8", delete=False) as file:
         file.write("\n".join(pieces) + "\n")

@@ -12,7 +12,7 @@ from big_align.errors import UserError
 
 BATCH = 4096  # texts split into words by one call
 LONGEST_WORD = 100
-"""Bytes of a word above which BERT's tokenizer takes it for unknown, whatever the vocabulary."""
+"""Bytes of a word above which BERT's tokenizer treats it as unknown, whatever the vocabulary."""
 
 
 @dataclasses.dataclass
@@ -29,14 +29,14 @@ class TextCounts:
 
 
 def count_texts(texts: Iterable[str], lowercase: bool = True) -> dict[str, TextCounts]:
-    """Counts words as BERT's basic tokenizer splits them, so as WordPieceTokenizer does.
+    """Counts words as BERT's basic tokenizer splits them, and therefore as WordPieceTokenizer does.
 
     Args:
-      texts: those that tell their language (`examples.Caption`) are counted with its others.
+      texts: those with a language (`examples.Caption`) are counted with its others.
       lowercase: whether case and accents are dropped.
 
     Returns:
-      The counts of each language, by its name; "" has the texts that tell none.
+      The counts of each language, by its name; "" has the texts without one.
     """
     split = _make_splitter(lowercase)
     counts: dict[str, TextCounts] = {}
@@ -67,12 +67,12 @@ def weigh_languages(
 ) -> collections.Counter:
     """Adds up the words of all languages as if texts were drawn by temperature.
 
-    Words of a language are counted p_l / n_l times, where n_l are its texts and p_l ~ n_l^(1/T)
-    (`share_by_temperature`), over the least of these weights: no word is counted less often than it
-    occurs, and with T = 1 none more often.
+    A word of a language with n_l texts is counted p_l / n_l times, with p_l ~ n_l^(1/T)
+    (`share_by_temperature`), divided by the least of these weights: no word is counted less often
+    than it occurs, and with T = 1 none more often.
 
     Args:
-      counts: of each language.
+      counts: the counts of each language.
       temperature: T.
 
     Raises:
@@ -107,8 +107,8 @@ class Characters:
 def choose_characters(words: Mapping[str, int], coverage: float) -> Characters:
     """Chooses the fewest characters that make up a share of all characters of some words.
 
-    This is the character coverage of SentencePiece (Kudo & Richardson 2018). Of characters that
-    are equally frequent, those come first that Unicode has first.
+    This is the character coverage of SentencePiece (Kudo & Richardson 2018). Among equally frequent
+    characters, those that come first in Unicode come first.
 
     Args:
       words: how often each occurs.
@@ -133,7 +133,7 @@ def choose_characters(words: Mapping[str, int], coverage: float) -> Characters:
 
 
 def find_lone_characters(characters: Sequence[str]) -> set[str]:
-    """Finds the characters that BERT's splitting makes a word of wherever they stand.
+    """Finds the characters that BERT's splitting makes words of their own, wherever they occur.
 
     They are punctuation and Chinese characters.
     """
@@ -145,7 +145,7 @@ def find_lone_characters(characters: Sequence[str]) -> set[str]:
 
 
 def _make_splitter(lowercase: bool) -> Any:
-    """Makes what splits a list of texts into the words of each, a ragged tensor."""
+    """Makes a function that splits texts into the words of each, a ragged tensor."""
     tf = tensorflow_on_cpu.load()
     from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
 

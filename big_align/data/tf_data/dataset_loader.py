@@ -14,7 +14,7 @@ from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
 
 SAVED = "pipeline"
-"""The name in a checkpoint of what a data set leaves there."""
+"""The name under which a checkpoint holds the state of a data set."""
 
 POSITION = "iterator"
 """The name of the files that hold the position of an iterator."""
@@ -23,12 +23,12 @@ STEP = "step"
 
 
 class DatasetLoader:
-    """The batches of this process, from a data set that begins at the step that it is told.
+    """The batches of this process, from a data set that can begin at any step.
 
     Args:
-      make: from a step to the `tf.data.Dataset` whose first batch is that of the step.
+      make: maps a step to the `tf.data.Dataset` whose first batch is that of the step.
       expected: the shape and the type of each field of a batch, without the batch's axis.
-      rows: of a batch of this process.
+      rows: rows of a batch of this process.
       batch_size: rows of the global batch.
       where: the place in the config that names the data set, for messages.
 
@@ -37,7 +37,7 @@ class DatasetLoader:
       saved: what a checkpoint holds of it, by name.
 
     Raises:
-      UserError: it cannot be made, or its batches cannot be trained on.
+      UserError: the data set cannot be made, or its batches cannot be trained on.
     """
 
     saved: Mapping[str, Any] = types.MappingProxyType({})
@@ -53,7 +53,7 @@ class DatasetLoader:
 
     @property
     def num_examples(self) -> int | None:
-        """Examples of all processes; None where it is not known."""
+        """Examples of all processes; None if it is not known."""
         return self._facts.num_examples
 
     @property
@@ -67,11 +67,11 @@ class DatasetLoader:
         return self._facts.shards
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Returns how often the examples have been gone through before a step, where known."""
+        """Returns how many times the examples were passed through before a step, if known."""
         return self._facts.epochs(step)
 
     def batch(self, step: int) -> HostBatch:
-        """Makes the batch of a step; `iterate` goes on from there."""
+        """Makes the batch of a step; `iterate` continues from there."""
         batches = self._begin(step)
         self._ahead = (step, batches)
         return batches.peek()
@@ -85,11 +85,11 @@ class DatasetLoader:
         return self._begin(start_step)
 
     def list_examples(self, step: int) -> list[str]:
-        """Returns nothing: a data set does not tell what its rows are."""
+        """Returns nothing: a data set does not say what its rows are."""
         return []
 
     def close(self) -> None:
-        """Ends what works ahead, as soon as nobody has an iterator."""
+        """Ends the work ahead, as soon as nothing holds an iterator."""
         self._ahead = None
 
     def __enter__(self) -> "DatasetLoader":
@@ -122,14 +122,14 @@ class SavedDatasetLoader(DatasetLoader):
     """The batches of this process, from a data set whose iterator is saved with the state.
 
     Args:
-      make: makes the `tf.data.Dataset`; it is always told step 0.
-      expected: as `DatasetLoader` has it.
-      rows: of a batch of this process.
+      make: makes the `tf.data.Dataset`; it is always called with step 0.
+      expected: as in `DatasetLoader`.
+      rows: rows of a batch of this process.
       batch_size: rows of the global batch.
       where: the place in the config that names the data set, for messages.
 
     Raises:
-      UserError: as `DatasetLoader`, or TensorFlow cannot save the iterator.
+      UserError: as in `DatasetLoader`, or TensorFlow cannot save the iterator.
     """
 
     def __init__(
@@ -144,18 +144,18 @@ class SavedDatasetLoader(DatasetLoader):
             self._start(self._open(0)).write(folder)
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
-        """Yields the batches from a step on, by reading on from the position `read`."""
+        """Yields the batches from a step on, continuing from the position given to `read`."""
         self._running = super().iterate(start_step)
         self._first = start_step
         return self._running
 
     def write(self, folder: str) -> None:
-        """Writes the position of what `iterate` has returned into a folder, and its step."""
+        """Writes the position that `iterate` has reached into a folder, and its step."""
         self._running.write(folder)
         pathlib.Path(folder, STEP).write_text(str(self._first + self._running.count))
 
     def read(self, folder: str) -> None:
-        """Has `iterate` begin where the iterator stood that was written into a folder."""
+        """Makes `iterate` begin at the position that was written into a folder."""
         self._position = folder
 
     def _begin(self, step: int) -> "_Batches":
@@ -178,7 +178,7 @@ class SavedDatasetLoader(DatasetLoader):
 
 
 class _Batches(Iterator[HostBatch]):
-    """An iterator over a data set that can be looked at, saved and restored.
+    """An iterator over a data set that can be peeked at, saved and restored.
 
     Attributes:
       count: batches that were taken.
@@ -203,7 +203,7 @@ class _Batches(Iterator[HostBatch]):
         return self._next
 
     def write(self, folder: str) -> None:
-        """Writes the position; nothing may have been looked at that was not taken."""
+        """Writes the position; no batch may have been peeked at but not taken."""
         tf = tensorflow_on_cpu.load()
         saved = tf.train.Checkpoint(iterator=self._iterator)
         try:
@@ -216,7 +216,7 @@ class _Batches(Iterator[HostBatch]):
             ) from error
 
     def read(self, folder: str) -> None:
-        """Goes to a position that was written."""
+        """Moves to a position that was written."""
         tf = tensorflow_on_cpu.load()
         saved = tf.train.Checkpoint(iterator=self._iterator)
         try:

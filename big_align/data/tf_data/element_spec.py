@@ -1,4 +1,4 @@
-"""Whether a `tf.data.Dataset` has batches that can be trained on, before one is made."""
+"""Checks that a `tf.data.Dataset` has batches that can be trained on, before one is made."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError, suggest
 
 DEFAULTS = {"label": -1, "mask": True}
-"""Fields that a data set may leave out, and what they are then."""
+"""Fields that a data set may leave out, and their values then."""
 
 EXTRA = {
     "tags": ((None,), np.int32),
@@ -18,7 +18,7 @@ EXTRA = {
     "clusters": ((None,), np.int32),
     "image_embedding": ((None,), np.float32),
 }
-"""Fields that a data set may have besides, and what one row of them is."""
+"""Additional fields that a data set may have, and what one row of them is."""
 
 REMEDIES = {
     "image": "make pictures of this size, or set config.data.transform to one that does, such as "
@@ -26,7 +26,7 @@ REMEDIES = {
     "text": "cut or pad texts to config.tokenizer.length",
     "text_mask": "it has the shape of text, and is True on real tokens",
 }
-"""How to mend the shape of a field."""
+"""How to fix the shape of a field."""
 
 
 def check_spec(spec: Any, expected: Row, rows: int, where: str) -> None:
@@ -36,11 +36,11 @@ def check_spec(spec: Any, expected: Row, rows: int, where: str) -> None:
       spec: `dataset.element_spec`.
       expected: the shape and the type of each field without the batch's axis, as the config has
         them; `image` may be a float instead.
-      rows: of a batch of this process.
+      rows: rows of a batch of this process.
       where: the place in the config that names the pipeline, for messages.
 
     Raises:
-      UserError: names the first field that is wrong, and what would be right.
+      UserError: a field is wrong; the message names the first, and what would be right.
     """
     tf = tensorflow_on_cpu.load()
     if not isinstance(spec, Mapping):
@@ -98,7 +98,7 @@ def check_rows(batch: HostBatch, rows: int, where: str) -> None:
     """Checks how many rows a batch has, which a data set may not say beforehand.
 
     Raises:
-      UserError: another number.
+      UserError: the number is wrong.
     """
     for name, array in batch.items():
         if len(array) != rows:

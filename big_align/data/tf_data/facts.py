@@ -9,15 +9,15 @@ ATTRIBUTE = "big_align_facts"
 
 @dataclasses.dataclass(frozen=True)
 class DatasetFacts:
-    """What a pipeline may tell the trainer besides its batches.
+    """What a pipeline may report to the trainer besides its batches.
 
     Attributes:
-      num_examples: of all processes; None where it is not known.
+      num_examples: the number of examples of all processes; None if it is not known.
       shards: what each shard is called and holds; the same in every process.
-      epochs: from a step to how often the examples have been gone through before it, by the names
+      epochs: maps a step to how many times the examples were passed through before it, by the names
         under which that is logged.
-      broken: how many examples this process has found broken.
-      error: what Python has raised inside the data set, None so far.
+      broken: returns how many examples this process has found broken.
+      error: returns what Python code has raised inside the data set, or None.
     """
 
     num_examples: int | None = None
@@ -28,11 +28,11 @@ class DatasetFacts:
 
 
 def attach_facts(dataset: Any, facts: DatasetFacts) -> Any:
-    """Returns a data set, which then carries facts."""
+    """Attaches facts to a data set and returns it."""
     setattr(dataset, ATTRIBUTE, facts)
     return dataset
 
 
 def facts_of(dataset: Any) -> DatasetFacts:
-    """Returns what a data set carries; where it carries nothing, that nothing is known."""
+    """Returns the facts that a data set carries, or empty ones if it carries none."""
     return getattr(dataset, ATTRIBUTE, DatasetFacts())

@@ -15,15 +15,15 @@ OPERATIONS = (
     "random_resized_crop",
     "flip_horizontal",
 )
-"""Those that only move the frame through which a picture is seen."""
+"""Operations that only move the frame through which a picture is seen."""
 
 RADIUS = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
-"""Of the filters, in pixels of the coarser of source and result."""
+"""The radius of each filter, in pixels of the coarser of source and result."""
 
 METHODS = tuple(RADIUS)
 COPY = len(METHODS)
 RATIOS = (1, 2, 4, 8)  # at which a JPEG can be decoded
-MARGIN = 2  # pixels more than the filter reaches, lest the edge of what is decoded be seen
+MARGIN = 2  # pixels beyond the reach of the filter, so that the edge of the window is not seen
 
 
 class Frame(NamedTuple):
@@ -32,9 +32,9 @@ class Frame(NamedTuple):
     Attributes:
       window: top, left, height, width of what is decoded, in pixels after `RATIOS`; then the
         number of the ratio, whether left and right are exchanged, and the number of the method,
-        which is `COPY` where the window is the result.
-      placement: how many pixels of the result there are for one of the window, down and across,
-        and at which of the result the window begins.
+        which is `COPY` if the window is the result.
+      placement: how many pixels of the result there are per pixel of the window, down and across,
+        and the pixel of the result at which the window begins.
     """
 
     window: tuple[int, int, int, int, int, bool, int]
@@ -42,10 +42,10 @@ class Frame(NamedTuple):
 
 
 class FrameTransform:
-    """The operations of `image_ops` on the frame of a picture whose pixels nobody has seen.
+    """The operations of `image_ops` on the frame of a picture whose pixels are not decoded yet.
 
     Args:
-      transform: image operations parted by `|`.
+      transform: image operations separated by `|`.
 
     Raises:
       UserError: an operation changes pixels, or resamples in a way that the graph cannot.
@@ -68,11 +68,11 @@ class FrameTransform:
                 )
 
     def __call__(self, width: int, height: int, rng: Rng) -> tuple[Frame, tuple[int, int]]:
-        """Draws a frame; the draws are those of `image_ops.Transform`.
+        """Draws a frame; the draws are the same as in `image_ops.Transform`.
 
         Args:
-          width: of the picture in pixels.
-          height: of the picture in pixels.
+          width: the width of the picture in pixels.
+          height: the height of the picture in pixels.
           rng: the random numbers of the position.
 
         Returns:
@@ -118,7 +118,7 @@ def _choose_ratio(view: image_ops.View, width: int, height: int) -> int:
 def _place(
     start: float, end: float, size: int, wanted: int, radius: int
 ) -> tuple[int, int, float, float]:
-    """Returns what to decode along an axis, from where and how much, and how to resample it."""
+    """Returns the start and size of what to decode along an axis, and its scale and offset."""
     scale = wanted / (end - start)
     reach = radius * max(1.0, 1.0 / scale) + MARGIN
     first = max(0, math.floor(start - reach))

@@ -1,4 +1,4 @@
-"""What the header of a JPEG file says, found without decoding and without a decoder's set-up."""
+"""What the header of a JPEG file says, read without decoding or setting up a decoder."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class JpegSize(NamedTuple):
 
 
 def read_plain_jpeg(data: bytes) -> JpegSize | None:
-    """Returns the size of a JPEG file that every decoder reads alike, None for any other bytes.
+    """Returns the size of a JPEG file that every decoder reads alike, or None for other bytes.
 
     Such a file is complete, upright, and gray or of three components of 8 bits.
 
@@ -45,12 +45,12 @@ def read_plain_jpeg(data: bytes) -> JpegSize | None:
 
 
 def _is_upright(segment: bytes) -> bool:
-    """Tells whether a segment holds no EXIF data, or some that say that the picture is upright."""
+    """Returns whether a segment has no EXIF data, or EXIF data of an upright picture."""
     if not segment.startswith(b"Exif\0\0"):
         return True
     try:
         exif = Image.Exif()
         exif.load(segment)
         return exif.get(ExifTags.Base.Orientation) == 1
-    except Exception:  # Pillow's decoder raises whatever broken data make it: it is not plain
+    except Exception:  # Pillow raises all kinds of errors for broken data
         return False

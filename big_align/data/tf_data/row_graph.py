@@ -12,7 +12,7 @@ from big_align.data.tf_data.row_plans import RowPlanner
 KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic", "lanczos": "lanczos3"}
 """What TensorFlow calls the filters."""
 
-CHUNK = 32  # rows of one call of Python
+CHUNK = 32  # rows per call of Python
 GROUP = 8  # rows of one attempt to decode: enough for the attempt to cost little
 
 Tensors = Mapping[str, Any]
@@ -44,8 +44,8 @@ def make_rows(planner: RowPlanner, first: int, num_threads: int) -> Any:
 
     @plain
     def attempt(group: Tensors) -> Any:
-        # A broken image ends the graph that decodes it. So it is tried in a data set of its own,
-        # which the error leaves empty; then the rows that Python makes are the first.
+        # A broken image ends the graph that decodes it. So the rows are tried in a data set of
+        # their own, which the error leaves empty; then the rows that Python makes come first.
         rows = tf.data.Dataset.from_tensor_slices(group)
         tried = rows.map(decode_or_make).batch(GROUP).ignore_errors()
         made = rows.map(plain(lambda row: make(row["number"]))).batch(GROUP)
@@ -61,7 +61,7 @@ def make_rows(planner: RowPlanner, first: int, num_threads: int) -> Any:
 
 
 def _field_types(planner: RowPlanner) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Returns the shape and the type of what a row has beside its image."""
+    """Returns the shape and the type of the fields of a row other than its image."""
     tf = tensorflow_on_cpu.load()
     fields = {"texts": ((planner.texts,), tf.string), "count": ((), tf.int32)}
     taken = ("image", "text", "text_mask")
@@ -70,7 +70,7 @@ def _field_types(planner: RowPlanner) -> dict[str, tuple[tuple[int, ...], Any]]:
 
 
 def _call_plan(planner: RowPlanner) -> Any:
-    """Returns `planner.plan` as a function of a graph, from numbers to plans."""
+    """Returns `planner.plan` as a graph function, from numbers to plans."""
     tf = tensorflow_on_cpu.load()
     views = planner.row["image"][0][0] if len(planner.row["image"][0]) == 4 else 1
     types = _field_types(planner) | {
@@ -83,7 +83,7 @@ def _call_plan(planner: RowPlanner) -> Any:
 
 
 def _call_make(planner: RowPlanner) -> Any:
-    """Returns `planner.make` as a function of a graph, from a number to a row."""
+    """Returns `planner.make` as a graph function, from a number to a row."""
     tf = tensorflow_on_cpu.load()
     types = {"image": (planner.row["image"][0], tf.uint8), **_field_types(planner)}
     return _make_call(planner, lambda number: planner.make(int(number)), types, ())

@@ -24,23 +24,23 @@ Arrays = dict[str, np.ndarray]
 
 
 class RowPlanner:
-    """Plans rows of batches for a graph, or makes them as the loader does where it cannot.
+    """Plans rows of batches for a graph, or makes them as the loader does if the graph cannot.
 
-    A row is planned when its example is intact as far as Python sees and its image is a plain JPEG;
+    A row is planned if its example is intact as far as Python sees and its image is a plain JPEG;
     the graph decodes it. All others, and those that the graph fails to decode, are made here: so
-    pictures of any format, broken examples and their substitutes are the loader's own.
+    pictures of any format, broken examples and their substitutes are the same as the loader's.
 
     Args:
-      streams: by name; the rows of each lie in a batch as in that of `TrainLoader`.
+      streams: the streams by name; their rows are laid into a batch as by `TrainLoader`.
       rows: the rows of the global batch that this process makes.
 
     Attributes:
       row: the shape and the type of each array of a batch, without the batch's axis.
-      texts: texts of a row.
-      error: what Python has raised, None so far; TensorFlow passes on no more than its text.
+      texts: how many texts a row has.
+      error: the first error that Python raised, or None; TensorFlow passes on only its text.
 
     Raises:
-      UserError: a stream has no images, or an operation of its transform is not for a graph.
+      UserError: a stream has no images, or its transform has an operation that no graph can do.
     """
 
     def __init__(self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"]):
@@ -67,12 +67,12 @@ class RowPlanner:
         """Plans rows; those that are not planned are left to `make`.
 
         Args:
-          numbers: of the rows, counted through all batches of this process.
+          numbers: the numbers of the rows, counted through all batches of this process.
 
         Returns:
           `planned` bool [n]; `data` [n], encoded images; `window` int32 [n v 7] and `placement`
           float32 [n v 4] as `Frame` has them; `texts` [n k] and `count` int32 [n], how many of them
-          there are; `label` and the extra fields. Where `planned` is False the rest means nothing.
+          there are; `label` and the extra fields. If `planned` is False the rest means nothing.
         """
         size = len(numbers)
         plans = self._make_fields(size) | {
@@ -97,7 +97,7 @@ class RowPlanner:
         """Makes a row as the loader does: of its example or of its first intact substitute.
 
         Args:
-          number: of the row, counted through all batches of this process.
+          number: the number of the row, counted through all batches of this process.
 
         Returns:
           `image`, `texts` [k], `count`, `label` and the extra fields.
@@ -121,7 +121,7 @@ class RowPlanner:
         return {"image": image, **{name: array[0] for name, array in fields.items()}}
 
     def keep_errors(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that leaves in `error` what it raises first."""
+        """Returns a function that keeps the first error it raises in `error`."""
 
         @functools.wraps(function)
         def keep(*arguments: Any) -> Any:
@@ -150,7 +150,7 @@ class RowPlanner:
     def _draw(
         self, stream: int, step: int, numbers: Int[np.ndarray, " n"]
     ) -> list[tuple[Visit, list[Frame]] | None]:
-        """Reads examples and draws their texts and frames; None where the graph cannot make one."""
+        """Reads examples and draws their texts and frames; None if the graph cannot make one."""
         examples = self._streams[stream].examples
         found = examples.locate(step, self._rows_of(numbers))
         drawn = [self._draw_one(stream, location, rng) for location, rng in found]
@@ -170,7 +170,7 @@ class RowPlanner:
                 return None
             frames = self._draw_frames(stream, size.width, size.height, visit.rng)
             return frames and (visit, frames)
-        except Exception:  # `make` does it again, and tells or counts what is wrong
+        except Exception:  # `make` does it again, and reports or counts what is wrong
             return None
 
     def _draw_frames(
@@ -180,7 +180,7 @@ class RowPlanner:
         for _ in range(self._views):
             frame, size = self._frames[stream](width, height, rng)
             if size != wanted:
-                return None  # whoever makes the pixels says what is wrong
+                return None  # the code that makes the pixels says what is wrong
             frames.append(frame)
         return frames
 

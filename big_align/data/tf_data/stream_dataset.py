@@ -25,14 +25,14 @@ def make_stream_dataset(
     num_threads: int | None = None,
     prefetch: int = 4,
 ) -> Any:
-    """Makes the batches from a step on: the loader's, but for the rounding of pixels.
+    """Makes the batches from a step on: the loader's, except for the rounding of pixels.
 
     Args:
-      streams: by name; one alone has the name "".
-      tokenizer: that of the streams.
+      streams: the streams by name; a single one has the name "".
+      tokenizer: the tokenizer of the streams.
       start_step: the first batch is that of this step.
       rows: the rows of the global batch that this process makes, ascending; None is all.
-      num_threads: threads of the data set; None is one a core.
+      num_threads: threads of the data set; None is one per core.
       prefetch: batches that are made ahead.
 
     Returns:
@@ -44,7 +44,7 @@ def make_stream_dataset(
     """
     tf = tensorflow_on_cpu.load()
     parallel.check_at_least(0, start_step=start_step)
-    # It makes no batch here: it checks streams and tells what is known of them.
+    # It makes no batch here: it checks streams and reports what is known about them.
     loader = TrainLoader(streams, rows, num_threads=1, num_processes=0, prefetch=prefetch)
     rows = parallel.check_rows(rows, loader.batch_size)
     planner = RowPlanner(streams, rows)

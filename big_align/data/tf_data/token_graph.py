@@ -1,4 +1,4 @@
-"""Token ids of texts as a function of a graph."""
+"""Token ids of texts as a graph function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +13,10 @@ Tokenize = Callable[[Any], tuple[Any, Any]]
 
 
 def make_tokenize(tokenizer: Tokenizer) -> Tokenize:
-    """Makes what a graph calls: WordPiece is tensorflow-text itself, the others run in Python.
+    """Makes the function for a graph: WordPiece is tensorflow-text itself, others run in Python.
 
     Args:
-      tokenizer: gives the same ids outside of a graph.
+      tokenizer: gives the same ids outside a graph.
     """
     if isinstance(tokenizer, WordPieceTokenizer):
         return _make_wordpiece(tokenizer)

@@ -17,12 +17,12 @@ def image_text(config: Node, start_step: int = 0, rows: Int[np.ndarray, " r"] | 
     less than half a level on average. `config.data.transform` may hold `frames.OPERATIONS`.
 
     Args:
-      config: of a run; of it `data`, `tokenizer`, `batch_size` and `seed` are read.
+      config: the config of a run; its `data`, `tokenizer`, `batch_size` and `seed` are read.
       start_step: the first batch is that of this step.
       rows: the rows of the global batch that this process makes, ascending; None is all.
 
     Raises:
-      UserError: an operation of the transform is not for a graph, or the data are wrong.
+      UserError: the transform has an operation that no graph can do, or the data are wrong.
     """
     tokenizer = streams.make_tokenizer(config)
     parts = streams.build_streams(config, tokenizer)

@@ -8,11 +8,11 @@ from big_align.data.tf_data.facts import DatasetFacts, attach_facts
 
 
 def as_dataset(loader: TrainLoader, start_step: int = 0) -> Any:
-    """Makes a `tf.data.Dataset` of a loader's batches; each of its iterators begins at a step.
+    """Makes a `tf.data.Dataset` of a loader's batches; each of its iterators begins at one step.
 
     Args:
-      loader: stays open as long as the data set is used.
-      start_step: the first batch is that of this step: so a run resumes.
+      loader: must stay open as long as the data set is used.
+      start_step: the step of the first batch, so that a run can resume.
 
     Returns:
       An endless data set of batches as `types.Batch` describes them.

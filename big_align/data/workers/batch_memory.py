@@ -1,4 +1,4 @@
-"""Memory of batches: aligned, used again and again, and shared with processes where there are any.
+"""Memory of batches: aligned, reused, and shared with worker processes if there are any.
 
 The arrays of a batch lie in one block. A block is used again only when nothing refers to an array
 of the batch that it held, be it a view of one or a JAX array on CPU that was made without a copy.
@@ -59,12 +59,12 @@ class BatchMemory:
     """Blocks of memory for batches, as many as there are batches at a time.
 
     Args:
-      layout: of every batch.
-      keep: free blocks that are kept; the system gets the memory of others back.
+      layout: the layout of every batch.
+      keep: free blocks that are kept; the memory of others goes back to the system.
       shared: whether the blocks lie in a file in memory that other processes can map.
 
     Attributes:
-      layout: of every batch.
+      layout: the layout of every batch.
       count: blocks so far; they are numbered.
     """
 
@@ -73,7 +73,7 @@ class BatchMemory:
         self._keep = keep
         self._file = open_memory("batches") if shared else None
         self._blocks: list[mmap.mmap] = []
-        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()  # may be put to while collecting
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()  # put to by the garbage collector
         self._returned: list[int] = []
         self._lock = threading.Lock()
 
@@ -88,9 +88,9 @@ class BatchMemory:
         return self._file.fileno()
 
     def acquire(self) -> tuple[int, HostBatch]:
-        """Returns the number of a block and its arrays, which hold anything.
+        """Returns the number of a block and its arrays, whose content is arbitrary.
 
-        The block is free again when nothing refers to the arrays any more.
+        The block is free again when nothing refers to the arrays any longer.
         """
         with self._lock:
             while self._free.qsize() > self._keep:
@@ -126,7 +126,7 @@ class BatchMemory:
 
 
 class _Lease:
-    """A block as long as an array refers to it: NumPy keeps this as the base of every view."""
+    """Holds a block while an array refers to it: NumPy keeps this as the base of every view."""
 
     def __init__(self, block: mmap.mmap):
         address = np.frombuffer(block, np.uint8).ctypes.data
@@ -143,8 +143,8 @@ class MappedBatches:
     """The shared blocks of another process.
 
     Args:
-      descriptor: of the file.
-      layout: of every batch.
+      descriptor: the descriptor of the file.
+      layout: the layout of every batch.
     """
 
     def __init__(self, descriptor: int, layout: BatchLayout):
@@ -154,7 +154,7 @@ class MappedBatches:
     def __getitem__(self, number: int) -> HostBatch:
         if number not in self._batches:
             size = self._layout.size
-            # at once, which costs a tenth of a fault for every page
+            # all pages at once, at a tenth of the cost of a fault for each
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
             block = mmap.mmap(self._descriptor, size, flags, offset=number * size)
             self._batches[number] = self._layout.view(np.frombuffer(block, np.uint8))

@@ -1,4 +1,4 @@
-"""What the parent and a process say to each other, one thread of each to one of the other.
+"""Messages between the parent and a process, from one thread of each to one of the other.
 
 The parent orders a job. The process answers that it is done or what went wrong; before that it may
 call objects that stayed with the parent, as often as it likes.
@@ -25,7 +25,7 @@ class Channel:
     """A connection that carries objects.
 
     Args:
-      descriptor: of one end of a pair of sockets; it is closed with the channel.
+      descriptor: one end of a pair of sockets; it is closed with the channel.
     """
 
     def __init__(self, descriptor: int):
@@ -57,7 +57,7 @@ class Channel:
 
 
 def order(channel: Channel, job: tuple[Any, ...], staying: Sequence[Any]) -> None:
-    """Has the process do a job, and answers its calls meanwhile.
+    """Makes the process do a job, and answers its calls meanwhile.
 
     Args:
       channel: to the process.
@@ -106,11 +106,11 @@ _CURRENT = threading.local()
 
 
 class Remote:
-    """In a process: stands for an object that stayed with the parent, and calls it there.
+    """In a process: represents an object that stayed with the parent, and calls it there.
 
     Args:
-      number: of the object.
-      attributes: that are known here.
+      number: the number of the object.
+      attributes: the attributes that are known here.
     """
 
     def __init__(self, number: int, attributes: dict[str, Any]):

@@ -1,7 +1,7 @@
 """What processes are started with: an object, pickled once for all of them.
 
-The data of its arrays lie in a file in memory that all processes map, so they are there once,
-however many processes there are. Some objects stay with the parent, and processes call them there.
+The data of its arrays are in a file in memory that all processes map, so there is one copy, however
+many processes there are. Some objects stay with the parent, and processes call them there.
 """
 
 import functools
@@ -24,13 +24,14 @@ LOCKS = (type(threading.Lock()), type(threading.RLock()))
 def pack(content: Any, staying: Sequence[Any], remote: Callable[..., Any]) -> Any:
     """Pickles an object for processes.
 
-    Beyond what pickle takes, locks are made anew there, caches (`functools.lru_cache`) are empty
-    there, and memory-mapped arrays are mapped again.
+    Beyond what pickle supports, locks are made again in the processes, caches
+    (`functools.lru_cache`) start empty there, and memory-mapped arrays are mapped again.
 
     Args:
       content: the object.
-      staying: objects that stay here; the processes get `remote(number, attributes)` for them, of
-        the place in this list and of the public numbers and texts among their attributes.
+      staying: objects that stay here; in their place the processes get `remote(number,
+        attributes)`, with the index in this list and the public attributes that are numbers or
+        texts.
       remote: a class or function that can be imported.
 
     Returns:
@@ -64,7 +65,7 @@ def pack(content: Any, staying: Sequence[Any], remote: Callable[..., Any]) -> An
 
 
 def unpack(descriptor: int) -> Any:
-    """Makes the object from a file that `pack` made; arrays are copied where they are written."""
+    """Restores the object from a file that `pack` made; arrays are copied on write."""
     memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
     end = int.from_bytes(memory[-8:], "little")
     ends, data = pickle.loads(memory[end:-8])
@@ -72,7 +73,7 @@ def unpack(descriptor: int) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles also what keeps caches, locks and mapped arrays.
+    """Also pickles objects that hold caches, locks and mapped arrays.
 
     Attributes:
       last: the class of the object that was begun last, for messages.
@@ -91,7 +92,7 @@ class _Pickler(pickle.Pickler):
         self.last = ""
 
     def reducer_override(self, each: Any) -> Any:
-        """Says how an object is made again where its own class would not know."""
+        """Says how to make an object again if its own class does not know."""
         if (number := self._numbers.get(id(each))) is not None:
             return self._remote, (number, _plain_attributes(each))
         if getattr(each, "__module__", "") == "__main__" and hasattr(each, "__qualname__"):
@@ -123,7 +124,7 @@ def _plain_attributes(each: Any) -> dict[str, Any]:
 
 
 def _reduce_cache(cache: Any) -> Any:
-    """Leaves a cache that can be imported as it is; makes that of an object anew and empty."""
+    """Keeps a cache that can be imported as it is; makes that of an object again, empty."""
     if getattr(sys.modules.get(cache.__module__), cache.__qualname__, None) is cache:
         return NotImplemented
     return _make_cache, (cache.cache_parameters(), cache.__wrapped__)

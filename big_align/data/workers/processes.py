@@ -16,28 +16,28 @@ from big_align.data.workers.channel import Channel, ChannelClosed, Remote, order
 from big_align.data.workers.parcel import pack
 
 ENVIRONMENT = {
-    # glibc gives freed images back to the system and fetches new pages for the next; but what a
-    # few huge ones took goes back
+    # by default glibc gives freed images back to the system and fetches new pages for the next;
+    # with these thresholds only what a few huge ones took goes back
     "MALLOC_TRIM_THRESHOLD_": str(2**26),
     "MALLOC_MMAP_THRESHOLD_": str(2**26),
-    # NumPy's linear algebra would start a thread a core in every process
+    # NumPy's linear algebra would start one thread per core in every process
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
 ATTEMPTS = 3
-"""How many processes may end over the same rows: one may be killed, but an image may be why."""
+"""How many processes may end over the same rows: one may be killed, or an image may be why."""
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class RowProcesses:
     """Processes that fill rows of batches; they end when they are closed or when this one dies.
 
-    They are new interpreters: a copy of this process would have the locks of its threads, of JAX
-    and TensorFlow, as they were when it was made.
+    They are new interpreters: a fork of this process would have the locks of its threads, of JAX
+    and TensorFlow, in the state they were in at that moment.
 
     Args:
-      filler: what has `fill(batch, ...)`; it is pickled, see `parcel.pack`.
-      memory: of the batches, which is shared.
+      filler: has `fill(batch, ...)`; it is pickled, see `parcel.pack`.
+      memory: the memory of the batches, which is shared.
       count: how many processes.
       threads: jobs that each does at a time.
       staying: objects within `filler` that stay here and are called here.
@@ -55,7 +55,7 @@ class RowProcesses:
         staying: Sequence[Any] = (),
     ):
         self._staying = tuple(staying)
-        life, self._life = os.pipe()  # when this end closes, by whatever cause, they end
+        life, self._life = os.pipe()  # when this end closes, for whatever reason, they end
         self._kept = [life]
         try:
             with pack((memory.layout, filler), staying, Remote) as parcel:
@@ -72,7 +72,7 @@ class RowProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The numbers of the processes."""
+        """The ids of the processes."""
         return [process.child.pid for process in self._processes]
 
     def fill(self, number: int, *arguments: Any) -> None:
@@ -81,12 +81,12 @@ class RowProcesses:
         A process that has ended is started again, and the rows are made again.
 
         Args:
-          number: of the block of the batch.
-          *arguments: of `fill` after the batch.
+          number: the number of the batch's block.
+          *arguments: the arguments of `fill` after the batch.
 
         Raises:
           Exception: what `fill` raised.
-          RuntimeError: processes end over these rows, time after time.
+          RuntimeError: processes end over these rows, again and again.
         """
         process, thread = self._idle.get()
         try:
@@ -127,7 +127,7 @@ class _Process:
         self._start()
 
     def replace(self, child: subprocess.Popen) -> int:
-        """Starts another process for one that has ended, once; returns the status of that."""
+        """Replaces a process that has ended, once; returns its exit status."""
         status = child.wait()
         with self._lock:
             if self.child is child:
@@ -147,13 +147,13 @@ class _Process:
             )
         for end in there:
             end.close()
-        # The channels first: who sees a new process sees its channels.
+        # The channels first: a thread that sees a new process must see its channels.
         self.channels, self.child = [Channel(end.detach()) for end in here], child
 
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Holds back signals that the parent handles: what is started now inherits that."""
+    """Blocks signals that the parent handles: a process that starts now inherits that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -22,10 +22,10 @@ def run(memory: int, parcel: int, life: int, channels: list[int]) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
         signal.signal(number, signal.SIG_IGN)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the parent's output is its own
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout belongs to the parent
     threading.Thread(target=_start, args=(memory, parcel, channels), daemon=True).start()
     os.read(life, 1)  # returns at the end
-    os._exit(0)  # whatever is still being made
+    os._exit(0)  # even if something is still being made
 
 
 def _start(memory: int, parcel: int, channels: list[int]) -> None:

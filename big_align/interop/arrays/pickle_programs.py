@@ -1,9 +1,9 @@
 """Pickles as programs that make trees of plain values, run step by step within a budget.
 
-A short program can make much: a memo of any length, tuples that share their parts so that whoever
-walks them never ends, a list that each of many calls copies. Here a step, and every element that a
-call copies, is taken from the budget; what a program names is made by functions of ours; and only
-texts are keys, as the hash of anything else may take any time.
+A short program can make a lot: a memo of any length, tuples that share their parts so that a walk
+over them never ends, a list that each of many calls copies. Here each step, and every element that
+a call copies, is taken from the budget; functions of ours make what a program names; and only
+texts are keys, since the hash of anything else may take any time.
 """
 
 import io
@@ -16,10 +16,10 @@ from big_align.errors import WeightFileError
 from big_align.interop.arrays.stored_arrays import LONGEST_NAME
 
 STEPS, BYTES_OF_A_STEP = 2_000_000, 16
-"""A program may take so many steps, and another one for so many bytes of its file.
+"""A program may take this many steps, and one more per this many bytes of its file.
 
-The state dict of a hundred thousand tensors takes six million; what is made in a step is a hundred
-bytes or so.
+The state dict of a hundred thousand tensors takes six million; what a step makes has about a
+hundred bytes.
 """
 
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
@@ -31,11 +31,11 @@ TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Name(NamedTuple):
-    """Stands for what a program names; can be called where the original is.
+    """Represents what a program names; can be called if the original can.
 
     Args:
       full: the module and the name in it.
-      call: what is called in its place; None where the original is no function.
+      call: what is called in its place; None if the original is not a function.
     """
 
     full: str
@@ -43,12 +43,12 @@ class Name(NamedTuple):
 
 
 class PickleProgram:
-    """A pickle that makes numbers, texts, lists and dictionaries, and nothing that has a name.
+    """A pickle that makes numbers, texts, lists and dictionaries, but nothing that has a name.
 
     Args:
       stream: what is pickled, from its position on.
-      path: of the file, for messages.
-      size: of the file, in bytes.
+      path: the path of the file, for messages.
+      size: the size of the file, in bytes.
     """
 
     def __init__(self, stream: io.BufferedIOBase, path: Any, size: int):
@@ -60,11 +60,11 @@ class PickleProgram:
         self._memo: dict[int, Any] = {}
 
     def find(self, name: str) -> Name:
-        """Returns what stands for a name."""
+        """Returns what represents a name."""
         raise UnpicklingError(f"{name} stands where only numbers are expected")
 
     def load_storage(self, pid: Any) -> Any:
-        """Returns what stands for an object that is stored elsewhere."""
+        """Returns what represents an object that is stored elsewhere."""
         raise UnpicklingError("there is a storage where only numbers are expected")
 
     def spend(self, steps: int) -> None:
@@ -86,7 +86,7 @@ class PickleProgram:
 
         Raises:
           WeightFileError: it takes too many steps or asks for what is not there.
-          Exception: of any kind, where the program is damaged.
+          Exception: of any kind, if the program is damaged.
         """
         for code, argument, _ in pickletools.genops(self._stream):
             self.spend(1)
@@ -94,7 +94,7 @@ class PickleProgram:
         return self._stack.pop()
 
     def make_dict(self, pairs: Any = ()) -> dict[str, Any]:
-        """Makes a dictionary of a list of pairs; keys that are no texts are left out."""
+        """Makes a dictionary from a list of pairs; keys that are not texts are left out."""
         return self._update({}, [each for key, value in self.copy(pairs) for each in (key, value)])
 
     def copy(self, items: Any = ()) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ class PickleProgram:
             self._act(code, argument)
 
     def _act(self, code: str, argument: Any) -> None:
-        """Takes one of the rarer steps."""
+        """Takes one of the less frequent steps."""
         stack = self._stack
         match code:
             case "PROTO" | "FRAME" | "STOP":
@@ -129,7 +129,7 @@ class PickleProgram:
                 self._marks.append(len(stack))
             case "TUPLE":
                 stack.append(tuple(self._pop_marked()))
-            case "LIST" | "FROZENSET":  # which items a set has twice does not matter here
+            case "LIST" | "FROZENSET":  # duplicate items of a set do not matter here
                 stack.append(self._pop_marked())
             case "EMPTY_LIST" | "EMPTY_SET":
                 stack.append([])
@@ -163,7 +163,7 @@ class PickleProgram:
             case "REDUCE" | "NEWOBJ":  # an object is made by calling its class, if it is known
                 arguments = stack.pop()
                 stack[-1] = self._call(stack[-1], arguments)
-            case "BUILD":  # attributes, such as torch gives to the dictionaries of state dicts
+            case "BUILD":  # attributes, such as those torch sets on state dicts
                 stack.pop()
                 if type(stack[-1]) is not dict:
                     raise UnpicklingError("attributes are set on what is no dictionary")
@@ -191,7 +191,7 @@ class PickleProgram:
 
 
 def check_name(name: Any) -> str:
-    """Returns a name, if it is one; comparing texts of any length would take any time."""
+    """Returns a name, if it is one; comparing texts of any length could take any time."""
     if type(name) is not str or len(name) > LONGEST_NAME:
         raise UnpicklingError(f"a name is no text of at most {LONGEST_NAME} characters")
     return name

@@ -1,6 +1,6 @@
 """Files in the safetensors format: the length of a header, the header in JSON, the arrays.
 
-The library of that name has no bfloat16 for numpy and wants all arrays in memory to write them;
+The library of that name has no bfloat16 for numpy and needs all arrays in memory to write them;
 the format is small enough to be read and written here.
 Source: https://github.com/huggingface/safetensors, section "Format".
 """
@@ -52,10 +52,10 @@ def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
     """Reads the header of a file.
 
     Returns:
-      Where each array lies, by name.
+      Where each array is, by name.
 
     Raises:
-      WeightFileError: the file is of another kind, truncated, or contradicts itself.
+      WeightFileError: the file is of another kind, is truncated, or contradicts itself.
     """
     content = recognize(file)
     if content != SAFETENSORS:
@@ -109,10 +109,10 @@ def write_safetensors(
     """Writes a file, whole or not at all, with one array in memory at a time.
 
     Args:
-      path: the file; one that is there is replaced.
+      path: the file; an existing one is replaced.
       arrays: by name, an array or a function that makes it. A function is called twice: for the
         header, which comes first, and for the data.
-      metadata: texts for the header; by default what transformers asks for, {"format": "pt"}.
+      metadata: texts for the header; by default what transformers requires, {"format": "pt"}.
 
     Raises:
       WeightFileError: the folder is missing, or an array has a type that the format lacks.
@@ -121,7 +121,7 @@ def write_safetensors(
     if not path.parent.is_dir():
         raise WeightFileError(f"{path} cannot be written: there is no folder {path.parent}")
     shapes = {name: _shape(path, name, arrays[name]) for name in sorted(arrays)}
-    # Wide types first: then every array begins at a multiple of the size of its elements.
+    # Wide types first, so that every array begins at a multiple of the size of its elements.
     order = sorted(shapes, key=lambda name: -shapes[name].dtype.itemsize)
     header = _make_header(path, {name: shapes[name] for name in order}, metadata)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

@@ -1,7 +1,7 @@
 """The pickles of torch's state dicts, read without running what is pickled.
 
 A pickle is a program that may call any function by its name; here it gets only the few names that a
-state dict needs, each as an inert stand-in, and any other name ends the reading.
+state dict needs, each as an inert replacement, and any other name ends the reading.
 """
 
 import io
@@ -22,7 +22,7 @@ from big_align.interop.arrays.stored_arrays import (
     are_sizes,
 )
 
-STORAGES = {  # what a storage holds; an untyped one leaves it to its tensors
+STORAGES = {  # what a storage holds; for an untyped one its tensors decide
     "torch.DoubleStorage": DTYPES["float64"],
     "torch.FloatStorage": DTYPES["float32"],
     "torch.HalfStorage": DTYPES["float16"],
@@ -38,7 +38,7 @@ STORAGES = {  # what a storage holds; an untyped one leaves it to its tensors
 
 
 class Storage(NamedTuple):
-    """The elements of one or more tensors: where they lie in the file, from byte to byte."""
+    """The elements of one or more tensors: where they are in the file, from byte to byte."""
 
     start: int
     end: int
@@ -51,9 +51,9 @@ class StateDictPickle(PickleProgram):
     Args:
       stream: what is pickled.
       file: where the elements are.
-      find_storage: makes of a storage's key and of its type (None for bytes) where its elements
+      find_storage: finds, from a storage's key and type (None for bytes), where its elements
         begin and end.
-      byte_order: of the machine that saved, "little" or "big".
+      byte_order: that of the machine that saved, "little" or "big".
     """
 
     def __init__(

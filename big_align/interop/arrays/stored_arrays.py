@@ -1,8 +1,8 @@
-"""Arrays that lie in files, read when they are asked for.
+"""Arrays in files, read on demand.
 
 An array is read at its position into memory of its own. It is not mapped: pages of a map count as
-memory of the process for as long as the map lives, so that reading a file through it and keeping
-what was read takes twice the file.
+memory of the process for as long as the map lives, so reading a file through it and keeping what
+was read would take twice the size of the file.
 """
 
 import collections
@@ -30,7 +30,7 @@ TORCH = "a zip archive, as torch.save writes it (.pt, .pth, .bin)"
 STREAM = "a file that torch wrote before version 1.6"
 TAR = "a tar archive, as torch wrote before version 0.2"
 
-SIGNATURES = (  # what a file begins with, and what it then is
+SIGNATURES = (  # what a file begins with, and what it is then
     (b"PK\x03\x04", TORCH),
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", STREAM),
     (b"\x80", "a pickle"),
@@ -46,9 +46,9 @@ LONGEST_NAME, MOST_AXES, LARGEST_SIZE = 1000, 32, 2**48
 """No array has a longer name, more axes, or more elements along one; 32 is NumPy's own limit."""
 
 JSON_VALUES, BYTES_OF_A_VALUE = 1_000_000, 16
-"""JSON may have so many values, and another one for so many of its bytes.
+"""JSON may have this many values, and one more per this many of its bytes.
 
-A value of two bytes takes more than a hundred in memory.
+A value of two bytes takes more than a hundred bytes in memory.
 """
 
 
@@ -73,7 +73,7 @@ class BinaryFile:
         self.size = os.fstat(self._file.fileno()).st_size
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fills a buffer of bytes with what lies from `start` on.
+        """Fills a buffer with the bytes from `start` on.
 
         Raises:
           WeightFileError: the file ends before the buffer is full.
@@ -86,8 +86,8 @@ class BinaryFile:
             done += count
 
     def read(self, start: int, size: int) -> bytes:
-        """Returns `size` bytes from `start` on; raises as `read_into`."""
-        if start + size > self.size:  # before memory is set aside for what is not there
+        """Returns `size` bytes from `start` on; raises like `read_into`."""
+        if start + size > self.size:  # before memory is allocated for what is not there
             raise self._truncated(self.size, start + size)
         buffer = bytearray(size)
         self.read_into(start, memoryview(buffer))
@@ -105,7 +105,7 @@ class BinaryFile:
 
 
 class StoredArray(NamedTuple):
-    """Where an array lies in a file.
+    """Where an array is in a file.
 
     This is a tuple because a pickle can overwrite attributes of other objects that it makes.
 
@@ -114,8 +114,8 @@ class StoredArray(NamedTuple):
       start: position of the first element, in bytes.
       shape: its shape.
       dtype: its type.
-      strides: steps along each axis, in elements; None where rows lie one after another.
-      swapped: whether the file has the other order of bytes than this machine.
+      strides: steps along each axis, in elements; None if rows are contiguous.
+      swapped: whether the byte order of the file differs from that of this machine.
     """
 
     file: BinaryFile
@@ -127,12 +127,12 @@ class StoredArray(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes."""
+        """Bytes that it takes in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def end(self) -> int:
-        """Position behind the last element, in bytes."""
+        """Position after the last element, in bytes."""
         if self.strides is None or 0 in self.shape:
             extent = math.prod(self.shape)
         else:
@@ -141,7 +141,7 @@ class StoredArray(NamedTuple):
         return self.start + extent * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Returns the array, writable and with rows one after another."""
+        """Returns the array, writable and with contiguous rows."""
         raw = np.empty(self.end - self.start, np.uint8)
         self.file.read_into(self.start, memoryview(raw))
         if self.swapped:
@@ -155,14 +155,14 @@ class StoredArray(NamedTuple):
 
 
 def are_sizes(numbers: Any) -> bool:
-    """Tells whether something is a list or tuple of sizes, few and small enough to multiply."""
+    """Returns whether something is a list or tuple of sizes, few and small enough to multiply."""
     if type(numbers) not in (list, tuple) or len(numbers) > MOST_AXES:
         return False
     return all(type(number) is int and 0 <= number <= LARGEST_SIZE for number in numbers)
 
 
 def recognize(file: BinaryFile) -> str:
-    """Says what a file is, judged by its first bytes."""
+    """Identifies what a file is by its first bytes."""
     start = file.read(0, min(file.size, 64))
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
         return SAFETENSORS
@@ -180,7 +180,7 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
       where: what it is, for messages.
 
     Raises:
-      WeightFileError: it is no JSON object, names something twice, or has too many values.
+      WeightFileError: it is not a JSON object, has a name twice, or has too many values.
     """
     parsed = _parse(text, where)
     if not isinstance(parsed, dict):

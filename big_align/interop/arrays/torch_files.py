@@ -1,7 +1,7 @@
 """State dicts that torch saved, read without torch and without running what is pickled.
 
-Such a file is a zip archive: `data.pkl` says which tensors there are, `data/0`, `data/1`, ... hold
-their elements. Before version 1.6 it was a stream (`torch_streams.py`).
+Such a file is a zip archive: `data.pkl` says which tensors there are, and `data/0`, `data/1`, ...
+hold their elements. Before version 1.6 it was a stream (`torch_streams.py`).
 """
 
 import io
@@ -23,11 +23,11 @@ from big_align.interop.arrays.stored_arrays import (
 )
 
 WRAPPERS = ("state_dict", "model")
-"""Keys below which training scripts keep the state dict."""
+"""Keys under which training scripts keep the state dict."""
 
 
 class _Archive:
-    """The zip archive of a file: where its members lie.
+    """The zip archive of a file: where its members are.
 
     Raises:
       WeightFileError: it is truncated, TorchScript, or was not written by torch.
@@ -60,9 +60,9 @@ class _Archive:
 
     @property
     def byte_order(self) -> str:
-        """The order of bytes in the storages: "little" or "big"."""
+        """The byte order of the storages: "little" or "big"."""
         if f"{self._folder}/byteorder" not in self._members:
-            return "little"  # older torch, which wrote no other
+            return "little"  # older torch, which wrote nothing else
         return self.read("byteorder").decode().strip()
 
     def find(self, name: str) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class _Archive:
                 f"{self._file.path} was compressed after torch had written it; unpack it and zip "
                 f"it again with `zip -0 -r`"
             )
-        # In front of the bytes: 30 bytes of numbers, the name, and padding of its own length.
+        # Before the bytes: 30 bytes of numbers, the name, and padding of variable length.
         numbers = self._file.read(member.header_offset, 30)
         before = 30 + sum(int.from_bytes(numbers[at : at + 2], "little") for at in (26, 28))
         start = member.header_offset + before
@@ -99,13 +99,13 @@ class _Archive:
 
 
 def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
-    """Finds the tensors of a state dict, also of one within a checkpoint.
+    """Finds the tensors of a state dict, even inside a checkpoint.
 
-    Below the keys `state_dict` and `model` the state dict is looked for; `module.` in front of all
-    names, which parallel training leaves there, is taken away; what is no tensor is left out.
+    The state dict may be under the keys `state_dict` and `model`. If all names begin with
+    `module.`, which parallel training adds, it is removed; anything but tensors is left out.
 
     Returns:
-      Where each array lies, by name.
+      Where each array is, by name.
 
     Raises:
       WeightFileError: the file is of another kind, damaged, asks for code, or has no tensors.

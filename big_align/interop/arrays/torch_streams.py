@@ -1,8 +1,8 @@
 """Files that torch wrote before version 1.6: pickles one after another, then the elements.
 
 The pickles are a magic number, the version of the format, the sizes of C's types, what was saved,
-and the keys of its storages. Then follow the storages in the order of these keys, each as the
-number of its elements (eight bytes) and the elements themselves.
+and the keys of its storages. The storages follow in the order of these keys, each as the number of
+its elements (eight bytes) and the elements themselves.
 """
 
 import io
@@ -19,11 +19,11 @@ from big_align.interop.arrays.state_dict_pickles import StateDictPickle
 from big_align.interop.arrays.stored_arrays import BinaryFile
 
 VERSION = 1001
-"""Of the format, the only one there was."""
+"""The version of the format, the only one there was."""
 
 
 class _Stream(io.BufferedReader):
-    """A file that sets no memory aside for what lies beyond its end."""
+    """A file that allocates no memory for what is beyond its end."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > io.DEFAULT_BUFFER_SIZE:
@@ -36,7 +36,7 @@ def load_tree(file: BinaryFile) -> Any:
 
     Raises:
       WeightFileError: the file is truncated or asks for code.
-      Exception: of any kind, where a pickle is damaged.
+      Exception: of any kind, if a pickle is damaged.
     """
     with _Stream(io.FileIO(file.path)) as stream:
         _, version, system = (_read_numbers(stream, file) for _ in range(3))
@@ -46,7 +46,7 @@ def load_tree(file: BinaryFile) -> Any:
         byte_order = "little" if system["little_endian"] else "big"
         start = stream.tell()
 
-        # Where the storages lie is known only after the types that the tree gives them, so the
+        # The positions of the storages depend on their types, which only the tree shows, so the
         # tree is made twice; the first time every storage may be of any size.
         dtypes: dict[str, np.dtype | None] = {}
 

@@ -1,4 +1,4 @@
-"""Weights in files and folders of any kind, as a mapping from names to arrays, and writing them."""
+"""Reads weights of any file or folder as a mapping from names to arrays, and writes them."""
 
 import contextlib
 import json
@@ -28,12 +28,12 @@ FORMATS = {
 }
 
 INDEX = ".index.json"
-"""How the name of a file ends that says in which shard each array lies."""
+"""The ending of a file that says in which shard each array is."""
 
 TIMES_OF_A_FILE, ROOM = 4, 1 << 26
-"""Arrays may share elements, and be so many times as large as their file and so many bytes."""
+"""Arrays may share elements, and take this many times their file plus this many bytes."""
 
-NAMES_IN_FOLDERS = (  # the first that is there counts
+NAMES_IN_FOLDERS = (  # the first that exists counts
     "model.safetensors",
     "model.safetensors" + INDEX,
     "open_clip_model.safetensors",
@@ -44,12 +44,12 @@ NAMES_IN_FOLDERS = (  # the first that is there counts
 
 
 class WeightFile(Mapping[str, np.ndarray]):
-    """The arrays of a file or of its shards; each is read whenever it is asked for.
+    """The arrays of a file or of its shards; each is read whenever it is accessed.
 
     Args:
       path: the file, for messages.
-      arrays: where each array lies, with its shape and dtype.
-      files: what is open; closed at the end of a `with` block.
+      arrays: where each array is, with its shape and dtype.
+      files: the open files; closed at the end of a `with` block.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class WeightFile(Mapping[str, np.ndarray]):
 
 
 def open_weights(path: str | os.PathLike) -> WeightFile:
-    """Opens weights; the arrays themselves are read when they are asked for.
+    """Opens weights; the arrays themselves are read on demand.
 
     Args:
       path: a file (.safetensors, or .pt, .pth, .bin of torch.save), the index of a file in shards,
@@ -89,7 +89,7 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
       Arrays by name, for a `with` block; `.arrays[name]` has the shape and the dtype of one.
 
     Raises:
-      WeightFileError: something is missing, damaged, or not what its name says.
+      WeightFileError: something is missing, damaged, or is not what its name says.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -120,10 +120,10 @@ def _locate(path: pathlib.Path, files: contextlib.ExitStack) -> dict[str, Stored
 
 
 def _check_arrays(file: BinaryFile, arrays: Mapping[str, StoredArray]) -> None:
-    """Refuses what would take more memory than the file's size explains.
+    """Refuses arrays that would take more memory than the file's size explains.
 
     Raises:
-      WeightFileError: the arrays are together much larger than the file, or a name is no name.
+      WeightFileError: the arrays are together much larger than the file, or a name is not valid.
     """
     for name in arrays:
         if not name.isprintable() or len(name) > LONGEST_NAME:
@@ -159,12 +159,12 @@ def _locate_in_shards(path: pathlib.Path, files: contextlib.ExitStack) -> dict[s
 
 
 def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
-    """Writes a folder, whole or not at all.
+    """Writes a folder, completely or not at all.
 
     Args:
       path: the folder; it must be empty or not exist.
-      files: by name ("a" or "folder/a"), text, bytes or what JSON holds; for
-        .safetensors the arrays, as `write_safetensors` takes them.
+      files: by name ("a" or "folder/a"), text, bytes or a value for JSON; for .safetensors the
+        arrays, as `write_safetensors` takes them.
 
     Raises:
       WeightFileError: something is there already, or an array cannot be written.

@@ -1,4 +1,4 @@
-"""What a set of weights is a model of: a node of a config, and the shapes that follow from it."""
+"""Which model a set of weights belongs to: a config node, and the shapes that follow from it."""
 
 import dataclasses
 import functools
@@ -19,14 +19,14 @@ from big_align.interop.formats.preprocessing import LARGEST_IMAGE
 from big_align.interop.tables.mapping import Entry, to_ours, to_theirs
 
 Node = Mapping[str, Any]
-"""The arguments of a model as in a config: of a tower with its `name`, or of a dual encoder."""
+"""The arguments of a model as in a config: a tower with its `name`, or a dual encoder."""
 
 Flat = Mapping[str, np.ndarray]
 """Arrays by path, "params/..." and "batch_stats/..."."""
 
 
 LARGEST_WINDOW, MOST_PATCHES = 32, 2**14
-"""What no published model comes near, and what still takes little memory to trace."""
+"""Beyond any published model, but small enough to trace with little memory."""
 
 
 def kind_of(node: Node) -> str:
@@ -50,19 +50,19 @@ def make_model(node: Node) -> nn.Module:
 
 
 def check_sizes(node: Node, image_size: Any, arrays: Mapping[str, StoredArray], where: str) -> None:
-    """Refuses what the arrays of a file cannot be a model of, before anything of it is built.
+    """Refuses models that the arrays of a file cannot belong to, before anything is built.
 
-    A config is a text of any origin: it may name anything that can be imported, and describe a
+    A config may come from anywhere: it may name anything that can be imported, and describe a
     million layers.
 
     Args:
       node: the model.
       image_size: pixels of an edge of its images; None for a text tower.
-      arrays: those of the file.
+      arrays: the arrays of the file.
       where: the file or folder, for messages.
 
     Raises:
-      WeightsMismatch: a tower is not one of ours, or larger than all arrays, or images are huge.
+      WeightsMismatch: a tower is not one of ours or is larger than all arrays, or images are huge.
     """
     dual = kind_of(node) == "dual"
     towers = {part: node[part] for part in tables.TOWERS if node[part]} if dual else {"": node}
@@ -87,7 +87,7 @@ def check_sizes(node: Node, image_size: Any, arrays: Mapping[str, StoredArray], 
 
 
 def _check_numbers(node: Node, elements: int, where: str) -> None:
-    """Refuses numbers beyond the elements of all weights, as each is the size of one of them."""
+    """Refuses numbers beyond the elements of all weights, since each is the size of some array."""
     for name, value in node.items():
         most = min(elements, LARGEST_WINDOW) if name == "window" else elements
         numbers = value if isinstance(value, tuple | list) else [value]
@@ -99,7 +99,7 @@ def _check_numbers(node: Node, elements: int, where: str) -> None:
 
 
 def _check_image(tower: Node, size: Any, where: str) -> None:
-    """Refuses images of which a tower would make tables that no file explains."""
+    """Refuses images for which a tower would make tables that no file explains."""
     if size is None:
         return
     if type(size) is not int or not 0 < size <= LARGEST_IMAGE:
@@ -143,7 +143,7 @@ def unflatten(flat: Flat) -> dict[str, Any]:
 
 
 def settings(tower: nn.Module) -> dict[str, Any]:
-    """Returns the arguments of a tower with those that its variant decides, and its `name`."""
+    """Returns a tower's arguments, including those that its variant decides, and its `name`."""
     towers = tables.IMAGE_TOWERS | tables.TEXT_TOWERS
     path = f"{type(tower).__module__}:{type(tower).__name__}"
     name = next(name for name, target in towers.items() if target == path)
@@ -184,7 +184,7 @@ def take(
     """Turns the arrays of a file into ours.
 
     Args:
-      entries: what corresponds to what.
+      entries: which arrays correspond.
       weights: arrays by their names; each is read once.
       shapes: the shapes that ours must have, by path.
       where: the file or folder, for messages.
@@ -222,7 +222,7 @@ def take(
 
 
 COUNTED = "running_mean"
-"""Beside these torch keeps a counter, which is only used by a momentum that we do not have."""
+"""Beside these torch keeps a counter, which only serves a kind of momentum that we do not have."""
 
 
 def _zero() -> np.ndarray:
@@ -230,7 +230,7 @@ def _zero() -> np.ndarray:
 
 
 def give(entries: Sequence[Entry], flat: Flat) -> dict[str, Any]:
-    """Returns functions that make the arrays of theirs, by name: one is in memory at a time."""
+    """Returns functions that make their arrays, by name: only one is in memory at a time."""
     arrays = {entry.theirs: (lambda entry=entry: to_theirs(entry, flat)) for entry in entries}
     statistics = [name for name in arrays if name.endswith(COUNTED)]
     counters = {name[: -len(COUNTED)] + "num_batches_tracked": _zero for name in statistics}

@@ -14,14 +14,14 @@ MARK = "_blocks.0._depthwise_conv.weight"
 """An array that no other format has."""
 
 BORDER = 32
-"""Pixels that the authors' evaluation resizes to beyond the crop."""
+"""Pixels beyond the crop to which the authors' evaluation resizes."""
 
 LITE_MEAN, LITE_STD = (127 / 255,) * 3, (128 / 255,) * 3
 """The Lite models' own: pixels from 0 to 255 minus 127, over 128."""
 
 
 def recognize(path: pathlib.Path) -> bool:
-    """Tells whether a file of weights has these names."""
+    """Returns whether a file of weights has these names."""
     if path.is_dir() or path.suffix not in FORMATS:
         return False
     with open_weights(path) as weights:
@@ -31,8 +31,8 @@ def recognize(path: pathlib.Path) -> bool:
 def read(path: pathlib.Path) -> Pretrained:
     """Reads a file; the variant follows from its shapes.
 
-    How images are prepared is known for the Lite models only: of the others there are files for
-    two ways, which do not say which.
+    How images are prepared is known only for the Lite models: the others have files for two kinds
+    of preparation, which do not say which.
 
     Raises:
       WeightsMismatch: no variant has such weights; the message says what does not fit.

@@ -1,4 +1,4 @@
-"""Our own folders, which hold any model."""
+"""Our own folders, which can hold any model."""
 
 import dataclasses
 import pathlib
@@ -25,7 +25,7 @@ VOCABULARIES = {
 
 
 def recognize(path: pathlib.Path) -> bool:
-    """Tells whether a folder is one of ours."""
+    """Returns whether a folder is one of ours."""
     return read_json(path / "config.json").get("format") == FORMAT
 
 
@@ -33,7 +33,7 @@ def read(path: pathlib.Path) -> Pretrained:
     """Reads a folder that `write` made.
 
     Raises:
-      WeightsMismatch: the weights are not those of the model in `config.json`; all that differs is
+      WeightsMismatch: the weights are not those of the model in `config.json`; all differences are
         listed.
       WeightFileError: a file is damaged.
     """
@@ -78,7 +78,7 @@ def read(path: pathlib.Path) -> Pretrained:
 
 
 def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Reads a `config.json` of ours, with tuples for JSON's lists, as configs have them.
+    """Reads a `config.json` of ours, with tuples in place of JSON's lists, as in configs.
 
     Raises:
       WeightFileError: it is not JSON, or lacks some fields.

@@ -1,4 +1,4 @@
-"""What open_clip's `model_cfg` says about a dual encoder, and what ours says.
+"""What open_clip's `model_cfg` says about a dual encoder, and what our config says.
 
 The models are those of CLIP: a vision transformer with a class token, a causal text transformer.
 """
@@ -12,7 +12,7 @@ from big_align.errors import WeightsMismatch
 from big_align.interop.formats import architecture
 from big_align.interop.formats.pretrained import Pretrained
 
-VISION = {  # what we read, and open_clip's values where a config is silent
+VISION = {  # what we read, and open_clip's values if a config leaves it out
     "layers": 12,
     "width": 768,
     "head_width": 64,
@@ -33,7 +33,7 @@ TEXT = {
     "norm_kwargs": None,
 }
 
-ONLY = {  # settings with one value that our towers do
+ONLY = {  # settings of which our towers support one value
     **dict.fromkeys(("attentional_pool", "no_ln_pre", "final_ln_after_pool"), False),
     **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn"), False),
     **dict.fromkeys(("scale_attn_inner", "scale_fc", "no_causal_mask", "embed_cls"), False),
@@ -41,7 +41,7 @@ ONLY = {  # settings with one value that our towers do
     **{"proj_type": "linear", "proj_bias": False},
 }
 POOL = {"vision_cfg": ("tok",), "text_cfg": ("argmax", "eos")}
-"""Our text tower pools the last real token, which is both the largest id and end-of-text."""
+"""Our text tower pools the last real token, which has the largest id and is end-of-text."""
 
 WITHOUT_EFFECT = re.compile(
     r"patch_dropout|output_tokens|pad_id|eos_id|attn_pooler_\w+|tokenizer_\w+|(hf|timm)_\w+"
@@ -53,7 +53,7 @@ ACTIVATIONS = {
     (False, "none"): "gelu",
     (False, "tanh"): "gelu_tanh",
 }
-"""By `quick_gelu` and `act_kwargs["approximate"]`."""
+"""Our names, by `quick_gelu` and `act_kwargs["approximate"]`."""
 
 IMAGE_TOWER = {
     "name": "vit",
@@ -67,12 +67,12 @@ DUAL = {"image_projection": True, "projection_bias": False}
 
 
 def find_text(names: Collection[str]) -> str:
-    """Returns what stands before the names of the text tower in one of open_clip's two classes."""
+    """Returns the prefix of the names of the text tower in one of open_clip's two classes."""
     return "text." if "text.ln_final.weight" in names else ""
 
 
 def infer_config(shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str, Any]:
-    """Makes the config that a state dict's shapes tell, with heads that are 64 wide.
+    """Makes the config that follows from a state dict's shapes, with heads that are 64 wide.
 
     Raises:
       WeightsMismatch: the model is not of CLIP's kind, or its width is not a multiple of 64.
@@ -110,7 +110,7 @@ def read_config(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
     """Turns `model_cfg` into a node, and the size of images.
 
     Raises:
-      WeightsMismatch: the config asks for what our towers do not do; the message names it.
+      WeightsMismatch: the config asks for what our towers do not support; the message names it.
     """
     for name in ("embed_dim", "vision_cfg", "text_cfg"):
         if name not in config:
@@ -136,7 +136,7 @@ def read_config(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
 def _read_tower(
     config: Mapping[str, Any], part: str, known: Mapping[str, Any], quick: bool, where: str
 ) -> dict[str, Any]:
-    """Reads what both towers have, by our names; what is only theirs keeps its name."""
+    """Reads what both towers have, by our names; what only one of them has keeps its name."""
     given = {k: v for k, v in (config.get(part) or {}).items() if v is not None}
     for name in ("timm_model_name", "hf_model_name"):
         if given.get(name):
@@ -156,7 +156,7 @@ def _read_tower(
         raise WeightsMismatch(
             f"{where}: {part}.layers = {values['layers']}: open_clip's ResNets cannot be read"
         )
-    for name in ("width", "mlp_ratio"):  # of which no product may be a list
+    for name in ("width", "mlp_ratio"):  # their product must not be a list
         if not isinstance(values[name], int | float):
             raise WeightsMismatch(f"{where}: {part}.{name} = {values[name]!r:.50} is no number")
     values["depth"] = values.pop("layers")
@@ -234,6 +234,6 @@ def _write_tower(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_ratio(width: int, mlp_dim: int) -> float:
-    """Returns the number whose product with the width is cut to `mlp_dim`."""
+    """Returns the number whose product with the width is truncated to `mlp_dim`."""
     ratio = mlp_dim / width
     return ratio if int(width * ratio) == mlp_dim else math.nextafter(ratio, math.inf)

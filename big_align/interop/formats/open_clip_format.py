@@ -25,11 +25,11 @@ CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 SCALE, BIAS = "logit_scale", "logit_bias"
 UNUSED = (SCALE, BIAS, "attn_mask", "input_resolution", "context_length", "vocab_size")
-"""Arrays that lie outside the towers: scalars, buffers, and sizes in the files of OpenAI."""
+"""Arrays outside the towers: scalars, buffers, and sizes in the files of OpenAI."""
 
 
 def _table(text: str) -> list[Rule]:
-    """Returns the names, those of the text tower with what stands before them."""
+    """Returns the table of names, with the prefix for those of the text tower."""
     return [
         rule if rule.theirs.startswith("visual.") else rule._replace(theirs=text + rule.theirs)
         for rule in dual_encoder.OPEN_CLIP
@@ -37,7 +37,7 @@ def _table(text: str) -> list[Rule]:
 
 
 def recognize(path: pathlib.Path) -> bool:
-    """Tells whether a folder or a file of weights is one of open_clip."""
+    """Returns whether a folder or a file of weights is one of open_clip."""
     if path.is_dir():
         return _find_config(path) is not None
     if path.suffix not in FORMATS:
@@ -60,16 +60,16 @@ def _find_config(folder: pathlib.Path) -> dict[str, Any] | None:
 def read(path: pathlib.Path) -> Pretrained:
     """Reads a folder, or a state dict by itself.
 
-    A state dict does not tell everything. Then heads are 64 wide, the activation is the exact GELU
-    and images are prepared as for OpenAI's CLIP: open_clip's conventions, and not those of OpenAI's
-    own weights, whose activation is quick-GELU.
+    A state dict does not determine everything. By itself it is read with heads that are 64 wide,
+    the exact GELU and images prepared as for OpenAI's CLIP: these are open_clip's conventions, and
+    not those of OpenAI's own weights, whose activation is quick-GELU.
 
     Raises:
-      WeightsMismatch: the model is not of CLIP's kind, or the weights are of another than the
-        config describes; the message says what does not fit.
-      WeightFileError: a file is damaged or not what its name says.
+      WeightsMismatch: the model is not of CLIP's kind, or the weights belong to another model than
+        the config describes; the message says what does not fit.
+      WeightFileError: a file is damaged or is not what its name says.
     """
-    # Published folders may hold the same model in the names of transformers too.
+    # Published folders may also hold the same model with the names of transformers.
     with open_weights(path / WEIGHTS if (path / WEIGHTS).is_file() else path) as weights:
         config = _find_config(path) if path.is_dir() else None
         if config is None:
@@ -130,7 +130,7 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 def _describe_tokenizer(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what `text_cfg` says about a tokenizer that is not CLIP's, open_clip's own."""
     if tokenizer["name"] == "wordpiece":
-        # For a local folder any name means the files beside the config.
+        # For a local folder any name means the files next to the config.
         end = text_files.find_end(tokenizer)
         return {"hf_tokenizer_name": "this folder", "pool_type": "eos", "eos_id": end}
     if tokenizer["name"] != "clip":

@@ -1,4 +1,4 @@
-"""How images are prepared for a model, as transformers, open_clip and our configs say it."""
+"""How images are prepared for a model, as transformers, open_clip and our configs describe it."""
 
 import dataclasses
 import random
@@ -16,32 +16,32 @@ from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
-"""Mean and standard deviation in transformers unless said otherwise: pixels from -1 to 1."""
+"""Mean and standard deviation in transformers by default: pixels from -1 to 1."""
 
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
-"""Pillow's numbers of our resampling methods, as transformers writes them."""
+"""Pillow's numbers for our resampling methods, as transformers writes them."""
 
 CONVNEXT_CROP, CONVNEXT_WHOLE = 0.875, 384
-"""ConvNext's processor keeps so much of an edge, and all of it from so many pixels on."""
+"""ConvNext's processor keeps this fraction of an edge, and all of it from this many pixels on."""
 
 LARGEST_IMAGE = 4096
-"""Pixels of an edge, far beyond any published model; a config may say any number."""
+"""Pixels of an edge, far beyond any published model; a config may contain any number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """Resizes, takes the middle `size` x `size`, then (x / 255 - mean) / std.
+    """Resizes, keeps the middle `size` x `size`, then (x / 255 - mean) / std.
 
     Args:
       size: pixels of an edge of what the model sees.
       resize: pixels of an edge before the crop.
-      keep_aspect: whether `resize` is the shorter edge, or both edges whatever the aspect.
-      mean: of red, green and blue, on a scale from 0 to 1.
+      keep_aspect: whether `resize` is the shorter edge, or both edges regardless of the aspect.
+      mean: the means of red, green and blue, on a scale from 0 to 1.
       std: standard deviations, on the same scale.
       method: the resampling filter.
 
     Raises:
-      ValueError: a size is no number of pixels, or beyond `LARGEST_IMAGE`.
+      ValueError: a size is not a number of pixels, or is beyond `LARGEST_IMAGE`.
     """
 
     size: int
@@ -70,7 +70,7 @@ class Preprocessing:
           image: an encoded image, or its pixels.
 
         Raises:
-          BrokenExample: the bytes are no image that can be decoded.
+          BrokenExample: the bytes are not an image that can be decoded.
         """
         return Transform(self.transform)(image, random.Random(0))
 
@@ -82,7 +82,7 @@ class Preprocessing:
 
         Raises:
           ValueError: they are not a resize and a central crop, which is all that other libraries
-            can be told.
+            can express.
         """
         method = r"(?:,\s*(?:method\s*=\s*)?['\"](\w+)['\"])?"
         pattern = rf"\s*(resize|resize_small)\((\d+){method}\)\s*(?:\|\s*central_crop\((\d+)\)\s*)?"
@@ -98,14 +98,14 @@ class Preprocessing:
 
 
 def read_processor(config: Mapping[str, Any], where: str) -> Preprocessing | None:
-    """Reads the settings of an image processor of transformers; None if they say no size.
+    """Reads the settings of an image processor of transformers; None if they have no size.
 
     Args:
-      config: the contents of `preprocessor_config.json`, of any version.
+      config: the contents of `preprocessor_config.json`, in any version.
       where: the folder, for messages.
 
     Raises:
-      WeightFileError: a value is not of the kind that belongs there.
+      WeightFileError: a value is of the wrong kind.
     """
     if config.get("size") is None:
         return None
@@ -125,7 +125,7 @@ def _class_of(config: Mapping[str, Any]) -> str:
 def _read_frame(config: Mapping[str, Any]) -> dict[str, Any]:
     """Reads how the picture is resized and cropped."""
     size, name = config["size"], _class_of(config)
-    if isinstance(size, int):  # files of 2022 and before
+    if isinstance(size, int):  # files from 2022 and before
         size = {"shortest_edge" if name.startswith(("CLIP", "ConvNext")) else "height": size}
     edge = resize = int(size.get("shortest_edge") or size["height"])
     keep_aspect = "shortest_edge" in size
@@ -147,7 +147,7 @@ def _read_colors(config: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     defaults = (CLIP_MEAN, CLIP_STD) if name.startswith("CLIP") else (HALF, HALF)
     pairs = zip(("image_mean", "image_std"), defaults, strict=True)
     mean, std = (tuple(map(float, config.get(key) or default)) for key, default in pairs)
-    # EfficientNet's processor divides twice for the classifier of its authors.
+    # EfficientNet's processor divides twice for its authors' classifier.
     twice = std if config.get("include_top", name.startswith("EfficientNet")) else (1.0,) * 3
     if not config.get("do_normalize", True):
         mean, std = (0.0,) * 3, (1.0,) * 3
@@ -164,7 +164,7 @@ def write_processor(model_type: str, preprocessing: Preprocessing) -> dict[str, 
     """Writes `preprocessor_config.json` for a model type of transformers."""
     p = preprocessing
     sides = ("shortest_edge",) if p.keep_aspect else ("height", "width")
-    # CLIP's processor can do all that ours does; AlignProcessor insists on EfficientNet's.
+    # CLIP's processor can do all that ours does; AlignProcessor requires EfficientNet's.
     efficientnet = {"image_processor_type": "EfficientNetImageProcessor"}
     efficientnet |= {"include_top": False, "rescale_offset": False}
     kind = efficientnet if model_type == "align" else {"image_processor_type": "CLIPImageProcessor"}

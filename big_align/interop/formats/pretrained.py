@@ -1,4 +1,4 @@
-"""A model with its weights, and all that others need to use it."""
+"""A model with its weights, and everything else that is needed to use it."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ UNUSED = (
     *("attn_mask", "cls.", "lm_head.", "head.", "fc.", "logit_scale", "logit_bias"),
     "temperature",
 )
-"""Parts of names of arrays that no tower of ours has: heads, counters, tables that are computed."""
+"""Parts of names of arrays that no tower of ours has: heads, counters, computed tables."""
 
 COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
-"""Those of them that need not be kept, as whoever opens a file computes them."""
+"""Those of them that need not be kept, since any library computes them on loading."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Pretrained:
       node: the model, as `config.model` or `config.model.image` and `config.model.text` have it.
       variables: parameters and statistics, as `model.apply` takes them.
       image_size: pixels of an edge of its images, None for a text tower.
-      preprocessing: how images are prepared, where it is known.
-      tokenizer: as `config.tokenizer` has it, where it is known.
-      temperature: what cosines are divided by, None for a tower.
+      preprocessing: how images are prepared, if known.
+      tokenizer: as in `config.tokenizer`, if known.
+      temperature: what cosines are divided by; None for a tower.
       source: the format that it was read from, None if it was not.
-      kept: arrays of the file that the model has no place for, by their names there; they are
+      kept: arrays of the file for which the model has no place, by their names there; they are
         written back to the same format.
     """
 
@@ -59,7 +59,7 @@ class Pretrained:
         return architecture.kind_of(self.node)
 
     def kept_for(self, format: str) -> dict[str, np.ndarray]:
-        """Returns what was kept aside for a format, nothing if it came from another."""
+        """Returns what was kept for a format; nothing if it came from another."""
         return dict(self.kept) if self.source == format else {}
 
     @property
@@ -76,7 +76,7 @@ class Pretrained:
         return architecture.make_model(self.node)
 
     def tower(self, part: str) -> "Pretrained":
-        """Returns one tower by itself, with what belongs to it.
+        """Returns one tower by itself, with everything that belongs to it.
 
         Args:
           part: "image" or "text".
@@ -104,7 +104,7 @@ class Pretrained:
         return {k: np.asarray(v) for k, v in architecture.flatten(self.variables).items()}
 
     def entries(self, table: Sequence[Rule]) -> list[mapping.Entry]:
-        """Finds the counterparts of all arrays in a table of a format."""
+        """Finds the counterparts of all arrays in the table of a format."""
         paths = architecture.flatten(self.variables)
         return mapping.correspond(table, paths, architecture.depths_of(self.node))
 
@@ -119,19 +119,19 @@ def assemble(
     unused: Sequence[str] = UNUSED,
     **more: Any,
 ) -> Pretrained:
-    """Makes a model of the arrays of a file.
+    """Makes a model from the arrays of a file.
 
     Args:
       node: the model that the file's config describes.
       table: where its arrays are.
-      weights: the file's arrays, read as they are asked for.
+      weights: the file's arrays, read on demand.
       image_size: pixels of an edge; None for a text tower.
       where: the file or folder, for messages.
       unused: parts of names of arrays that may be left over.
       more: other attributes of the result.
 
     Returns:
-      The model; arrays that are left over are kept aside.
+      The model; arrays that are left over are kept.
 
     Raises:
       WeightsMismatch: arrays are missing, of another shape, or left over; all are listed.

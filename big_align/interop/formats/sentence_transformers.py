@@ -1,4 +1,4 @@
-"""What folders of sentence-transformers say beside the model: how texts are pooled and cut off."""
+"""What folders of sentence-transformers hold beside the model: how texts are pooled and cut off."""
 
 import pathlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ POOLING = "1_Pooling"
 """The folder of the pooling's config, as sentence-transformers names it."""
 
 POOLS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-"""Our pooled outputs, and what turns them on."""
+"""Our pooled outputs, and what selects them."""
 
 TRANSFORMER = "sentence_transformers.models.Transformer"
 PACKAGE = "sentence_transformers.models."
@@ -26,11 +26,11 @@ def read_pool(path: pathlib.Path) -> str | None:
       path: the folder.
 
     Returns:
-      "cls" or "mean"; None where the folder is not one of sentence-transformers.
+      "cls" or "mean"; None if the folder is not one of sentence-transformers.
 
     Raises:
-      WeightsMismatch: the text is pooled or changed in a way that a tower does not have.
-      WeightFileError: a file is damaged or not what its name says.
+      WeightsMismatch: the text is pooled or changed in a way that our towers do not support.
+      WeightFileError: a file is damaged or is not what its name says.
     """
     if not (path / MODULES).is_file():
         return None
@@ -63,7 +63,7 @@ def _read_mode(path: pathlib.Path) -> str:
 
 
 def read_length(path: pathlib.Path) -> int | None:
-    """Returns the most tokens that the folder makes of a text, None where it does not say."""
+    """Returns the most tokens that the folder makes from a text; None if it does not say."""
     length = read_json(path / SETTINGS).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise WeightFileError(f"{path}/{SETTINGS}: max_seq_length = {length!r} must be above 0")
@@ -75,11 +75,11 @@ def write(pool: str, width: int, length: int | None) -> dict[str, Any]:
 
     Args:
       pool: "cls" or "mean".
-      width: of the tower's tokens.
-      length: tokens of a text, None where no tokenizer is known.
+      width: the width of the tower's tokens.
+      length: tokens of a text; None if no tokenizer is known.
 
     Returns:
-      What is written to JSON, by file name.
+      What to write as JSON, by file name.
     """
     parts = {TRANSFORMER: "", PACKAGE + "Pooling": POOLING}
     modules = [

@@ -20,27 +20,27 @@ from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 
 IMAGE, TEXT = "image_encoder.", "text_encoder."
 FORMER = {"visual.": IMAGE, "lang_encoder.": TEXT, "text.": TEXT}
-"""Names of UniCL's towers before the release, which its code translates too."""
+"""Names of UniCL's towers before the release, which its own code also translates."""
 
 FORMER_PROJECTION = {"vision_projection": "image_projection"}
 SCALE = "logit_scale"
 UNUSED = ("attn_mask", "relative_position_index", f"{IMAGE}head.", SCALE)
 
 HEAD_WIDTH, EPSILON = 64, 1e-12
-"""Of UniCL's text tower: its configs have 8 heads of 512, its code the variance's epsilon."""
+"""For UniCL's text tower: its configs have 8 heads for a width of 512, its code this epsilon."""
 
 MOBY = "encoder."
-"""Of MoBY's two encoders, the one that learns by gradients."""
+"""The one of MoBY's two encoders that learns by gradients."""
 
 BIAS_TABLE = "layers.0.blocks.0.attn.relative_position_bias_table"
 """An array that every Swin has."""
 
 CROP = 224 / 256
-"""Fraction of an edge that the authors' evaluations keep."""
+"""The fraction of an edge that the authors' evaluations keep."""
 
 
 def recognize(path: pathlib.Path) -> bool:
-    """Tells whether a file of weights has the names of one of them."""
+    """Returns whether a file of weights has the names of one of them."""
     if path.is_dir() or path.suffix not in FORMATS:
         return False
     with open_weights(path) as weights:
@@ -49,7 +49,7 @@ def recognize(path: pathlib.Path) -> bool:
 
 
 def _name_today(name: str) -> str:
-    """Returns what an array is called in UniCL's release."""
+    """Returns the name of an array in UniCL's release."""
     for former, today in FORMER.items():
         if name.startswith(former):
             return today + name.removeprefix(former)
@@ -59,8 +59,9 @@ def _name_today(name: str) -> str:
 def read(path: pathlib.Path) -> Pretrained:
     """Reads a file; the sizes follow from its shapes.
 
-    Of MoBY's it is the encoder: its slowly moving copy, the projectors and the queues are left
-    out. Of UniCL's it is all; texts are made by CLIP's tokenizer, whose files are not part of it.
+    From MoBY's it takes the encoder: its slowly moving copy, the projectors and the queues are left
+    out. From UniCL's it takes everything; texts are tokenized by CLIP's tokenizer, whose files are
+    not part of it.
 
     Raises:
       WeightsMismatch: the towers are others (UniCL has FocalNets and BERTs too), or arrays are
@@ -78,12 +79,12 @@ def read(path: pathlib.Path) -> Pretrained:
 
 
 def _take(arrays: Mapping[str, Any], start: str) -> dict[str, Any]:
-    """Returns what has names that begin so, by the rest of their names."""
+    """Returns what has names with this beginning, by the rest of their names."""
     return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
 
 
 def _make_weights(path: pathlib.Path, arrays: dict[str, StoredArray]) -> WeightFile:
-    """Makes arrays of a file that is open into one of their own."""
+    """Makes a mapping of its own from some arrays of an open file."""
     return WeightFile(path, arrays, contextlib.ExitStack())
 
 

@@ -1,4 +1,4 @@
-"""JSON of a folder, and tokenizer files of transformers from and to `config.tokenizer`."""
+"""JSON of a folder, and tokenizer files of transformers, read and written as `config.tokenizer`."""
 
 import pathlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ DEFAULTS = {
     "clip": {"length": 77},
     "roberta": {},
 }
-"""What our tokenizers take where a config is silent."""
+"""What our tokenizers take if a config leaves it out."""
 
 ENDS = {"wordpiece": "[SEP]", "clip": clip_tokenizer.END, "roberta": END}
 """The token that ends every text."""
@@ -41,11 +41,11 @@ SETTINGS = {
         **{"pad_token": PAD, "unk_token": UNKNOWN, "mask_token": "<mask>"},
     },
 }
-"""What transformers is told about our tokenizers."""
+"""The settings of our tokenizers for transformers."""
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON object; an empty one where there is no file.
+    """Reads a JSON object; an empty one if there is no file.
 
     Raises:
       WeightFileError: the file is not a JSON object.
@@ -61,7 +61,7 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
       max_length: positions of the text tower.
 
     Returns:
-      What `config.tokenizer` needs, or None where there is no tokenizer that big_align has.
+      What `config.tokenizer` needs, or None if there is no tokenizer that big_align has.
     """
     config, whole = (read_json(path / f"{name}.json") for name in ("tokenizer_config", "tokenizer"))
     length = min(int(config.get("model_max_length") or max_length), max_length)
@@ -84,8 +84,8 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
 
 
 def _is_roberta(path: pathlib.Path, config: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
-    """Tells whether a folder has RoBERTa's tokenizer, which puts no space before a text."""
-    # The published folder leaves the class to be known from the model.
+    """Returns whether a folder has RoBERTa's tokenizer, which puts no space before a text."""
+    # In the published folder the class follows from the model.
     model_type = read_json(path / "config.json").get("model_type")
     known = config.get("tokenizer_class") or ("RobertaTokenizer" if model_type == "roberta" else "")
     pre_tokenizer = whole.get("pre_tokenizer") or {}
@@ -97,8 +97,8 @@ def write(tokenizer: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """Makes the files of a tokenizer that transformers opens.
 
     Args:
-      tokenizer: as `config.tokenizer` has it.
-      model_type: of the model beside it.
+      tokenizer: as in `config.tokenizer`.
+      model_type: the type of the model beside it.
 
     Returns:
       Text or a dictionary for JSON, by file name; nothing for a tokenizer that only big_align has.
@@ -141,7 +141,7 @@ def _read_vocabulary(tokenizer: Mapping[str, Any]) -> tuple[list[str], list[tupl
 
 
 def find_end(tokenizer: Mapping[str, Any]) -> int | None:
-    """Returns the id that ends every text, None for a tokenizer without one."""
+    """Returns the id that ends every text; None for a tokenizer without one."""
     if tokenizer["name"] not in ENDS:
         return None
     return _read_vocabulary(tokenizer)[0].index(ENDS[tokenizer["name"]])

@@ -29,11 +29,11 @@ from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 COUNTER = "num_batches_tracked"
 BUFFERS = (COUNTER, "relative_position_index", "attn_mask")
 CROP = 0.875
-"""timm's fraction of an edge that the crop keeps, where a config is silent."""
+"""The fraction of an edge that timm's crop keeps if a config leaves it out."""
 
 
 def recognize(path: pathlib.Path) -> bool:
-    """Tells whether a folder or a file of weights is one of timm."""
+    """Returns whether a folder or a file of weights is one of timm."""
     if path.is_dir():
         return _read_config(path) is not None
     if path.suffix not in FORMATS:
@@ -54,16 +54,16 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any] | None:
 def read(path: pathlib.Path) -> Pretrained:
     """Reads a folder, or a state dict by itself.
 
-    The architecture follows from names and shapes. What they do not tell follows from the name of
-    the architecture and `model_args`; a state dict by itself is taken for what timm makes by
-    default. Then heads of a ViT are 64 wide (wider in the four largest), its activation is the
-    exact GELU, its epsilon 1e-5 where `norm_pre` tells CLIP's and 1e-6 otherwise; an EfficientNet
-    is one of TensorFlow's (`tf_`), whose padding and epsilon differ from those of timm's own.
+    The architecture follows from names and shapes. What they do not determine follows from the name
+    of the architecture and `model_args`; a state dict by itself is taken for timm's default. Then
+    heads of a ViT are 64 wide (wider in the four largest), its activation is the exact GELU, and
+    its epsilon 1e-5 if `norm_pre` indicates CLIP's and 1e-6 otherwise; an EfficientNet is one of
+    TensorFlow's (`tf_`), whose padding and epsilon differ from those of timm's own.
 
     Raises:
-      WeightsMismatch: the architecture has no counterpart, or the weights are of another; the
-        message says what does not fit.
-      WeightFileError: a file is damaged or not what its name says.
+      WeightsMismatch: the architecture has no counterpart, or the weights belong to another one;
+        the message says what does not fit.
+      WeightFileError: a file is damaged or is not what its name says.
     """
     config = _read_config(path) if path.is_dir() else None
     stated, seen = NOTHING_STATED, None
@@ -82,16 +82,16 @@ def read_state_dict(
     stated: TimmConfig = NOTHING_STATED,
     preprocessing: Preprocessing | None = None,
 ) -> Pretrained:
-    """Reads the tower that a state dict's names and shapes tell.
+    """Reads the tower that a state dict's names and shapes describe.
 
     Args:
       weights: the arrays.
       where: the file or folder, for messages.
       stated: what a config says.
-      preprocessing: how images are prepared, where it is known.
+      preprocessing: how images are prepared, if known.
 
     Raises:
-      WeightsMismatch: as `read`.
+      WeightsMismatch: as in `read`.
     """
     shapes = {name: array.shape for name, array in weights.arrays.items()}
     family = _find_family(shapes, stated, where)
@@ -135,12 +135,12 @@ def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> T
 
 
 def _table(family: TimmFamily, shapes: Mapping[str, Any]) -> Sequence[Rule]:
-    """Returns a family's names; Swin's original files have other ones."""
+    """Returns a family's table of names; Swin's original files have a different one."""
     return ORIGINAL_SWIN if "layers.0.downsample.norm.weight" in shapes else family.table
 
 
 def _heads(family: TimmFamily) -> tuple[str, ...]:
-    """Returns the names of the classifier's arrays, the original ones too."""
+    """Returns the names of the classifier's arrays, including the original ones."""
     names = {family.classifier, family.classifier.split(".")[0]}
     return tuple(f"{name}.{leaf}" for name in sorted(names) for leaf in ("weight", "bias"))
 
@@ -158,7 +158,7 @@ def _read_size(config: Mapping[str, Any], arguments: Mapping[str, Any], where: s
 
 
 def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing | None:
-    """Reads `pretrained_cfg`; None if images are padded, which ours are not."""
+    """Reads `pretrained_cfg`; None if images are padded, which we do not support."""
     mode = config.get("crop_mode", "center")
     resize = math.floor(size / config.get("crop_pct", CROP))
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
@@ -226,7 +226,7 @@ def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
     if seen is None:
         return config
     fraction = size / seen.resize
-    if math.floor(size / fraction) != seen.resize:  # timm cuts off; rounding may lose a pixel
+    if math.floor(size / fraction) != seen.resize:  # timm truncates; rounding may lose a pixel
         fraction = math.nextafter(fraction, 0)
     mode = "center" if seen.keep_aspect else "squash"
     more = {"crop_pct": fraction, "crop_mode": mode, "mean": list(seen.mean), "std": list(seen.std)}

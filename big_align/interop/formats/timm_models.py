@@ -1,4 +1,4 @@
-"""timm's image towers: how names and shapes tell an architecture, and what timm is told of ours."""
+"""timm's image towers: the architecture that names and shapes imply, and timm's terms for ours."""
 
 import math
 import re
@@ -15,19 +15,19 @@ from big_align.models import resnet as resnet_tower
 from big_align.models import swin as swin_tower
 
 SIZE = 224
-"""Pixels of an edge of images where nothing says it."""
+"""Pixels of an edge of images if nothing says it."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 Settings = Mapping[str, Any]
 
 
 class TimmConfig(NamedTuple):
-    """What a folder says beside the weights.
+    """What a folder says besides the weights.
 
     Args:
-      name: of the architecture, without what follows a dot; "" where there is no config.
+      name: the name of the architecture, up to a dot; "" if there is no config.
       arguments: `model_args`, what the model was made with instead of its defaults.
-      size: pixels of an edge of its images; None where there is no config.
+      size: pixels of an edge of its images; None if there is no config.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TimmFamily(NamedTuple):
     """A kind of tower in timm.
 
     Args:
-      tower: our name of it.
+      tower: our name for it.
       table: where its arrays are.
       mark: an array that no other family has.
       names: a pattern of the architectures that our tower is.
@@ -51,9 +51,9 @@ class TimmFamily(NamedTuple):
       first: the first convolution, which timm adapts to other numbers of channels.
       classifier: the classifier's name.
       arguments: what `model_args` may have; other arguments change what the model does.
-      needs: our settings that have one value in timm.
+      needs: settings of ours that have one value in timm.
       read: makes a node, and the size of images.
-      write: makes the name of an architecture and `model_args` of our settings and image size.
+      write: makes the name of an architecture and `model_args` from our settings and image size.
     """
 
     tower: str
@@ -70,10 +70,10 @@ class TimmFamily(NamedTuple):
 
 
 def _count(shapes: Shapes, pattern: str) -> int:
-    """Returns one more than the largest number that names have at a place; 0 where none has.
+    """Returns one more than the largest number at a place in the names; 0 if none has one.
 
     Raises:
-      WeightsMismatch: the number is beyond that of the names.
+      WeightsMismatch: the number is larger than the number of names.
     """
     matches = (re.match(pattern, name) for name in shapes)
     number = max((int(match[1]) + 1 for match in matches if match), default=0)
@@ -131,7 +131,7 @@ def read_swin(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
 
 
 def _smallest_image(window: int, depths: Sequence[int]) -> int:
-    """Returns the size at which the last map is one window: the one of every published model."""
+    """Returns the size at which the last map is one window, as in every published model."""
     return window * swin_tower.PATCH * 2 ** (len(depths) - 1)
 
 
@@ -154,7 +154,7 @@ def _write_swin(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
 
 
 WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
-"""Heads of timm's largest ViTs, by width; those of all others are 64 wide."""
+"""Heads of timm's largest ViTs, by width; the heads of all others are 64 wide."""
 
 CLIP_EPSILON, EPSILON = 1e-5, 1e-6
 """Added to variances in timm's ViTs with `clip` in their names, and in all others."""

@@ -1,4 +1,4 @@
-"""What transformers' `config.json` says about a tower, and what ours says, field by field."""
+"""What transformers' `config.json` says about a tower, and what our config says, by field."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,16 +29,16 @@ class TransformersFamily(NamedTuple):
     """A kind of tower in transformers.
 
     Args:
-      tower: our name of it.
+      tower: our name for it.
       table: where its arrays are.
       fields: what is translated.
       always: our arguments that follow from the family.
-      constants: their values that we can only do one way; checked when read, and written.
+      constants: their settings of which we support one value; checked when read, and written.
       architecture: the class that opens the folder.
       bases: prefixes that names may have in files of models with a head.
       pooler: whether the class has a dense layer on [CLS] that our tower lacks.
-      read_more: what of ours follows from several values of theirs.
-      write_more: what of theirs follows from several settings of ours.
+      read_more: makes what of ours follows from several values of theirs.
+      write_more: makes what of theirs follows from several settings of ours.
     """
 
     tower: str
@@ -54,7 +54,7 @@ class TransformersFamily(NamedTuple):
 
 
 def read_edge(size: Any, name: str) -> int:
-    """Returns the edge of a square that a config gives by one number or by two.
+    """Returns the edge of a square that a config gives as one number or as two.
 
     Raises:
       WeightsMismatch: it is not a square.
@@ -71,7 +71,7 @@ def read_fields(
     """Turns a config of theirs into a node of ours.
 
     Raises:
-      WeightsMismatch: the config asks for what our tower does not do; the message names it.
+      WeightsMismatch: the config asks for what our tower does not support; the message names it.
     """
     for name, value in family.constants.items():
         if name in config and config[name] != value:
@@ -94,7 +94,7 @@ def write_fields(family: TransformersFamily, settings: Mapping[str, Any]) -> dic
     """Turns the settings of a tower of ours into a config of theirs.
 
     Raises:
-      WeightsMismatch: the tower has a setting that the family does not do.
+      WeightsMismatch: the tower has a setting that the family does not support.
     """
     for name, value in family.always.items():
         if name != "variant" and settings[name] != value:

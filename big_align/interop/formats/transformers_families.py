@@ -74,7 +74,7 @@ BERT = TransformersFamily(
     pooler=True,
 )
 
-# Positions of RoBERTa start behind that of padding, so its table has two rows more than a text.
+# RoBERTa's positions start after that of padding, so its table has two rows more than a text.
 ROBERTA = TransformersFamily(
     tower="roberta",
     table=bert.ROBERTA,
@@ -242,10 +242,10 @@ RESNET = TransformersFamily(
 
 
 def find_odd_blocks(depth: float, size: int) -> list[int]:
-    """Returns the blocks of an EfficientNet that halve an odd edge; -1 stands for the stem.
+    """Returns the blocks of an EfficientNet that halve an odd edge; -1 is the stem.
 
-    Ours pads so that an odd edge is rounded up, the same on both sides, as TensorFlow does;
-    transformers does so in the blocks of `depthwise_padding`, and never in the stem.
+    Ours pads so that an odd edge is rounded up, the same on both sides, as in TensorFlow;
+    transformers does this in the blocks of `depthwise_padding`, and never in the stem.
     """
     odd, edge, number = [-1] if size % 2 else [], math.ceil(size / 2), 0
     for repeats, _, stride, *_ in STAGES:
@@ -259,8 +259,8 @@ def find_odd_blocks(depth: float, size: int) -> list[int]:
 def _check_residuals(width: float) -> None:
     """Refuses widths at which the first block of a stage could add its input.
 
-    Ours does so, as TensorFlow's and timm's; transformers' adds it in later blocks only. No
-    published width is concerned.
+    Ours does so, like TensorFlow's and timm's; transformers' adds it only in later blocks. No
+    published width is affected.
     """
     channels = [scale_channels(c, width) for c in (STEM_CHANNELS, *(stage[-1] for stage in STAGES))]
     strides = (stage[2] for stage in STAGES)
@@ -277,7 +277,7 @@ def _read_efficientnet(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_efficientnet(channels: int) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Returns what writes the width of the features, and where edges are odd."""
+    """Returns a function that writes the width of the features, and where edges are odd."""
 
     def write(ours: Mapping[str, Any]) -> dict[str, Any]:
         _check_residuals(ours["width"])

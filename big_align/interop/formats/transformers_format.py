@@ -39,9 +39,9 @@ class Dual(NamedTuple):
       text: model type of the text tower.
       table: where its arrays are.
       always: our arguments that follow from the class.
-      scale: name of the array of the temperature, and how it is read and written.
+      scale: name of the array of the temperature, which determines how it is read and written.
       architecture: the class that opens the folder.
-      mean: of its images where the folder does not say it.
+      mean: the means of its images if the folder does not say them.
       std: the same for the standard deviations.
     """
 
@@ -89,7 +89,7 @@ def _write_scale(name: str, temperature: float) -> np.ndarray:
 
 
 def recognize(path: pathlib.Path) -> bool:
-    """Tells whether a folder is one of transformers."""
+    """Returns whether a folder is one of transformers."""
     return "model_type" in text_files.read_json(path / "config.json")
 
 
@@ -97,9 +97,9 @@ def read(path: pathlib.Path) -> Pretrained:
     """Reads a folder.
 
     Raises:
-      WeightsMismatch: the model is of a kind that has no counterpart, or the weights are of
-        another than the config describes; the message lists what differs.
-      WeightFileError: a file is damaged or not what its name says.
+      WeightsMismatch: the model is of a kind that has no counterpart, or the weights belong to
+        another model than the config describes; the message lists what differs.
+      WeightFileError: a file is damaged or is not what its name says.
     """
     config = text_files.read_json(path / "config.json")
     model_type, where = config["model_type"], f"{path}/config.json"
@@ -159,7 +159,7 @@ def _read_dual(
 
 
 def _read_size(config: Mapping[str, Any], family: TransformersFamily, seen: Any, where: str) -> int:
-    """Returns the edge of images; where weights fit any size, what the processor makes of them."""
+    """Returns the edge of images; if weights fit any size, the one that the processor makes."""
     given = config.get("image_size")
     if seen and (given is None or family.tower == "efficientnet"):
         return seen.size
@@ -167,7 +167,7 @@ def _read_size(config: Mapping[str, Any], family: TransformersFamily, seen: Any,
 
 
 def _check_padding(node: Mapping[str, Any], config: Mapping[str, Any], size: int) -> None:
-    """Warns where an EfficientNet of theirs pads images otherwise than ours."""
+    """Warns if an EfficientNet of theirs pads images differently from ours."""
     if node["name"] != "efficientnet":
         return
     if find_odd_blocks(node["depth"], size) != (config.get("depthwise_padding") or []):
@@ -189,7 +189,7 @@ def _rename_old_norms(weights: WeightFile) -> None:
 
 
 def _strip(weights: WeightFile, family: TransformersFamily) -> None:
-    """Takes away what stands before every name in files of models with a head, and the head."""
+    """Removes the prefix of all names in files of models with a head, and the head."""
     first = next(rule.theirs for rule in family.table if "{" not in rule.theirs)
     for base in family.bases:
         if any(name.startswith(base + first) for name in weights):
@@ -205,12 +205,12 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
       By file name: a dictionary for JSON, text, or arrays of weights (or what makes them).
 
     Raises:
-      WeightsMismatch: no class of transformers is such a model.
+      WeightsMismatch: transformers has no class for such a model.
     """
     make = _write_dual if pretrained.kind == "dual" else _write_tower
     config, table, fillers, scale = make(pretrained)
     weights = architecture.give(pretrained.entries(table), pretrained.flat)
-    # The temperature may have been trained since it was kept aside.
+    # The temperature may have been trained since it was kept.
     arrays = fillers | pretrained.kept_for("transformers") | weights | scale
     files = {"config.json": config, "model.safetensors": arrays}
     model_type = config["model_type"]
@@ -226,13 +226,13 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _pools_mean(pretrained: Pretrained) -> bool:
-    """Tells whether it is a text tower of which sentence-transformers takes the mean."""
+    """Returns whether it is a text tower whose mean sentence-transformers takes."""
     return pretrained.kind == "text" and getattr(pretrained.model, "pool", None) == "mean"
 
 
 def _write_tower(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dict]:
     names = [name for name in FAMILIES if not name.startswith("align")]
-    # BertModel returns all tokens; how they are pooled stands in files of their own.
+    # BertModel returns all tokens; files of their own say how they are pooled.
     model = pretrained.model.clone(pool="cls") if _pools_mean(pretrained) else pretrained.model
     name, config = _describe(model, names, pretrained.image_size)
     _tell_end(config, pretrained.tokenizer)
@@ -273,7 +273,7 @@ def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dic
 def _describe(
     tower: nn.Module, names: Sequence[str], image_size: int | None
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the first of some model types that fits a tower, and its config."""
+    """Returns the first of several model types that fits a tower, and its config."""
     settings, faults = architecture.settings(tower), []
     for name in names:
         family = FAMILIES[name]
@@ -295,7 +295,7 @@ def _describe(
 def _fillers(
     family: TransformersFamily, config: Mapping[str, Any], prefix: str
 ) -> dict[str, np.ndarray]:
-    """Makes what a class of theirs has and our tower lacks: a pooler that passes everything on."""
+    """Makes what a class of theirs has and our tower lacks: a pooler that changes nothing."""
     if not family.pooler:
         return {}
     width = config["hidden_size"]
@@ -306,7 +306,7 @@ def _fillers(
 
 
 def _tell_end(config: dict[str, Any], tokenizer: Mapping[str, Any] | None) -> None:
-    """Tells CLIP's text tower which token it is to pool: ours takes the last one of a text."""
+    """Sets the token that CLIP's text tower is to pool: ours takes the last one of a text."""
     if config["model_type"] != "clip_text_model" or tokenizer is None:
         return
     end = text_files.find_end(tokenizer)

@@ -17,5 +17,5 @@ BERT = [
     Rule("block_{n}/mlp_norm", "encoder.layer.{n}.output.LayerNorm", "norm"),
 ]
 
-# RoBERTa's table of segments has one row, BERT's two.
+# RoBERTa's table of segments has one row; BERT's has two.
 ROBERTA = [rule._replace(kind="only row") if rule.kind == "first row" else rule for rule in BERT]

@@ -28,7 +28,7 @@ EFFICIENTNET = [
 TIMM_EFFICIENTNET = [
     Rule("stem_conv", "conv_stem", "conv"),
     Rule("stem_norm", "bn1", "batch norm"),
-    # Blocks of the first stage do not expand, so their norms and convolutions count from one less.
+    # Blocks of the first stage do not expand, so their norms and convolutions count from one lower.
     Rule("block_{n}/depthwise_norm", "blocks.{s}.{i}.bn1", "batch norm", stage=0),
     Rule("block_{n}/project_conv", "blocks.{s}.{i}.conv_pw", "pointwise", stage=0),
     Rule("block_{n}/project_norm", "blocks.{s}.{i}.bn2", "batch norm", stage=0),
@@ -44,7 +44,7 @@ TIMM_EFFICIENTNET = [
     Rule("head_norm", "bn2", "batch norm"),
 ]
 
-# Also of efficientnet_lite_pytorch, which has the Lite models of the same names.
+# Also for efficientnet_lite_pytorch, whose Lite models have the same names.
 EFFICIENTNET_PYTORCH = [
     Rule("stem_conv", "_conv_stem", "conv"),
     Rule("stem_norm", "_bn0", "batch norm"),

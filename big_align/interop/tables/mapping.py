@@ -2,7 +2,7 @@
 
 A table is a list of rules, each for a module: our path, their name, and the kind of layer. A kind
 lists the arrays of such a layer and how their axes are ordered on either side. So a table is data
-that can be read at a glance; `correspond` turns it into one entry for each array of a model, which
+that can be read at a glance; `correspond` turns it into one entry per array of a model, which
 `to_ours` and `to_theirs` follow.
 """
 
@@ -20,8 +20,8 @@ class Rule(NamedTuple):
 
     Args:
       ours: its path in our tree. `{n}` is the number of a block (two digits), `{s}` a stage, and
-        `(a,b)` several modules whose arrays lie one after another in one of theirs.
-      theirs: its name there. `{n}` as above in plain digits, `{s}` and `{s1}` the stage counted
+        `(a,b)` several modules whose arrays are concatenated in one of theirs.
+      theirs: its name there. `{n}` as above but in plain digits, `{s}` and `{s1}` the stage counted
         from 0 and from 1, `{i}` the block's number within its stage.
       kind: a name in `KINDS`.
       stage: the only stage whose blocks the rule is for; None for all.
@@ -62,7 +62,7 @@ REORDERS = {
 BIAS = ("bias", "bias", "same")
 NORM = (("scale", "weight", "same"), BIAS)
 
-KINDS = {  # of each array: our leaf, their leaf, and what reorders it
+KINDS = {  # for each array: our leaf, their leaf, and what reorders it
     "array": (("", "", "same"),),
     "linear": (("kernel", "weight", "transpose"), BIAS),
     "bare linear": (("kernel", "weight", "transpose"),),
@@ -92,14 +92,14 @@ KINDS = {  # of each array: our leaf, their leaf, and what reorders it
 }
 
 RUNNING = ("mean", "var")
-"""Leaves that lie in `batch_stats`."""
+"""Leaves that are in `batch_stats`."""
 
 
 class Entry(NamedTuple):
-    """An array of theirs, and what it is made of on our side.
+    """An array of theirs, and the arrays of ours that correspond to it.
 
     Args:
-      ours: paths of our arrays; several lie one after another along the first axis of theirs.
+      ours: paths of our arrays; several are concatenated along the first axis of theirs.
       theirs: name of their array.
       reorder: a name in `REORDERS`, applied to each piece.
     """
@@ -110,7 +110,7 @@ class Entry(NamedTuple):
 
 
 def prefix_table(table: Sequence[Rule], ours: str, theirs: str) -> list[Rule]:
-    """Puts a table's modules below others, as a tower lies in a dual encoder."""
+    """Puts a table's modules below others, as with a tower in a dual encoder."""
     return [rule._replace(ours=ours + rule.ours, theirs=theirs + rule.theirs) for rule in table]
 
 
@@ -120,13 +120,13 @@ def correspond(
     """Finds the counterpart of every array of a model.
 
     Args:
-      table: rules; of several for an array the first counts.
+      table: rules; if there are several for an array, the first counts.
       paths: our arrays, "params/..." and "batch_stats/...".
       depths: blocks in each stage, by the prefix of the modules that they are for: "" for a tower
         by itself, "image/" and "text/" in a dual encoder.
 
     Returns:
-      An entry for each array of theirs; together they hold every path once.
+      One entry per array of theirs; together they have every path once.
 
     Raises:
       WeightsMismatch: some arrays have no counterpart; the message lists them.
@@ -176,7 +176,7 @@ def _alternatives(path: str) -> list[str]:
 
 
 def to_ours(entry: Entry, array: np.ndarray) -> dict[str, np.ndarray]:
-    """Turns an array of theirs into ours, by path."""
+    """Turns an array of theirs into arrays of ours, by path."""
     reorder = REORDERS[entry.reorder].to_ours
     pieces = np.split(array, len(entry.ours)) if len(entry.ours) > 1 else [array]
     return {
@@ -186,7 +186,7 @@ def to_ours(entry: Entry, array: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def to_theirs(entry: Entry, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Turns our arrays, by path, into the one of theirs."""
+    """Turns our arrays, by path, into one of theirs."""
     reorder = REORDERS[entry.reorder].to_theirs
     pieces = [reorder(np.asarray(arrays[path])) for path in entry.ours]
     return np.ascontiguousarray(np.concatenate(pieces) if len(pieces) > 1 else pieces[0])

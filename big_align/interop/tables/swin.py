@@ -56,4 +56,4 @@ TIMM_SWIN = [
 ]
 
 ORIGINAL_SWIN = [rule._replace(theirs=rule.theirs.replace("{s1}", "{s}")) for rule in TIMM_SWIN]
-"""In the authors' files stages end with the merging that timm's begin with."""
+"""In the authors' files, stages end with the merging with which timm's begin."""

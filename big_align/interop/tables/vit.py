@@ -27,7 +27,7 @@ CLIP_BLOCKS = [
     Rule("block_{n}/mlp/up", "encoder.layers.{n}.mlp.fc1", "linear"),
     Rule("block_{n}/mlp/down", "encoder.layers.{n}.mlp.fc2", "linear"),
 ]
-"""Of CLIP's towers for images and for texts, in transformers."""
+"""For CLIP's towers for images and for texts, in transformers."""
 
 MLCD = [
     Rule("cls_token", "embeddings.class_embedding", "array"),
@@ -73,7 +73,7 @@ OPEN_CLIP_BLOCKS = [
     Rule("block_{n}/mlp/up", "transformer.resblocks.{n}.mlp.c_fc", "linear"),
     Rule("block_{n}/mlp/down", "transformer.resblocks.{n}.mlp.c_proj", "linear"),
 ]
-"""Of CLIP's towers for images and for texts, in open_clip and in OpenAI's files."""
+"""For CLIP's towers for images and for texts, in open_clip and in OpenAI's files."""
 
 OPEN_CLIP = [
     Rule("cls_token", "class_embedding", "array"),

@@ -1,1 +1,1 @@
-"""Archives of data sets as their authors give them, made into shards."""
+"""Archives of data sets as their authors publish them, made into shards."""

@@ -1,4 +1,4 @@
-"""Flickr8k as its authors give it: photographs, captions, and the lists of the splits."""
+"""Flickr8k as its authors publish it: photographs, captions, and the lists of the splits."""
 
 import glob
 import io
@@ -16,7 +16,7 @@ from big_align.prepare import shards, storage
 from big_align.progress import make_bar
 
 IMAGES = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
-"""What the folder of photographs is called: the archive's own name is misspelled."""
+"""Names of the folder of photographs; the archive's own name is misspelled."""
 TOKENS, TABLE = "Flickr8k.token.txt", "captions.txt"
 SPLITS = {
     "train": "Flickr_8k.trainImages.txt",
@@ -24,18 +24,18 @@ SPLITS = {
     "test": "Flickr_8k.testImages.txt",
 }
 SLIP = re.compile(r"\.jpe?g\.\d+$")
-"""How the archive's captions call a photograph that it lacks: `2258277193_586949ec62.jpg.1`."""
-QUALITY = 95  # of JPEG, where photographs are resized
+"""How the archive's captions name a photograph that it lacks: `2258277193_586949ec62.jpg.1`."""
+QUALITY = 95  # of JPEG, if photographs are resized
 
 
 class Flickr8k(NamedTuple):
-    """What the archive holds.
+    """The content of the archive.
 
     Attributes:
-      folder: of the photographs.
-      captions: of each photograph, by its file name, in the order of the archive.
+      folder: the folder of the photographs.
+      captions: the captions of each photograph, by its file name, in the order of the archive.
       splits: the file names of each split, sorted.
-      left_out: captions of photographs that the archive does not hold, by its own slip.
+      left_out: how many captions are of photographs that the archive lacks by mistake.
     """
 
     folder: str
@@ -48,12 +48,13 @@ def read_archive(folder: str) -> Flickr8k:
     """Reads captions and splits.
 
     Args:
-      folder: it holds the photographs in a folder of `IMAGES`, the captions in `Flickr8k.token.txt`
-        or, as from Kaggle, `captions.txt`, and the lists of the splits, in it or in folders in it.
+      folder: holds the photographs in a folder with a name in `IMAGES`, the captions in
+        `Flickr8k.token.txt` or, as from Kaggle, `captions.txt`, and the lists of the splits, in it
+        or in folders in it.
 
     Raises:
-      UserError: a file is missing or not as it should be, a caption is that of no photograph, or a
-        photograph of a split is not there, is in two splits or has no caption.
+      UserError: a file is missing or not as it should be, a caption belongs to no photograph, or a
+        photograph of a split is missing, is in two splits or has no caption.
     """
     images = _find(folder, IMAGES, "the folder of photographs (Flickr8k_Dataset.zip)")
     source = _find(folder, (TOKENS, TABLE), "the captions (Flickr8k_text.zip)")
@@ -104,7 +105,7 @@ def _find_fault(
 
 
 def _read_captions(path: str) -> Iterator[tuple[int, str, str]]:
-    """Yields line, photograph and text of each caption."""
+    """Yields the line, photograph and text of each caption."""
     bad = BadLines(path)
     if os.path.basename(path) == TABLE:
         rows = read_rows(read_text_lines(bad), ",", bad)
@@ -137,10 +138,10 @@ def write_shards(
     """Writes the shards of all splits: `train-00000.tar`, `dev-00000.tar`, `test-00000.tar`.
 
     Args:
-      archive: what there is.
+      archive: its content.
       output: the folder.
       side: pixels of width and height, to which photographs are resized; None keeps the files.
-      shard_size: examples of a shard, at most.
+      shard_size: the most examples of a shard.
 
     Returns:
       The paths of the shards of each split.
