@@ -62,7 +62,7 @@ class TwinSettings:
       seed: the seed of k-means.
 
     Raises:
-      UserError: the threshold is not a cosine between 0 and 1.
+      UserError: the threshold is not a cosine between 0 and 1, or `buckets` or `probes` is below 1.
     """
 
     threshold: float = THRESHOLD

@@ -27,7 +27,7 @@ class CountMinSketch:
 
     Args:
       width: cells of a row, at most 2^32.
-      depth: rows, at most 15.
+      depth: rows, at most 16: a hash has 64 bytes, 4 per row.
     """
 
     def __init__(self, width: int, depth: int = DEPTH):

@@ -78,7 +78,7 @@ class Report:
       faults: kinds of broken examples, the most frequent first.
       sizes: width and height of each intact image.
       captions: how many captions each intact example has.
-      tokens: how many tokens each caption has, up to `LONGEST`.
+      tokens: how many tokens each text that a model may see has, up to `LONGEST`.
       length: the most tokens of a text that a model sees; 0 if there are no tokens.
       unknown: how many tokens stand for what the tokenizer does not know.
       labels: how many examples each class has.
@@ -104,7 +104,7 @@ class Report:
 
     @property
     def cut(self) -> int:
-        """Captions that are longer than a model sees."""
+        """Texts that are longer than a model sees."""
         return int((self.tokens > self.length).sum()) if self.length else 0
 
 

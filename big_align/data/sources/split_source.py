@@ -70,8 +70,8 @@ class SplitSource(ChosenExamples):
       source: the examples.
       hold_out: the fraction of the examples that is held out, from 0 to below 1.
       held_out: whether this is the part that is held out.
-      max_examples: how many of its examples are used at most, those with the smallest hashes; the
-        others are in neither part.
+      max_examples: with `held_out`, how many of its examples are used at most, those with the
+        smallest hashes; the others are in neither part.
 
     Raises:
       UserError: the fraction is out of range, or leaves a part without examples.
