@@ -14,7 +14,7 @@ _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=? ]*)\](?:\{([^}]*)\})?")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _START = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
-_OPERAND = re.compile(r"%([\w.\-]+)")
+_OPERAND = re.compile(r"%([\w.\-]+(?:#\d+)*)")
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 
@@ -139,18 +139,21 @@ def parse_program(text: str) -> HloProgram:
       ValueError: the text has no entry computation, or a line cannot be read.
     """
     computations, entry = {}, None
-    name, instructions = None, {}
+    name, instructions, types = None, {}, {}
     for line in text.splitlines():
         if name is None:
             if match := _HEADER.match(line):
-                name, instructions = match[2], {}
+                name, instructions, types = match[2], {}, {}
                 entry = name if match[1] else entry
         elif line.startswith("}"):
             computations[name] = Computation(name, instructions)
             name = None
         elif match := _START.match(line):
             instruction = _parse_instruction(line, match)
+            for operand in instruction.operands:
+                _add_elements(instructions, types, operand)
             instructions[instruction.name] = instruction
+            types[instruction.name] = line[match.end() : _end_of_type(line, match.end())]
     if entry is None:
         raise ValueError("the text of the program has no ENTRY computation")
     return HloProgram(computations, entry)
@@ -158,10 +161,7 @@ def parse_program(text: str) -> HloProgram:
 
 def _parse_instruction(line: str, start: re.Match) -> Instruction:
     begin = start.end()
-    if line[begin] == "(":
-        end = _matching(line, begin) + 1
-    else:
-        end = line.index(" ", begin)
+    end = _end_of_type(line, begin)
     opcode = _OPCODE.match(line, end)
     if not opcode:
         raise ValueError(f"a line of the program cannot be read: {line[:200]!r}")
@@ -176,6 +176,38 @@ def _parse_instruction(line: str, start: re.Match) -> Instruction:
         is_root=bool(start[1]),
         literal=inside if opcode[1] in ("constant", "parameter") else "",
     )
+
+
+def _end_of_type(line: str, begin: int) -> int:
+    """Returns the end of the type that begins there: an array's, or a tuple's in parentheses."""
+    return _matching(line, begin) + 1 if line[begin] == "(" else line.index(" ", begin)
+
+
+def _add_elements(instructions: dict[str, Instruction], types: dict[str, str], name: str) -> None:
+    """Adds the instructions that an operand such as `x#2` leaves out: element 2 of the tuple x.
+
+    XLA has written operands so since jax 0.11 or 0.12, in place of `get-tuple-element`.
+    """
+    whole, mark, number = name.rpartition("#")
+    if not mark or name in instructions:
+        return
+    _add_elements(instructions, types, whole)
+    types[name] = _split_tuple(types[whole])[int(number)]
+    outputs = _parse_arrays(types[name])
+    instructions[name] = Instruction(
+        name, "get-tuple-element", outputs, (whole,), f"index={number}"
+    )
+
+
+def _split_tuple(text: str) -> list[str]:
+    """Splits the type of a tuple into those of its elements."""
+    text = re.sub(r"/\*.*?\*/", "", text)
+    elements, start = [], 1
+    while start < len(text):
+        end = _end_of_value(text, start)
+        elements.append(text[start : min(end, len(text) - 1)].strip())
+        start = end + 1
+    return elements
 
 
 def _parse_arrays(text: str) -> tuple[Array, ...]:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import Array, parse_program
 from big_align.planning.replica_groups import parse_groups, parse_pairs
+from big_align.planning.traffic import count_traffic
 
 TEXT = """HloModule step, is_scheduled=true
 
@@ -47,6 +49,30 @@ def test_quoted_text_is_no_syntax():
     assert call.attribute("window") == "{size=3x3 pad=1_1x1_1}"
     assert call.attribute("custom_call_target") == '"x, y=("'
     assert call.attribute("dimensions") is None
+
+
+ELEMENTS = """
+ENTRY %main (a: (s32[2], (f32[8,4], /*index=1*/f32[4,2]{1,0}))) -> f32[8,2] {
+  %a = (s32[2]{0}, (f32[8,4]{1,0}, /*index=1*/f32[4,2]{1,0})) parameter(0)
+  OPERANDS
+}
+"""
+DOT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+
+
+def test_an_element_of_a_tuple_is_the_same_in_either_notation():
+    long = f"""%b = (f32[8,4]{{1,0}}, f32[4,2]{{1,0}}) get-tuple-element(%a), index=1
+  %left = f32[8,4]{{1,0}} get-tuple-element(%b), index=0
+  %right = f32[4,2]{{1,0}} get-tuple-element(%b), index=1
+  ROOT %d = f32[8,2]{{1,0}} dot(%left, %right), {DOT}"""
+    short = f"ROOT %d = f32[8,2]{{1,0}} dot(%a#1#0, %a#1#1), {DOT}"
+    one, other = (parse_program(ELEMENTS.replace("OPERANDS", text)) for text in (long, short))
+    mains = [program.computations["main"] for program in (one, other)]
+    arrays = [main.operand_arrays(main.root) for main in mains]
+    assert arrays[0] == arrays[1] == [(Array("f32", (8, 4)),), (Array("f32", (4, 2)),)]
+    assert count_executed_flops(one) == count_executed_flops(other) == {"f32": 2 * 8 * 4 * 2}
+    assert count_traffic(one) == count_traffic(other) == 4 * (32 + 8 + 16)
+    assert [use.opcode for use in mains[1].users["a#1"]] == ["get-tuple-element"] * 2
 
 
 def test_an_unfinished_text_is_an_error():
