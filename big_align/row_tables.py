@@ -118,7 +118,7 @@ def draw_rows(
 
     Args:
       values: the values of the table.
-      labels: rows of the table; a number outside [0, `num_rows`) is no label.
+      labels: rows of the table; a number outside [0, `num_rows`) is not a label.
       rng: the key of the step; the same key draws the same rows on the same number of devices.
       num_rows: rows of the table without padding.
       ratio: fraction of the rows that is sampled, in [0, 1].

@@ -1,4 +1,4 @@
-"""Placement: the mesh, the table from logical axes to mesh axes, and where every array lies.
+"""Placement: the mesh, the table from logical axes to mesh axes, and where every array is placed.
 
 This is the only module that knows the mesh. The mesh has two axes, `data` and `fsdp`. The order of
 its devices follows the interconnect: `fsdp`, over which most bytes move, stays within a TPU slice

@@ -1,4 +1,4 @@
-"""The flags that tell every tool where examples are: --source, --source_name and others."""
+"""The flags that say where a tool's examples are: --source, --source_name and others."""
 
 import argparse
 import ast

@@ -241,7 +241,7 @@ class LinearProbe:
       train_source: labeled examples to fit on.
       validation_source: labeled examples for choosing the strength; None takes a fraction of each
         class of `train_source`.
-      validation_fraction: that fraction.
+      validation_fraction: the fraction to take.
       what: "features" of the image tower before projection, or "embedding".
       score: "accuracy", "mean_per_class", "mean_top1_top5", "roc_auc", "map_11_point" or
         "real_accuracy".

@@ -41,7 +41,7 @@ class SupCon(ComposedObjective):
 
     Args:
       model: the encoder; its text tower, if any, is left out.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: divisor of the cosines, not learned (Khosla et al. §4: 0.1).
       projection_dim: size of the head's output (§3: 128).
 

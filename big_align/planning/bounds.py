@@ -53,7 +53,7 @@ def bound_step(
 
     Args:
       chip: its peaks.
-      flops: that one device executes.
+      flops: FLOPs that one device executes.
       traffic: bytes between one device and its main memory.
       sent: the collectives of a step.
     """

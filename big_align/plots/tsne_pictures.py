@@ -64,7 +64,7 @@ def draw_concepts(
 
     Args:
       models: embeddings, by the title of the panel.
-      names: of the two lists.
+      names: names of the two lists.
       lists: names of the lists, for the legend.
       queries: those of the first list to label, with a line to their nearest in the second.
       seed: seed of the maps.

@@ -141,7 +141,8 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
     former = read_former(workdir)
     lines = [] if former is None else describe_changes(former, config)
     kept = path.with_name(f"config.{step}.json")
-    if lines and not kept.exists():  # of several at a step, the first was trained with
+    # Of several changes at the same step, only the first replaces a config that was trained with.
+    if lines and not kept.exists():
         replace_file(kept, path.read_bytes())
     replace_file(path, config.to_json_best_effort(indent=2).encode() + b"\n")
     return lines

@@ -37,7 +37,7 @@ _NOTHING = types.MappingProxyType({})
 
 
 def _show(params: Params, drawn: Mapping[str, Drawn], rows: Rows) -> Params:
-    """Returns what `loss` sees: the parameters and, where there are tables, their drawn rows."""
+    """Returns what `loss` sees: the parameters and, if there are tables, their drawn rows."""
     return {**params, "drawn": join_rows(drawn, rows)} if drawn else params
 
 
@@ -226,7 +226,7 @@ def trace_step(
     Args:
       step: from `make_train_step`.
       state: arrays, or shapes with their placement.
-      batch: likewise.
+      batch: the global batch, likewise.
       mesh: the devices they are on.
     """
     shardings = jax.tree.map(lambda x: x.sharding, state)

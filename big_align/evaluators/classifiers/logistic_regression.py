@@ -52,7 +52,7 @@ def minimize(
 
     Args:
       function: returns the value and its gradient.
-      start: where to begin.
+      start: the starting point.
       max_iterations: most steps.
       tolerance: see above.
     """

@@ -143,7 +143,7 @@ class Checkpointer:
         return self._retention.rank(numbers) > before
 
     def find(self, which: Which) -> int | None:
-        """Returns the step of a complete checkpoint; None where there is no checkpoint at all.
+        """Returns the step of a complete checkpoint; None if there is no checkpoint at all.
 
         Raises:
           MissingCheckpoint: there is none of this step, or the best one cannot be determined.
