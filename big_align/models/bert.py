@@ -74,8 +74,7 @@ class Bert(nn.Module):
       pool: "cls" for the first token's output, "mean" for the mean over real tokens.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: whether to recompute each block in the backward pass instead of storing its
-        activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "base"

@@ -36,8 +36,7 @@ class ClipText(nn.Module):
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu" (OpenAI's weights).
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: whether to recompute each block in the backward pass instead of storing its
-        activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "b"

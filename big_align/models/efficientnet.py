@@ -166,8 +166,7 @@ class EfficientNet(nn.Module):
         and leave them unchanged; for towers that start from weights.
       momentum: momentum of the running batch-norm statistics.
       dtype: name of the type of the computation.
-      remat: whether to recompute each block in the backward pass instead of storing its
-        activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "b0"

@@ -81,8 +81,7 @@ class ResNet(nn.Module):
       momentum: momentum of the running batch-norm statistics.
       epsilon: added to batch-norm variances.
       dtype: name of the type of the computation.
-      remat: whether to recompute each block in the backward pass instead of storing its
-        activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "50"
