@@ -33,7 +33,7 @@ class TrainedExamples:
         self._sources = [dataset.open_source(part) for part in parts if part.source]
 
     def find(self, source: Source) -> list[str]:
-        """Returns the names of trained examples, among up to 1024 examples of a source."""
+        """Returns the names of trained examples, among about 1024 examples of a source."""
         return [name for trained in self._sources for name in _find_common(source, trained)]
 
 
