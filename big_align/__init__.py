@@ -4,7 +4,7 @@
     model = big_align.load("workdirs/flickr8k")  # or a folder of transformers, open_clip or timm
     zimg = model.embed_images(["a.jpg", "b.jpg"])
 
-Names are imported when they are asked for, so that `import big_align` costs nothing.
+Names are imported on first use, so that `import big_align` costs nothing.
 """
 
 import importlib

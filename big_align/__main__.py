@@ -11,7 +11,7 @@ config file. Any field is changed by --config.FIELD=VALUE; --help --config=NAME 
 from big_align import huge_pages
 
 if __name__ == "__main__":
-    huge_pages.restart()  # before anything is imported that takes time
+    huge_pages.restart()  # before the imports that take time
 
 from absl import flags  # noqa: E402
 

@@ -1,6 +1,6 @@
-"""Errors that a user can mend; main.py prints them as one line, without a traceback.
+"""Errors that a user can fix; main.py prints them as one line, without a traceback.
 
-`Stopped` is none, but it ends a run early as they do.
+`Stopped` is not an error, but ends a run early in the same way.
 """
 
 import difflib
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """What the user gave cannot be used; the message says what and what would be right."""
+    """What the user gave cannot be used; the message says what, and what would be right."""
 
 
 class ConfigError(UserError):
@@ -17,11 +17,11 @@ class ConfigError(UserError):
 
 
 class FieldError(UserError):
-    """A component cannot work as it is set; one or several of its fields would mend it.
+    """A component cannot work with its settings; changing one or more of its fields would fix it.
 
     Args:
-      message: what is wrong, without a stop at the end.
-      fields: what to set, or a word in capitals that stands for it, by field.
+      message: what is wrong, without a final period.
+      fields: what to set each field to, or a word in capitals as a placeholder for it.
     """
 
     def __init__(self, message: str, **fields: Any):
@@ -30,7 +30,7 @@ class FieldError(UserError):
 
 
 class CheckpointMismatch(UserError):
-    """The checkpoints of a workdir belong to another model or another order of examples."""
+    """The checkpoints of a workdir belong to a different model or order of examples."""
 
 
 class MissingCheckpoint(ConfigError, FileNotFoundError):
@@ -38,7 +38,7 @@ class MissingCheckpoint(ConfigError, FileNotFoundError):
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint is not what was written, and there is none to take instead."""
+    """A checkpoint is not what was written, and there is no other one to use instead."""
 
 
 class NotSavedError(UserError):
@@ -50,7 +50,7 @@ class BrokenDataError(UserError):
 
 
 class DivergedError(UserError):
-    """The numbers of a run are a bad sign, and it cannot go on."""
+    """The numbers of a run indicate divergence, and it cannot go on."""
 
 
 class NotFiniteError(DivergedError):
@@ -58,7 +58,7 @@ class NotFiniteError(DivergedError):
 
 
 class WeightsMismatch(UserError):
-    """Weights do not fit the model that they are meant for."""
+    """Weights do not fit the model they are meant for."""
 
 
 class WeightFileError(UserError):
@@ -66,17 +66,17 @@ class WeightFileError(UserError):
 
 
 class Stopped(Exception):
-    """The run was told to stop and has saved; the same command continues it."""
+    """The run was asked to stop and has saved; the same command continues it."""
 
     STATUS = 75
     """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""
 
 
 class Rewound(Exception):
-    """The run has decided to go back to its last checkpoint, and to leave data out."""
+    """The run has decided to return to its last checkpoint and to leave data out."""
 
 
-LINE_MAX = 300  # characters of what a library, or a file, says
+LINE_MAX = 300  # characters of a message of a library, or of a file's text
 
 
 def put_in_a_line(text: str) -> str:
@@ -87,7 +87,7 @@ def put_in_a_line(text: str) -> str:
 
 
 def tell_in_a_line(error: BaseException) -> str:
-    """Returns what an exception says, in one line of bounded length, and its kind if it tells."""
+    """Returns an exception's message in one bounded line, after its kind if that is informative."""
     text, kind = put_in_a_line(str(error)), type(error).__name__
     return text if text and kind in ("ValueError", "OSError") else f"{kind}: {text}".rstrip(": ")
 

@@ -1,4 +1,4 @@
-"""What a config is made of, and how a component marks what no config sets."""
+"""What a config is made of, and how a component marks parameters that no config sets."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -11,7 +11,7 @@ Node = ConfigDict | Mapping[str, Any]
 T = TypeVar("T")
 GIVEN = object()
 Given = Annotated[T, GIVEN]
-"""Marks a parameter, `seed: Given[int]`, that the program hands over and no config sets.
+"""Marks a parameter, as in `seed: Given[int]`, that the program supplies and no config sets.
 
 A parameter whose type no config can hold, such as a mesh, needs no mark.
 """

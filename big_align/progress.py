@@ -1,4 +1,4 @@
-"""Progress bars: on a terminal they move, and in a file they are lines that one can read."""
+"""Progress bars: they move on a terminal, and in a file they are readable lines."""
 
 import sys
 import time
@@ -11,16 +11,16 @@ LINE = "{l_bar}{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
 def make_bar(*arguments: Any, **options: Any) -> tqdm:
-    """Makes a progress bar on standard error, with the time that is left.
+    """Makes a progress bar on standard error that shows the time left.
 
-    Schedulers and containers write standard error to a file, where each of the ten updates a second
-    of a bar would stay. There it is a line every 5 to 60 seconds, and one at the end.
+    Schedulers and containers write standard error to a file, where each of a bar's ten updates per
+    second would remain. There it is a line every 5 to 60 seconds, and one at the end.
 
     Args:
-      *arguments: of `tqdm`.
-      **options: likewise.
+      *arguments: arguments of `tqdm`.
+      **options: keyword arguments of `tqdm`.
     """
-    # A notebook's output is no terminal, but moves a bar.
+    # A notebook's output is not a terminal, but can move a bar.
     moves = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(*arguments, **options) if moves else LineBar(*arguments, **options)
 
@@ -42,10 +42,10 @@ class LineBar(tqdm):
         return True
 
     def clear(self, *_: Any, **__: Any) -> None:
-        """Leaves lines where they are."""
+        """Leaves the lines where they are."""
 
     def close(self) -> None:
-        """Prints the last line, unless what was done is short or has been told."""
+        """Prints the last line, unless the job was short or that line is already there."""
         if self.disable:
             return
         self.disable = True
@@ -56,5 +56,5 @@ class LineBar(tqdm):
 
     def _tell(self, now: float) -> None:
         self._told_at, self._told = now, self.n
-        self.fp.write(str(self).replace("|", " ", 1) + "\n")  # the edge of a bar that is not there
+        self.fp.write(str(self).replace("|", " ", 1) + "\n")  # no bar, so no left edge
         self.fp.flush()

@@ -1,14 +1,14 @@
 """Class centers: a table split over all devices, of which a step draws and changes a few rows.
 
 Row i of the whole table is class i; device p holds the p-th of equal runs of rows, and the last
-rows are padding. A step draws, on every device, the centers that are positive for some example,
+rows are padding. On every device, a step draws the centers that are positive for some example,
 however many they are, and a fraction of the others as negatives. It gathers them, differentiates
-with respect to them, and updates them in place: time and memory are those of the drawn rows.
+with respect to them, and updates them in place, so time and memory are those of the drawn rows.
 
-Each row has an optimizer state of its own, so any elementwise transformation of optax updates it. A
-row that is not drawn does not change at all: neither its moments nor its decay go on, and it counts
-its own updates for the correction of their bias. So a row behaves as if the steps in which
-it is away did not exist, and when all rows are drawn in every step the update is the dense one.
+Each row has an optimizer state of its own, so any elementwise transformation of optax can update
+it. A row that is not drawn does not change at all: neither its moments nor its decay advance, and
+its bias correction counts its own updates only. So a row behaves as if the steps in which it was
+not drawn did not exist, and when all rows are drawn in every step, the update is the dense one.
 (PartialFC, An et al. 2022, samples rows in the same way, but fills a quota of fixed size.)
 """
 
@@ -30,29 +30,29 @@ from big_align.sharding import Shards, locate_rows
 
 
 class Table(NamedTuple):
-    """Rows that are updated sparsely, and what their updates need; all split over all devices.
+    """Rows that are updated sparsely, and what their updates need; both split over all devices.
 
     Attributes:
       values: float32 [k_pad d].
-      state: of the optimizer, for each row its own: a pytree of arrays [k_pad ...].
+      state: the optimizer state, separate for each row: a pytree of arrays [k_pad ...].
     """
 
-    # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
+    # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
     values: Any
     state: Any
 
 
 class Drawn(NamedTuple):
-    """The rows that a step works with; each device draws equally many places from its own shard.
+    """The rows that a step works with; every device draws the same number of slots from its shard.
 
     Attributes:
       ids: the numbers of the drawn rows in the table, all distinct; -1 where nothing was drawn.
-      columns: the place [0, n) of each label's row, -1 for none; on every device.
+      columns: the slot [0, n) of each label's row, -1 for none; whole on every device.
       rows: the values; arbitrary where nothing was drawn.
-      sampled: True where a row is in the random sample, whether or not it is a label's as well.
+      sampled: True where a row is in the random sample, whether or not it is also a label's row.
     """
 
-    # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
+    # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
     ids: Any
     columns: Any
     rows: Any
@@ -77,10 +77,10 @@ def init_values(rng: PRNGKeyArray, num_rows: int, dim: int, mesh: Mesh) -> Float
 def place_centers(
     centers: Float[np.ndarray, "k width"], values: Float[Array, "k_pad d"], num_rows: int
 ) -> Float[Array, "k_pad d"]:
-    """Lays given centers, for instance a memory-mapped file, out like the values of a table.
+    """Lays out given centers, for instance a memory-mapped file, like the values of a table.
 
     Raises:
-      UserError: there are not `num_rows` centers of the table's width.
+      UserError: there are not exactly `num_rows` centers of the table's width.
     """
     wanted = (num_rows, values.shape[1])
     if centers.shape != wanted:
@@ -111,22 +111,22 @@ def draw_rows(
 ) -> Drawn:
     """Draws all positives of a batch and a sample of all rows, inside a compiled function.
 
-    The sample is systematic: a device lays its n rows in a circle, cuts it at a random place into q
-    runs as equal as can be, and takes one row of each. So a row, positive or not, is sampled with
-    probability q / n, never twice, the time is that of q rows, and reading them goes through memory
-    in order. A row that is both positive and sampled is drawn once.
+    The sample is systematic: a device arranges its n rows in a circle, cuts it at a random place
+    into q runs as equal as possible, and takes one row of each. So a row, positive or not, is
+    sampled with probability q / n and never twice; the time is that of q rows, which are read from
+    memory in order. A row that is both positive and sampled is drawn once.
 
     Args:
-      values: of the table.
-      labels: rows of the table; a number outside [0, `num_rows`) is no label.
-      rng: the key of the step; the same key draws the same rows on as many devices.
+      values: the values of the table.
+      labels: rows of the table; a number outside [0, `num_rows`) is not a label.
+      rng: the key of the step; the same key draws the same rows on the same number of devices.
       num_rows: rows of the table without padding.
       ratio: fraction of the rows that is sampled, in [0, 1].
       mesh: the devices.
     """
     devices, local = mesh.size, len(values) // mesh.size
     ends = np.minimum(np.arange(devices + 1) * local, num_rows)
-    # Rounded at the ends, so that all devices together draw as many as one would.
+    # Rounded at the ends, so that all devices together draw as many as one device would.
     quotas = np.diff(np.floor(ratio * ends + 0.5).astype(np.int32))
     real = np.diff(ends).astype(np.int32)
     capacity, quota = min(local, labels.size), int(quotas.max())
@@ -160,7 +160,7 @@ def draw_rows(
 
 
 def _find(ordered: Int[Array, " n"], wanted: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Returns where the wanted numbers stand; somewhere inside, for one that is not there."""
+    """Returns the indices of the wanted numbers; any valid index for a number that is not there."""
     return jnp.minimum(jnp.searchsorted(ordered, wanted), len(ordered) - 1).astype(jnp.int32)
 
 
@@ -170,12 +170,12 @@ def _sample(
     """Samples `quota` of the first `rows` rows, systematically.
 
     Returns:
-      So many rows and, as `size` may be more, which of them are drawn.
+      `size` rows, and a mask of those that are drawn, since `size` may exceed `quota`.
     """
     cut_rng, run_rng = jax.random.split(rng)
     rows = jnp.maximum(rows, 1)
     run, length = jnp.arange(size, dtype=jnp.int32), rows // jnp.maximum(quota, 1)
-    longer = rows - length * quota  # so many runs have one row more
+    longer = rows - length * quota  # this many runs have one more row
     start = run * length + jnp.minimum(run, longer)
     lengths = jnp.maximum(length + (run < longer), 1)
     cut = jax.random.randint(cut_rng, (), 0, rows)
@@ -188,8 +188,8 @@ class RowOptimizer:
     """Updates drawn rows by an elementwise transformation of optax, each row on its own.
 
     Attributes:
-      transformation: turns the gradient of a row into what is added to it at a learning rate of 1.
-      name: what a message calls it.
+      transformation: turns the gradient of a row into its increment at a learning rate of 1.
+      name: the optimizer's name in error messages.
     """
 
     transformation: optax.GradientTransformation
@@ -220,14 +220,14 @@ class RowOptimizer:
         """Updates the drawn rows, in place where the table is donated to a compiled function.
 
         Args:
-          table: from which the rows were drawn.
-          drawn: its rows.
+          table: the table from which the rows were drawn.
+          drawn: the drawn rows.
           grads: gradients with respect to `drawn.rows`.
-          learning_rate: of this step.
+          learning_rate: the learning rate of this step.
           mesh: the devices.
 
         Returns:
-          The table; all rows but the drawn ones are the same bit for bit.
+          The table; all rows except the drawn ones are the same bit for bit.
         """
         shards = Shards.over(mesh)
 
@@ -257,7 +257,7 @@ class RowOptimizer:
         return Table(rows.values + learning_rate * updates, state)
 
     def _is_elementwise(self) -> bool:
-        """Tells whether two elements are updated together as each is alone."""
+        """Returns whether updating two elements together gives the same as updating each alone."""
 
         def update(row: Float[Array, " d"], grad: Float[Array, " d"]) -> Float[Array, " d"]:
             return self.transformation.update(grad, self.transformation.init(row), row)[0]
@@ -269,23 +269,23 @@ class RowOptimizer:
 
 
 def split_rows(drawn: Mapping[str, Drawn]) -> dict[str, Float[Array, "n d"]]:
-    """Returns of each table what a step differentiates with respect to: the drawn rows."""
+    """Returns the rows of each table that a step differentiates with respect to."""
     return {name: each.rows for name, each in drawn.items()}
 
 
 def join_rows(drawn: Mapping[str, Drawn], rows: Mapping[str, Array]) -> dict[str, Drawn]:
-    """Puts rows, as seen by a derivative, back in their places."""
+    """Puts rows, as seen by a derivative, back into the drawn ones."""
     return {name: each._replace(rows=rows[name]) for name, each in drawn.items()}
 
 
 class EarlierTable(NamedTuple):
-    """How checkpoints used to hold a table, when its optimizer was AdamW or SGD and nothing else.
+    """How checkpoints used to store a table, when its optimizer could only be AdamW or SGD.
 
     Attributes:
       values: float32 [k_pad d].
       mu: float32 [k_pad d], first moments, or the momentum of SGD.
       nu: float32 [k_pad d], second moments; None for SGD.
-      count: int32 [k_pad], updates that a row has had.
+      count: int32 [k_pad], the number of updates of each row.
     """
 
     values: Any
@@ -295,7 +295,7 @@ class EarlierTable(NamedTuple):
 
 
 def describe_earlier(table: Table) -> EarlierTable:
-    """Describes how an earlier checkpoint holds the arrays of a table."""
+    """Describes how an earlier checkpoint stores the arrays of a table."""
     get = lambda name: optax.tree_utils.tree_get(table.state, name)  # noqa: E731
     values = table.values
     count = jax.ShapeDtypeStruct(values.shape[:1], jnp.int32, sharding=values.sharding)
@@ -304,7 +304,7 @@ def describe_earlier(table: Table) -> EarlierTable:
 
 
 def adopt_earlier(earlier: EarlierTable, described: Table) -> Table:
-    """Lays the arrays of an earlier checkpoint out as a table is described."""
+    """Converts the arrays of an earlier checkpoint to the layout of a described table."""
     arrays = earlier._asdict() | {"trace": earlier.mu}
     known = {
         name: arrays[name]

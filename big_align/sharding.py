@@ -1,10 +1,10 @@
-"""Placement: the mesh, the table from logical axes to mesh axes, and where every array lies.
+"""Placement: the mesh, the table from logical axes to mesh axes, and where every array is placed.
 
-This is the only module that knows the mesh. The mesh has two axes: `data` and `fsdp`. The order of
-its devices follows the wires of the machine: `fsdp`, over which most bytes move, lies within a TPU
-slice or a GPU node, and `data` goes over slices and nodes. The batch is split over both. Parameters
-whose logical axes stand in `RULES` are stored in pieces over `fsdp` together with their optimizer
-moments; `layer_weights` collects them where a layer needs them and sums their gradients.
+This is the only module that knows the mesh. The mesh has two axes, `data` and `fsdp`. The order of
+its devices follows the interconnect: `fsdp`, over which most bytes move, stays within a TPU slice
+or a GPU node; `data` goes across slices and nodes. The batch is split over both. Parameters with a
+logical axis that `RULES` maps to `fsdp` are stored split over it, with their optimizer moments;
+`layer_weights` gathers them where a layer needs them and sums their gradients.
 """
 
 import contextlib
@@ -46,9 +46,9 @@ def make_mesh(
     """Makes the (data, fsdp) mesh over all devices, in an order that suits the machine.
 
     Args:
-      fsdp: over how many devices each parameter is split; divides the number of devices.
+      fsdp: number of devices that each parameter is split over; divides the number of devices.
       devices: the devices to use, or descriptions of them; all of them by default.
-      shape: sizes of both axes, in place of `fsdp`.
+      shape: sizes of both axes, instead of `fsdp`.
 
     Raises:
       ValueError: the sizes do not multiply to the number of devices.
@@ -89,12 +89,12 @@ def microbatch_sharding(mesh: Mesh) -> NamedSharding:
 def process_rows(mesh: Mesh, batch_size: int, process: int | None = None) -> Int[np.ndarray, " r"]:
     """Returns the rows of the global batch that a process has to load, in ascending order.
 
-    The mesh follows the machine, so the devices of a process may hold rows anywhere in the batch.
+    The mesh follows the machine, so the rows of a process's devices may be anywhere in the batch.
 
     Args:
       mesh: the devices.
       batch_size: rows of the global batch.
-      process: its number; None for this one.
+      process: number of the process; None for this one.
 
     Raises:
       ValueError: the batch does not divide over the devices.
@@ -112,7 +112,7 @@ def _this_process() -> int:
 
 
 def explain_division(size: int, devices: int, microbatches: int = 1) -> str:
-    """Says, after "X = size", that it does not divide over the devices, and what would."""
+    """Continues "X = size": says that it does not divide over the devices, and what would."""
     parts = devices * microbatches
     below, above = size - size % parts, size - size % parts + parts
     nearest = f"{below} and {above} are the nearest that are" if below else f"{above} is the least"
@@ -140,7 +140,7 @@ def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> Batch:
 
 
 class WeightPlace(NamedTuple):
-    """Where weights lie in pieces, and in which type their gradients are summed."""
+    """Where weights are split into pieces, and the type in which their gradients are summed."""
 
     mesh: Mesh
     sum_dtype: str
@@ -151,12 +151,12 @@ _PLACE: contextvars.ContextVar[WeightPlace | None] = contextvars.ContextVar("pla
 
 @contextlib.contextmanager
 def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
-    """Traces layers whose weights lie in pieces on a mesh.
+    """Traces layers whose weights are split over a mesh.
 
     Args:
-      mesh: the devices; None where a function is traced for one device of several, which has its
+      mesh: the devices; None where a function is traced for one of several devices and has its
         weights whole.
-      sum_dtype: in which gradients of weights are summed over devices. A tower that computes in
+      sum_dtype: type for summing gradients of weights over devices. A tower that computes in
         bfloat16 makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
     """
     token = _PLACE.set(None if mesh is None else WeightPlace(mesh, sum_dtype))
@@ -167,17 +167,17 @@ def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
 
 
 def weight_place() -> WeightPlace | None:
-    """Returns where the weights of the layer that is traced lie; None where it has them whole."""
+    """Returns where the weights of the traced layer are; None where it has them whole."""
     return _PLACE.get()
 
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The devices that share the rows of arrays, and what they send each other.
+    """The devices that share the rows of arrays, and the communication between them.
 
     Attributes:
       mesh: the devices; None for a single one, which has all rows.
-      axes: the axes of the mesh over which rows are split; along the others they are repeated.
+      axes: the axes of the mesh over which rows are split; along the others, rows are repeated.
 
     Raises:
       ValueError: the mesh has no such axis.
@@ -193,32 +193,32 @@ class Shards:
 
     @classmethod
     def over(cls, mesh: "Mesh | Shards | None") -> "Shards":
-        """Splits rows over all axes of a mesh, or over those that were chosen already."""
+        """Splits rows over all axes of a mesh; returns a `Shards` given instead unchanged."""
         if isinstance(mesh, Shards):
             return mesh
         return cls(mesh, tuple(mesh.axis_names) if mesh else ())
 
     @property
     def size(self) -> int:
-        """How many devices have different rows."""
+        """Number of devices with different rows."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes) if self.mesh else 1
 
     def run(self, function: Callable[[Any, Any], Any], split: Any, whole: Any) -> Any:
-        """Runs a function on every device; nothing moves but what the function sends.
+        """Runs a function on every device; nothing moves except what the function sends.
 
-        It has a derivative where nothing that the function returns is whole.
+        It is differentiable if the function returns nothing whole.
 
         Args:
-          function: of (split, whole); returns (split, whole), the latter equal on every device.
-          split: arrays whose leading axis is cut over the devices.
-          whole: arrays that every device sees whole.
+          function: from (split, whole) to (split, whole), the latter equal on every device.
+          split: arrays whose leading axis is split over the devices.
+          whole: arrays that every device sees in full.
 
         Returns:
-          What the function returns, its first part laid out like `split`.
+          What the function returns, with its first part laid out like `split`.
         """
         if self.mesh is None:
             return function(split, whole)
-        # Whatever the types of the axes: inside, every axis is manual.
+        # Whatever the types of the mesh's axes are: inside, every axis is manual.
         types = (AxisType.Auto,) * len(self.mesh.axis_names)
         mesh = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=types)
         specs = PartitionSpec(self.axes), PartitionSpec()
@@ -249,15 +249,15 @@ class Shards:
 def locate_rows(
     rows: Int[Array, "..."], first: Int[Array, ""] | int, size: int
 ) -> Int[Array, "..."]:
-    """Returns where rows of a whole lie in its part of `size` rows from `first` on.
+    """Returns the positions of rows of a whole in its part of `size` rows starting at `first`.
 
     Args:
-      rows: their numbers in the whole.
+      rows: the numbers of the rows in the whole.
       first: number of the part's first row; on device i of equal shards it is i * `size`.
       size: rows of the part.
 
     Returns:
-      Places in [0, `size`), and `size` for the rows that lie elsewhere.
+      Positions in [0, `size`), or `size` for rows outside the part.
     """
     inside = (rows >= first) & (rows < first + size)
     return jnp.where(inside, rows - first, size)
@@ -266,11 +266,11 @@ def locate_rows(
 def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: Mesh) -> Any:
     """Runs a function on every device, on its part of the rows, inside a compiled function.
 
-    Nothing moves between devices but the gradient of `whole`, which is summed over them once.
+    Nothing moves between devices except the gradient of `whole`, which is summed over them once.
 
     Args:
-      function: of `whole` and of the rows of one device; returns rows.
-      whole: arrays that every device sees whole.
+      function: takes `whole` and the rows of one device; returns rows.
+      whole: arrays that every device sees in full.
       rows: arrays whose leading axis is a multiple of the number of devices.
       mesh: the devices.
 
@@ -286,7 +286,7 @@ def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: M
 
 
 def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
-    """Lays arrays one below the other on each device, so that no row moves between devices.
+    """Concatenates arrays along their rows on each device, so that no row moves between devices.
 
     Args:
       arrays: their leading axes are multiples of the number of devices.
@@ -321,8 +321,8 @@ def _names(path: tuple) -> tuple[str, ...]:
 def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
     """Returns the placement of each leaf of a training state.
 
-    Parameters follow the table; arrays that mirror a parameter (moments, averages: the same path of
-    dictionary keys and the same shape) lie as it does; tables are split over all devices;
+    Parameters follow the table. Arrays that mirror a parameter (moments, averages: the same path of
+    dictionary keys and the same shape) are placed like it, tables are split over all devices, and
     everything else is replicated.
 
     Args:

@@ -16,19 +16,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 Batch = Mapping[str, Array | np.ndarray]
 """Arrays with the global batch leading.
 
-  image      uint8 or float [b h w 3], or [b v h w 3] with v views an image; uint8 is normalized on
-             the device
-  text       int32 [b l], or [b k l] with k texts an image; text_mask bool, True on real tokens, has
-             its shape; a text without any real token does not exist
+  image      uint8 or float [b h w 3], or [b v h w 3] with v views per image; uint8 is normalized
+             on the device
+  text       int32 [b l], or [b k l] with k texts per image; text_mask, bool of the same shape, is
+             True on real tokens; a text without any real token does not exist
   label      int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
   mask       bool [b]; False on padding
-  tags       int32 [b t], the tags that stand in the texts of an example, ascending; -1 for none
-  true_tags  int32 [b t2], where they are known all tags of the image, those of `tags` among them
+  tags       int32 [b t], the tags that occur in the texts of an example, ascending; -1 for none
+  true_tags  int32 [b t2], all tags of the image where they are known, including those of `tags`
   clusters   int32 [b p], the clusters of an image, nearest first; -1 for none
-  image_embedding  float [b f], where a locked image tower's features were computed beforehand; the
-             image may then be left out
-  text_embedding   float [b k f], likewise those of a locked text tower, of k >= 1 texts an image;
-             `text_mask` still says which of them there are
+  image_embedding  float [b f], the features of a locked image tower, where they were computed
+             beforehand; the image may then be left out
+  text_embedding   float [b k f], likewise those of a locked text tower, of k >= 1 texts per
+             image; `text_mask` still says which of them exist
 """
 
 Params = Any
@@ -46,21 +46,21 @@ Metrics = dict[str, Array]
 
 @runtime_checkable
 class Objective(Protocol):
-    """What is trained: verbs that the step composes, and the parameters they share.
+    """What is trained: the methods that a step composes, and the parameters they share.
 
     The step calls `draw` and `prepare` once, `encode` on the batch or on each of its micro-batches,
     and `loss` on the outputs of the whole batch, so that accumulation keeps every negative. All of
     them see what `augment` made of the batch.
 
-    `frozen` names the paths of parameters that the objective leaves as they are, and `takes_views`
-    says whether it can do with several views of an image. `table_sizes` has the rows of each table
+    `frozen` holds the paths of parameters that the objective leaves as they are, `takes_views` says
+    whether it accepts several views of an image, and `table_sizes` holds the rows of each table
     without padding.
 
-    It may have `watched`: those of its metrics, each positive, by which one sees that it fails, and
-    the side, "above" or "below", on which a value far outside of its running spread says so. The
-    trainer then treats them as it does the loss.
+    It may have `watched`: those of its metrics, all positive, that show when it fails, each with
+    the side, "above" or "below", on which a value far outside its running spread is a sign of
+    failure. The trainer then watches them as it does the loss.
 
-    An objective over classes has `classify` besides: like `embed_image`, it returns the logits
+    An objective over classes also has `classify`: like `embed_image`, but it returns the logits
     [b c] of the training classes. One that recognizes tags has `recognize`, which returns the
     logits [b c] of the tags of its list, `tags`.
     """
@@ -70,17 +70,17 @@ class Objective(Protocol):
     table_sizes: Mapping[str, int]
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Checks the folders of precomputed fields, by field, before training.
+        """Checks the folders of precomputed fields, keyed by field, before training.
 
         Raises:
           ConfigError: one is missing or does not fit.
         """
 
     def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns the shapes of int32 fields that an example must have, beside the usual ones."""
+        """Returns the shapes of int32 fields that an example must have besides the usual ones."""
 
     def scale(self, params: Params) -> Float[Array, ""] | None:
-        """Returns what cosines are multiplied with; None where that is not learned."""
+        """Returns the factor that multiplies cosines; None if it is not learned."""
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics from a batch of the right shapes.
@@ -89,31 +89,32 @@ class Objective(Protocol):
         """
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
-        """Changes the whole global batch on the device, before it is split, as MixUp does.
+        """Changes the whole global batch on the device before it is split, as MixUp does.
 
         Args:
-          batch: as the loader made it.
-          rng: of the step.
-          step: updates done so far; what depends on it goes into the batch as an array [b ...].
+          batch: the batch as the loader made it.
+          rng: the key of the step.
+          step: updates done so far; whatever depends on it is put into the batch as an array
+            [b ...].
         """
 
     def init_tables(self, rng: PRNGKeyArray) -> Mapping[str, Array]:
-        """Makes tables, of which a step changes a few rows; most objectives have none."""
+        """Makes the tables of which a step changes only a few rows; most objectives have none."""
 
     def draw(self, tables: Mapping[str, Any], batch: Batch, rng: PRNGKeyArray) -> Mapping[str, Any]:
-        """Draws the rows of each table that a step works with; `loss` has them in its parameters.
+        """Draws the rows of each table that a step works with; `loss` gets them in its parameters.
 
         Args:
           tables: `row_tables.Table`s, by name.
-          batch: what `augment` made.
-          rng: of the step.
+          batch: the batch that `augment` returned.
+          rng: the key of the step.
 
         Returns:
-          `row_tables.Drawn`s, by name; `params["drawn"]` of `loss`.
+          `row_tables.Drawn`s, by name; they become `params["drawn"]` in `loss`.
         """
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
-        """Computes what every example shares in this step; differentiable; may return None."""
+        """Computes what all examples share in this step; differentiable; may return None."""
 
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
@@ -146,16 +147,16 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Measures a model, given an `Embedder`, and returns named numbers.
+    """Measures a model through an `Embedder` and returns named numbers.
 
     Its class may say what it needs, which is checked before training:
-      `needs(settings)`  a classmethod: which verbs of the objective it calls, by the fields of its
-                         config node;
+      `needs(settings)`  a classmethod: the methods of the objective that it calls, given the
+                         fields of its config node;
       `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
                          measure this objective.
-    Its instances may say, in `numbers`, the names of what they return.
-    One that shows more than numbers has `measure(embedder)` besides, which returns a
-    `exhibits.exhibit.Measured`: the same numbers, and what makes the pictures.
+    Its instances may list the names of the numbers they return in `numbers`.
+    One that shows more than numbers also has `measure(embedder)`, which returns an
+    `exhibits.exhibit.Measured`: the same numbers, and a function that makes the pictures.
     """
 
     def __call__(self, embedder: Any) -> dict[str, float]: ...
@@ -163,26 +164,26 @@ class Evaluator(Protocol):
 
 @runtime_checkable
 class SavedPart(Protocol):
-    """What is saved in a checkpoint beside the training state, by every process for itself."""
+    """What a checkpoint holds besides the training state, saved separately by every process."""
 
     def write(self, folder: str) -> None:
-        """Writes what it needs into an empty folder; returns when it is written."""
+        """Writes its state into an empty folder; returns once it is written."""
 
     def read(self, folder: str) -> None:
-        """Takes up what was written into a folder."""
+        """Restores the state that was written into a folder."""
 
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """What makes this process's rows of every training batch.
+    """Makes this process's rows of every training batch.
 
     Attributes:
       batch_size: rows of the global batch.
-      num_examples: of all processes; None where it is not known.
-      broken: examples that this process knows to be broken.
-      shards: what each shard is called and holds, which all processes must agree on.
-      saved: what a checkpoint must hold for `iterate` to begin at its step, by name; nothing where
-        the step says it all.
+      num_examples: examples of all processes together; None if not known.
+      broken: number of examples that this process knows to be broken.
+      shards: the name and contents of each shard, which all processes must agree on.
+      saved: what a checkpoint must hold for `iterate` to start at its step, by name; empty if the
+        step alone is enough.
     """
 
     batch_size: int
@@ -192,7 +193,7 @@ class TrainingData(Protocol):
     saved: Mapping[str, SavedPart]
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Returns how often the examples have been gone through before a step, by logged name."""
+        """Returns how many epochs have passed before a step, by logged name."""
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
         """Makes the batch of a step."""
@@ -200,15 +201,15 @@ class TrainingData(Protocol):
     def iterate(self, start_step: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields the batches from a step on.
 
-        A run that has left out data begins at a step that is later than its own: what it has
-        `saved` may have to be read on.
+        A run that has left out data starts at a step later than its own, so what is in `saved` may
+        have to be read further.
         """
 
     def list_examples(self, step: int) -> list[str]:
-        """Names the examples of the batch of a step, row by row; nothing where it is not known."""
+        """Returns the names of the examples in a step's batch, row by row; empty if not known."""
 
     def close(self) -> None:
-        """Ends what works ahead; it cannot be used again."""
+        """Stops the work that runs ahead; the object cannot be used again."""
 
     def __enter__(self) -> "TrainingData": ...
 

@@ -71,5 +71,5 @@ def choose_data(config, data: str) -> None:
         config.data.source.path = "data/cc3m-*.tar"
         config.total_steps //= 10  # §6.2
     elif data != "full":
-        # For 12M and fewer the paper gives no number of steps: all have the default one.
+        # For 12M and fewer, the paper gives no number of steps: all use the default.
         config.data.hold_out = 1 - SAMPLES[data] / PAIRS

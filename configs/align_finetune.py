@@ -59,7 +59,7 @@ def get_retrieval(config: ConfigDict, data: str) -> ConfigDict:
     config = copy.deepcopy(config).unlock()
     config.batch_size = 2048
     config.total_steps = RETRIEVAL[data]
-    # "The initial learning rate" is at the first step: the warm-up of 10,000 would not end.
+    # "The initial learning rate" is at the first step: a warm-up of 10,000 steps would not end.
     config.schedule = dict(decay="linear", learning_rate=1e-5, warmup_steps=0)
     config.data.source = open_split(data, "train")
     _, evaluate = common.paper_transforms()
@@ -87,7 +87,7 @@ def get_classification(config: ConfigDict, data: str, head: bool) -> ConfigDict:
     config.data.transform = f"random_resized_crop({train})|flip_horizontal"
     config.tokenizer = dict(name="none")
     config.model.text = {}
-    # §5.3 says that the statistics are frozen of the small data sets, and nothing of ImageNet.
+    # §5.3 says that statistics are frozen for the small data sets, and nothing about ImageNet.
     config.model.image.fixed_statistics = True
     config.model.image.group_size = None
     config.objective = dict(name="cross_entropy", train_image_tower=not head)

@@ -21,7 +21,7 @@ from big_align.configs import align_flickr8k, common, pretrained_flickr8k
 from big_align.runs.defaults import complete_config
 
 LANGUAGES = ("en", "de", "fr", "cs")
-LENGTH = 32  # tokens: with 8000 pieces for four languages words are in more pieces
+LENGTH = 32  # tokens: with 8000 pieces for four languages, words have more pieces
 LOCKED = "locked"
 
 

@@ -55,7 +55,7 @@ FROM_SCRATCH = dict(
     batch_size=8192,  # 512 x 16 GPUs
     captioned=0.5,  # not given; as for ImageNet-1K
     label_epochs=32,
-    warmup_steps=5000,  # not given; UniCL's, whose training this one follows
+    warmup_steps=5000,  # not given; UniCL's, whose training the paper follows
     learning_rate=8e-4,  # "selected from 2e-4 and 8e-4"
     weight_decay=0.05,
     image=dict(variant="tiny", drop_path=0.1),
@@ -111,7 +111,7 @@ def get_config(arg: str = ""):
     else:
         (part,) = parts.values()
         config.data.update({field: value for field, value in part.items() if field != "weight"})
-    if "half" in given:  # §4.1, 2): which half is not given; here the hashes of keys choose it
+    if "half" in given:  # §4.1, 2): which half is not given; here hashes of keys choose it
         config.data.hold_out = 0.5
     _set_schedule(config, name, has_labels, has_captions, "half" in given)
     config.evaluators = _evaluators(labels, method, described)
@@ -153,7 +153,7 @@ def _set_schedule(config, name, has_labels, has_captions, half) -> None:
     elif captions == "yfcc14m":
         images = IMAGES[labels] * has_labels + IMAGES[captions] * has_captions
         steps = scale["label_epochs"] * images / config.batch_size
-    else:  # Table 3: of captions alone "the same iterations and batch size" as of labels alone
+    else:  # Table 3: captions alone take "the same iterations and batch size" as labels
         epoch *= 2 if both else 1  # half of a batch is ImageNet-1K
         steps = scale["label_epochs"] * epoch
     config.total_steps = round(steps / 2 if half else steps)
@@ -186,7 +186,7 @@ def _evaluators(labels: str, method: str, described: bool) -> dict:
                      for name, x in read.items()}  # fmt: skip
     if method == "multitask":  # Table 3: the better of the two heads
         return by_text | (by_classifier if own else {})
-    # A classifier of 22K classes has not ImageNet-1K's numbers.
+    # A classifier of 22K classes does not have ImageNet-1K's class numbers.
     return by_classifier if own else dict(linear_probe=clip_text.imagenet_linear_probe())
 
 

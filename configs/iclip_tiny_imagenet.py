@@ -32,7 +32,7 @@ def get_config(arg: str = ""):
         "tiny_imagenet", "val", DESCRIBED if described else None, with_descriptions=described
     )
     if arg != "unicl":
-        template = "a photo of a {}"  # eq. 5; the only text of a class that this model ever sees
+        template = "a photo of a {}"  # eq. 5; the only text per class that this model ever sees
         zero_shot |= dict(templates=(template,))
         config.objective = dict(
             name="iclip", temperature=0.1, with_descriptions=described, template=template

@@ -50,7 +50,7 @@ LEGAL = {
     "figure": ("6",),
 }
 EVALUATE = "resize(256)"  # §4.1: "uniformly resized"
-PROMPTED = ("a photo of a {}",)  # A.2: of DTD and OxfordPets, which the ensemble harms
+PROMPTED = ("a photo of a {}",)  # A.2: for DTD and OxfordPets, which the ensemble harms
 
 
 def get_config(arg: str = ""):
@@ -74,11 +74,11 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     epoch = pairs / BATCH
     config.batch_size = BATCH
     config.total_steps = round(30 * epoch)  # §4.1: 30 epochs
-    # §4.1: RandAugment without colors, as ALBEF (Li et al. 2021), whose crops and strength it has.
+    # §4.1: RandAugment without colors, as in ALBEF (Li et al. 2021), as are crops and strength.
     config.data.transform = (
         "random_resized_crop(256, 0.2)|flip_horizontal|rand_augment(2, 7, colors=False)"
     )
-    config.data.captions_used = 1  # §4.1: one text an image
+    config.data.captions_used = 1  # §4.1: one text per image
     config.tokenizer = dict(name="wordpiece", vocabulary="data/bert-base-uncased/vocab.txt")
     config.tokenizer.length = 40  # §4.1
     config.model.image = dict(name="vit", variant="b/16", dtype="bfloat16", remat=True)
@@ -111,7 +111,7 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     if "evaluate" in given:
         config.evaluators = zero_shot_of_9()
     if "probe" in given:
-        # The paper's probe has DINO's settings; this is CLIP's protocol.
+        # The paper's probe has DINO's settings; this one has CLIP's protocol.
         probe = clip_text.imagenet_linear_probe() | dict(transform=EVALUATE)
         config.evaluators.linear_probe = probe
         config.evaluate_every = config.total_steps

@@ -18,8 +18,8 @@ RECOGNITION = ("recognition", "recognition_bce", "recognition_cls")
 METHODS = ("itc", *RECOGNITION, "mlr", "mlr_bce", "tag2text", "rm_top_freq", "retain")
 CAPTIONS = "json.captions"
 STEPS, BATCH, PHOTOGRAPHS = 400, 128, 6000
-# A caption names a thing in the photograph one time in five or so, so its tag's probability seldom
-# gets to the paper's 0.6; of the rarer tags above 0.15, half are right.
+# A caption names something in the photograph only one time in five or so, so the probability of its
+# tag rarely reaches the paper's 0.6; of the rarer tags above 0.15, half are right.
 THRESHOLD = 0.15
 
 
@@ -32,7 +32,7 @@ def get_config(arg: str = ""):
     tags = "data/flickr8k_tags_rare.json" if rare else "data/flickr8k_tags.json"
     config = two_cores.get_base()
     config.total_steps = STEPS
-    config.schedule.learning_rate = 2e-3  # at 1e-3 no tag was found in as many steps
+    config.schedule.learning_rate = 2e-3  # at 1e-3, no tag was found in the same number of steps
     config.data.source = two_cores.tar("flickr8k/train-*.tar", caption=CAPTIONS)
     config.data.captions_used = 1
     config.data.tags = dict(path=tags, truth=True)

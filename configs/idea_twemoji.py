@@ -21,7 +21,7 @@ def get_config(arg: str = ""):
     config = two_cores.get_base()
     config.total_steps = 200
     config.schedule.learning_rate = 2e-3
-    # Drawings stay upright and keep their colors: both are what their keywords tell.
+    # Drawings stay upright and keep their colors, since keywords name both.
     config.data.transform = "resize(72)|random_resized_crop(64, 0.6, 1.0)"
     config.data.source = dict(
         name="tar", path="data/twemoji_half-train.tar", caption="json.captions"

@@ -48,12 +48,12 @@ def get_config(arg: str = ""):
     image, data = given.get("image", "b32"), given.get("data", "laion400m")
     large = image == "l14"
     config = clip_text.get_base()
-    # Table 10: 32,800, which divides over 32 devices and not over 64 or more.
+    # Table 10: 32,800, which divides over 32 devices but not over 64 or more.
     config.batch_size = 32_768
     # Table 10: 32 epochs; Table 5: 5.
     config.total_steps = round(int(given.get("epochs", 32)) * EXAMPLES[data] / config.batch_size)
     config.data.source = dict(name="tar", path=f"data/{data}/*.tar", caption="txt")
-    # The paper says neither how images are cropped nor Adam's rates: these are common for CLIP.
+    # The paper gives neither image crops nor Adam's decay rates: these are common for CLIP.
     config.data.transform = "random_resized_crop(224, 0.9, 1.0)"
     config.model.image = dict(
         name="vit",
@@ -83,8 +83,8 @@ def get_config(arg: str = ""):
     config.data.captions_per_image = 0
     config.tokenizer = dict(name="none")
     config.model.text = {}
-    # §4.1: a million centers, 8 of them an image's own, a tenth of all sampled as negatives. A.1:
-    # margin 0.3, as in ArcFace, whose scale of 64 the paper leaves unsaid.
+    # §4.1: a million centers, 8 of which are an image's own, and a tenth of all sampled as
+    # negatives. A.1: margin 0.3, as in ArcFace, whose scale of 64 the paper does not mention.
     config.objective = dict(
         name="mlcd",
         num_clusters=1_000_000,

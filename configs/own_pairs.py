@@ -23,8 +23,8 @@ def get_config(arg: str = ""):
     config = common.get_base()
     # Where the pairs are. --config.data.source.name=csv (tfrecord, folder, ...) has other fields.
     config.data.source = dict(name="tar", path="data/pairs-*.tar", caption="txt")
-    # One in twenty is never trained on, always the same ones: a hash of the key of an example says
-    # which. Of very large data less will do; retrieval takes 5000 of them at most.
+    # One in twenty is never trained on, always the same ones: a hash of the example's key decides.
+    # With very large data, a smaller fraction is enough; retrieval uses at most 5000 of them.
     config.data.hold_out = 0.05
     config.tokenizer = dict(name="wordpiece", vocabulary="data/vocabulary.txt", length=64)
     config.model.text = dict(name="bert", vocab_size=30_000, max_length=64, pool="mean")
@@ -36,7 +36,7 @@ def get_config(arg: str = ""):
         evaluate = _fit_two_cores(config)
     else:
         evaluate = _fit_one_gpu(config)
-    # Each metric is of your data: what is held out, and nothing else.
+    # All metrics are measured on your data: on the held-out examples, and nothing else.
     held_out = dict(source=dict(name="held_out"), transform=evaluate)
     config.evaluators = dict(retrieval=dict(name="retrieval", **held_out))
     if "classes" in given:
@@ -50,7 +50,7 @@ def _fit_one_gpu(config) -> str:
     config.batch_size = 512  # more negatives learn better: raise it with `microbatches`
     config.total_steps = 20_000  # about ten epochs of a million pairs
     config.data.transform = "random_resized_crop(224, 0.5, 1.0)|flip_horizontal"
-    # `remat` saves most of the memory for a quarter more time; without it 48 GB are wanted.
+    # `remat` saves most of the memory for a quarter more time; without it, 48 GB are needed.
     config.model.image.update(name="vit", variant="s/16", dtype="bfloat16", remat=True)
     config.model.text.update(variant="medium", dtype="bfloat16", remat=True)
     config.model.embedding_dim = 512

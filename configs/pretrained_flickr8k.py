@@ -16,7 +16,7 @@ from big_align.runs.defaults import complete_config
 
 SIZE, FAST_SIZE = 260, 192  # pixels; the tower was trained with 260, the photographs have 128
 LENGTH = 24  # tokens; one caption in fifty is longer
-STAYS = (  # of the text tower
+STAYS = (  # in the text tower
     *("token_embedding", "position_embedding", "token_type_embedding", "embedding_norm"),
     *(f"block_{number:02d}" for number in range(3)),
 )
@@ -74,7 +74,7 @@ def get_config(arg: str = ""):
     first = get_frozen("dev" in names)
     config = get_base("dev" in names)
     with first.unlocked():
-        first.evaluators = {}  # the second run's are those that count
+        first.evaluators = {}  # only those of the second run count
     config.first = first
     config.init = common.get_base().init  # the weights are those of the first run
     config.batch_size = 256

@@ -35,7 +35,7 @@ LEGAL = {
 TRAIN = (
     "random_resized_crop(224, 0.08, 1.0)|flip_horizontal|rand_augment(2, 9)|random_erasing(0.25)"
 )
-# §4.1: "standard random crop". The paper gives no size of CIFAR's images: as they are.
+# §4.1: "standard random crop". The paper gives no size for CIFAR's images: their own is used.
 SMALL_TRAIN, SMALL_EVALUATE = "random_resized_crop(32, 0.2, 1.0)|flip_horizontal", "resize(32)"
 CLIP_NORM = 5.0
 """Of the whole gradient, in the released code; the paper does not say."""
@@ -124,7 +124,7 @@ def use_table(config, data: str) -> None:
     sizes = {"imagenet": 1000, "cifar10": 10, "cifar100": 100}
     config.model.text = dict(name="embedding_table", vocab_size=sizes[data])
     config.data.classes = evaluator.names = classes
-    if data == "imagenet":  # some names stand for two classes; descriptions tell them apart
+    if data == "imagenet":  # some names belong to two classes; descriptions distinguish them
         config.data.describe_classes = evaluator.with_descriptions = True
     config.data.templates = evaluator.templates = ("{}",)
 

@@ -1,1 +1,1 @@
-"""Named data sets: what a table of a paper was measured on, and measuring it."""
+"""Named data sets: those that tables of papers are measured on, and measuring a model on them."""

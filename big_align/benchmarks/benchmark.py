@@ -1,4 +1,4 @@
-"""What a named data set is: its classes, its metric, and the layouts in which people have it."""
+"""What a named data set is: its classes, its metric, and the layouts in which it is distributed."""
 
 import dataclasses
 import functools
@@ -12,26 +12,25 @@ KINDS = ("tfds", "clip_benchmark", "class_folders", "label_lists", "shards", "js
          "karpathy", "lines", "crossmodal3600", "sugar_crepe", "winoground", "aro_boxes",
          "order_table", "crisscrossed", "simlex")  # fmt: skip
 JUDGED = ("composition", "similarity")
-"""The tasks whose data are what people have judged (`judged/`)."""
+"""The tasks whose data are human judgments (`judged/`)."""
 SPLITS = ("train", "validation", "test")
 ABSENT = -1
-"""The position of a label of a layout whose class a benchmark leaves out."""
+"""The position for a label of a layout whose class a benchmark leaves out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies on a disk.
+    """One form in which a data set is stored on disk.
 
     Attributes:
       kind: how it is read, one of `KINDS`.
-      name: TFDS' name with its config, or the folder.
-      splits: what the layout calls `train`, `validation` and `test`; TFDS' may be a part of a
-        split, and that of class folders "" where they lie in the folder itself.
-      own_names: the names that the layout has for its labels, in their order; None where it has
-        none.
-      order: of each label of the layout, the position of its class in `Benchmark.classes()`, or
-        `ABSENT`. Several labels may be one class. None where there are no labels.
-      order_source: where the order of the labels is written down.
+      name: TFDS name with its config, or the folder.
+      splits: what the layout calls `train`, `validation` and `test`; in TFDS this may be a part of
+        a split, and for class folders it is "" if they are in the folder itself.
+      own_names: the layout's own names for its labels, in order; None if it has none.
+      order: for each label of the layout, the position of its class in `Benchmark.classes()`, or
+        `ABSENT`. Several labels may have the same class. None if there are no labels.
+      order_source: where the order of the labels is documented.
       label: the feature or member that holds the class.
       caption: the feature or member that holds the texts.
     """
@@ -58,26 +57,27 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A data set, and how a table of a paper measures it.
+    """A data set, and how a table in a paper measures it.
 
     Attributes:
-      name: what a command line calls it.
-      title: what a person calls it.
+      name: its name on a command line.
+      title: its name for people.
       task: one of `TASKS`.
-      metric: the number that the papers give: a score of `evaluators/scores.py`, or `mean_recall`.
-      layouts: where it is looked for, in this order.
-      license: the address of its license or terms.
-      page: the address of its own page.
-      get: how the data are got, in one line.
-      tables: which tables of papers it answers, as in "CLIP Table 11".
-      class_list: a list of the package; None where there are no classes, or they are in the data.
-      subset: the positions in the list that count, in the order of the benchmark's classes; None
-        for all.
-      wordnet: whether the classes are WordNet ids that the data name, as those of ImageNet-21K.
-      captions: how many captions an image has at least.
-      language: the language of the captions, "" where there are none.
-      folds: into how many parts of equal length a split is cut, each measured by itself.
-      sizes: how many examples the splits of the whole data set have, where it is known.
+      metric: the number that the papers report: a score of `evaluators/scores.py`, or
+        `mean_recall`.
+      layouts: the layouts to look for, in this order.
+      license: URL of its license or terms.
+      page: URL of its home page.
+      get: how to get the data, in one line.
+      tables: the tables of papers that it belongs to, as in "CLIP Table 11".
+      class_list: a list of the package; None if there are no classes, or they are in the data.
+      subset: positions in the list of the classes that count, in the benchmark's order; None for
+        all.
+      wordnet: whether the classes are WordNet ids named by the data, as in ImageNet-21K.
+      captions: least number of captions per image.
+      language: the language of the captions, "" if there are none.
+      folds: number of parts of equal length into which a split is cut, each measured separately.
+      sizes: number of examples in the splits of the whole data set, where known.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Benchmark:
 
     @property
     def has_images(self) -> bool:
-        """Whether there are images: SimLex-999 is words alone."""
+        """Whether there are images: SimLex-999 has only words."""
         return self.layouts[0].kind != "simlex"
 
     @property
@@ -129,10 +129,10 @@ class Benchmark:
 
 @functools.lru_cache(maxsize=256)
 def take_classes(name: str, subset: tuple[int, ...] | None) -> ClassList:
-    """Returns the classes at some positions of a list of the package, or all for None.
+    """Returns the classes at given positions of a list of the package, or all classes for None.
 
     Raises:
-      UserError: there is no such list, or a position is outside of it.
+      UserError: there is no such list, or a position is out of range.
     """
     classes = read_classes(name)
     if subset is None:

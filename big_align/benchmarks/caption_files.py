@@ -10,7 +10,7 @@ from big_align.data.sources.table_source import Row, TableSource, read_table
 from big_align.errors import UserError, put_in_a_line
 
 KARPATHY_FOLDERS = ("", "/images", "/Images", "/flickr30k-images", "/Flicker8k_Dataset")
-"""Where images are looked for beside Karpathy's file; COCO's are in folders that it names."""
+"""Where to look for images relative to Karpathy's file; COCO's are in folders that it names."""
 LINES_FOLDERS = ("", "/images", "/../flickr30k-images", "/../flickr30k/flickr30k-images",
                  "/../coco/train2014", "/../coco/val2014")  # fmt: skip
 
@@ -19,11 +19,11 @@ def read_karpathy(path: str, splits: str) -> TableSource:
     """Makes a source of some splits of Karpathy's `dataset_*.json`.
 
     Args:
-      path: the file; the images are beside it.
-      splits: what the file calls them, parted by commas: "train,restval".
+      path: the file; the images are relative to its folder.
+      splits: the file's names of the splits, separated by commas: "train,restval".
 
     Raises:
-      UserError: it is no such file, has none of these splits, or the images are not there.
+      UserError: it is not such a file, has none of these splits, or the images are missing.
     """
     found = _parse(path, read_table(path))
     wanted = splits.split(",")
@@ -47,15 +47,15 @@ def read_karpathy(path: str, splits: str) -> TableSource:
 
 
 def read_lines(folder: str, path: str, captions: str) -> TableSource:
-    """Makes a source of a file with an image a line and files with a caption of each.
+    """Makes a source from a file with one image per line and files with one caption for each.
 
     Args:
-      folder: that the captions are relative to.
+      folder: folder that the files of captions are relative to.
       path: the file with the names of the images.
-      captions: the files of captions, a pattern; each adds one caption to each image.
+      captions: pattern of the files of captions; each adds one caption to each image.
 
     Raises:
-      UserError: there is no such file, the files have not as many lines, or the images are absent.
+      UserError: there is no such file, the numbers of lines differ, or the images are missing.
     """
     names = _lines(path)
     pattern = f"{glob.escape(folder)}/{captions}"
@@ -76,14 +76,14 @@ def read_lines(folder: str, path: str, captions: str) -> TableSource:
 
 
 def read_crossmodal(path: str, language: str) -> TableSource:
-    """Makes a source of Crossmodal-3600's `captions.jsonl` in one language.
+    """Makes a source from Crossmodal-3600's `captions.jsonl` in one language.
 
     Args:
-      path: the file; the images are in `images` beside it.
-      language: as the file has it.
+      path: the file; the images are in the folder `images` next to it.
+      language: the language, as named in the file.
 
     Raises:
-      UserError: it is no such file, or has no captions in this language.
+      UserError: it is not such a file, or has no captions in this language.
     """
     rows = list(_crossmodal_rows(path, language))
     folder = path.rpartition("/")[0]
@@ -93,16 +93,16 @@ def read_crossmodal(path: str, language: str) -> TableSource:
 
 
 def find_folder(path: str, folder: str, places: Sequence[str], image: str) -> str:
-    """Looks for the folder of images that a file names.
+    """Finds the folder with the images that a file names.
 
     Args:
-      path: of the file, for messages.
-      folder: that holds the file.
+      path: path of the file, for error messages.
+      folder: folder that contains the file.
       places: where images may be, relative to the folder.
-      image: the name of the first.
+      image: name of the first image.
 
     Raises:
-      UserError: it is in none of them.
+      UserError: it is in none of these places.
     """
     tried = [f"{folder}{place}" for place in places]
     for candidate in tried:

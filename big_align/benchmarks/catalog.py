@@ -1,4 +1,4 @@
-"""The named benchmarks, a file each in `data_sets/`, and the suites that papers measure."""
+"""The named benchmarks, one file each in `data_sets/`, and the suites that papers measure."""
 
 import functools
 import json
@@ -14,7 +14,7 @@ from big_align.errors import UserError, suggest
 FOLDER = os.path.join(os.path.dirname(__file__), "data_sets")
 SUITES_FILE = os.path.join(os.path.dirname(__file__), "suites.json")
 FEW = "_1k"
-"""The end of the name of a data set of which 1000 examples are trained on (VTAB-1k)."""
+"""Suffix of the name of a data set with 1000 training examples (VTAB-1k)."""
 
 
 def read_benchmark(name: str) -> Benchmark:
@@ -24,7 +24,7 @@ def read_benchmark(name: str) -> Benchmark:
       name: one of `names()`.
 
     Raises:
-      UserError: there is none of this name; the message has the nearest.
+      UserError: there is no benchmark with this name; the message suggests the nearest.
     """
     if name not in _files_of_names():
         raise UserError(f"there is no benchmark {name!r}{suggest(name, names())}")
@@ -32,23 +32,23 @@ def read_benchmark(name: str) -> Benchmark:
 
 
 def names() -> list[str]:
-    """Lists all benchmarks, those of each language of a multilingual data set by itself."""
+    """Lists all benchmarks, with a separate one for each language of a multilingual data set."""
     return list(_files_of_names())
 
 
 def suites() -> dict[str, str]:
-    """Returns what each suite is, in a line, by its name."""
+    """Returns a one-line description of each suite, by name."""
     return {name: suite["about"] for name, suite in _read_suites().items()}
 
 
 def expand(wanted: Iterable[str]) -> list[str]:
-    """Lists the benchmarks that names of suites, data sets and benchmarks stand for, each once.
+    """Lists the benchmarks in the given suites, data sets and benchmarks, each once.
 
     Args:
-      wanted: names; that of a multilingual data set stands for all of its languages.
+      wanted: names; that of a multilingual data set means all of its languages.
 
     Raises:
-      UserError: a name is that of nothing; the message has the nearest.
+      UserError: a name is unknown; the message suggests the nearest.
     """
     found: dict[str, None] = {}
     for name in wanted:
@@ -140,7 +140,7 @@ def _make_benchmark(name: str) -> Benchmark:
 
 
 def _put_language(value: Any, language: str) -> Any:
-    """Puts the language where the texts of a layout have {language}."""
+    """Replaces {language} in the texts of a layout."""
     if isinstance(value, dict):
         return {key: _put_language(one, language) for key, one in value.items()}
     return value.replace("{language}", language) if isinstance(value, str) else value
@@ -158,7 +158,7 @@ def _make_layout(
 
 
 def _tell_how(layouts: list[dict[str, Any]], page: str) -> str:
-    """Returns how the layouts are got, in one line."""
+    """Returns one line on how to get the layouts."""
     ways = []
     for layout in layouts:
         name = layout["name"]

@@ -1,4 +1,4 @@
-"""Whether what lies on a disk is what a layout says: the names of its labels, and its captions."""
+"""Checks that files on disk match a layout: the names of its labels, and its captions."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,20 @@ from big_align.errors import UserError, put_in_a_line
 
 CHECKED = 64  # examples whose captions are counted when a benchmark is opened
 CLASS_NAMES = "classnames.txt"
-"""What CLIP_benchmark, and shards of our own, call the file that names the labels in order."""
+"""The file of CLIP_benchmark, and of our own shards, with the names of the labels in order."""
 
 
 def bind_labels(source: examples.Source, layout: Layout, root: str, name: str) -> tuple[int, ...]:
-    """Returns the class of each label of a source, once the names of the labels are compared.
+    """Returns the class of each label of a source, after comparing the names of the labels.
 
     Args:
-      source: in the layout.
-      layout: with an order.
+      source: a source in the layout.
+      layout: a layout with an order.
       root: the folder of the data set.
-      name: of the benchmark, for messages.
+      name: name of the benchmark, for error messages.
 
     Raises:
-      UserError: the source names other classes, or in another order, or not all of them.
+      UserError: the source names other classes, in another order, or not all of them.
     """
     order, own = layout.order or (), layout.own_names
     if layout.kind == "class_folders":
@@ -37,16 +37,16 @@ def bind_labels(source: examples.Source, layout: Layout, root: str, name: str) -
 
 
 def match_folders(source: examples.Source, own: Sequence[str], where: str, name: str) -> list[int]:
-    """Returns the place among the names of a layout of each folder that a source has found.
+    """Returns the index among a layout's names for each folder that a source has found.
 
     Args:
-      source: of a folder a class.
+      source: a source with one folder per class.
       own: the names that the folders must have.
-      where: the folders are, for messages.
-      name: of the benchmark, for messages.
+      where: location of the folders, for error messages.
+      name: name of the benchmark, for error messages.
 
     Raises:
-      UserError: a folder is none of them, or one of them is not there.
+      UserError: a folder is not one of them, or one of them is missing.
     """
     places = {normalize_name(one): place for place, one in enumerate(own)}
     found = [normalize_name(folder) for folder in source.class_names or ()]
@@ -67,15 +67,15 @@ def match_folders(source: examples.Source, own: Sequence[str], where: str, name:
 
 
 def check_captions(source: examples.Source, least: int, name: str) -> None:
-    """Looks at the captions of some examples.
+    """Checks the captions of some examples.
 
     Args:
-      source: with captions.
-      least: how many captions an image has at least.
-      name: of the benchmark, for messages.
+      source: a source with captions.
+      least: least number of captions per image.
+      name: name of the benchmark, for error messages.
 
     Raises:
-      UserError: an image has fewer, or several stand in one text.
+      UserError: an image has fewer, or several captions are joined in one text.
     """
     offsets = ShardOffsets(source.shard_sizes)
     count = min(CHECKED, offsets.count)
@@ -107,7 +107,7 @@ def _read_class_names(root: str, name: str) -> tuple[str, ...]:
 
 
 def _check_names(found: Sequence[str], own: Sequence[str], where: str, name: str) -> None:
-    """Refuses names that are not those of the layout, in its order; the message has the first."""
+    """Raises an error if names differ from those of the layout, in order; it names the first."""
     if len(found) != len(own):
         raise UserError(
             f"{name}: {where} names {len(found)} classes, and this layout of it has {len(own)}; a "

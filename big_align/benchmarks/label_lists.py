@@ -1,4 +1,4 @@
-"""Lists of images with the names of their classes, as FGVC Aircraft has them."""
+"""Lists of images with the names of their classes, in the format of FGVC Aircraft."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from big_align.errors import UserError
 
 
 def read_label_list(path: str, names: Sequence[str]) -> ListedSource:
-    """Makes a source of a file whose lines are `1025794 707-320`: an image and its class.
+    """Makes a source from a file whose lines are `1025794 707-320`: an image and its class.
 
     Args:
-      path: the list; the images are in `images/1025794.jpg` beside it.
-      names: of the classes; a label is a place among them.
+      path: the list; the images are in `images/1025794.jpg` next to it.
+      names: names of the classes; a label is an index into them.
 
     Raises:
-      UserError: the list cannot be read, names another class, or names no image.
+      UserError: the list cannot be read, names an unknown class, or names no image.
     """
     places = {normalize_name(name): place for place, name in enumerate(names)}
     bad = BadLines(path)

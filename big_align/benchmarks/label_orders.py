@@ -1,4 +1,4 @@
-"""How a layout numbers its classes: its own names, and the class of a list that each one is."""
+"""How a layout numbers its classes: its own names, and the class of a list for each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,29 +12,30 @@ Order = tuple[tuple[str, ...] | None, tuple[int, ...]]
 
 
 def find_subset(class_list: str, wanted: Sequence[str | int]) -> tuple[int, ...]:
-    """Returns the positions in a class list of names, ids or positions.
+    """Returns the positions in a class list of classes given as names, ids or positions.
 
     Raises:
-      ValueError: one stands for no class of the list, or for several.
+      ValueError: one matches no class of the list, or several.
     """
     places = _Places(read_classes(class_list))
     return tuple(places.find(one) for one in wanted)
 
 
 def read_order(labels: Any, class_list: str, subset: tuple[int, ...] | None) -> Order:
-    """Reads how the file of a data set writes the labels of a layout.
+    """Reads how the file of a data set specifies the labels of a layout.
 
     Args:
-      labels: a list, of which an entry is a name that is also that, or the id, of its class; or
-        [own name, class], the class being a name, an id, a position, or null for one that is left
-        out. {"unnamed": [class, ...]} where the layout has no names. Or a word: "names" or "ids",
-        those of the whole list in its order; with "subset" before it, of the classes that count;
-        with "sorted" before it, these as folders are listed; "unnamed" for the classes in order.
-      class_list: of the benchmark.
+      labels: a list whose entries are either a name that is also the name, or the id, of its class;
+        or [own name, class], where the class is a name, an id, a position, or null if it is left
+        out. {"unnamed": [class, ...]} if the layout has no names. Or a word: "names" or "ids" for
+        those of the whole list in its order; with "subset" before it, for those of the classes that
+        count; with "sorted" before it, for these in the order in which folders are listed;
+        "unnamed" for the classes in order.
+      class_list: class list of the benchmark.
       subset: the positions in it that count; None for all.
 
     Raises:
-      ValueError: an entry stands for no class, or for several.
+      ValueError: an entry matches no class, or several.
     """
     classes = take_classes(class_list, subset)
     if isinstance(labels, str):
@@ -65,7 +66,7 @@ def _read_word(
 
 
 class _Places:
-    """Finds classes of a list by their names and ids."""
+    """Finds classes of a list by name and id."""
 
     def __init__(self, classes: ClassList):
         self._count = len(classes)

@@ -1,4 +1,4 @@
-"""Opening a benchmark: the layout that is there, its labels bound to the benchmark's classes."""
+"""Opens a benchmark: the layout that exists, with its labels bound to the benchmark's classes."""
 
 import glob
 from collections.abc import Callable
@@ -17,31 +17,31 @@ from big_align.data.sources.tar_source import TarSource
 from big_align.errors import UserError
 
 KARPATHY = "dataset_*.json"
-"""What the files of Karpathy's splits are called."""
+"""Pattern of the files with Karpathy's splits."""
 
 
 class MissingData(UserError):
-    """The data of a benchmark are not there; the message says how they are got."""
+    """The data of a benchmark are missing; the message says how to get them."""
 
 
 def open_split(
     benchmark: Benchmark, split: str, folder: str, index_dir: str | None = None
 ) -> examples.Source:
-    """Opens a split of a benchmark in the first of its layouts that is there; decodes no image.
+    """Opens a split of a benchmark in the first of its layouts that exists; decodes no image.
 
     Args:
       benchmark: the data set.
       split: "train", "validation" or "test".
-      folder: that holds the data of all benchmarks, each in a folder of its layout's name.
+      folder: folder with the data of all benchmarks, each in a folder with its layout's name.
       index_dir: a folder that keeps scans of shards for the next start.
 
     Returns:
-      A source whose labels are positions of `benchmark.classes()`, or of `read_class_list`.
+      A source whose labels are positions in `benchmark.classes()`, or in `read_class_list`.
 
     Raises:
-      MissingData: the data are not there.
-      UserError: there is no such split, or the data are not what the layout says: other names, or
-        another order, of the labels, or fewer captions an image.
+      MissingData: the data are missing.
+      UserError: there is no such split, or the data do not match the layout: label names or their
+        order differ, or there are fewer captions per image.
     """
     if benchmark.task in JUDGED:
         raise UserError(f"{benchmark.name} is opened by judged.layouts.open_judged")
@@ -54,10 +54,10 @@ def find_layout(benchmark: Benchmark, split: str, folder: str) -> "FoundLayout":
     Args:
       benchmark: the data set.
       split: "train", "validation" or "test".
-      folder: that holds the data of all benchmarks.
+      folder: folder with the data of all benchmarks.
 
     Raises:
-      MissingData: the data are not there.
+      MissingData: the data are missing.
       UserError: there is no such split.
     """
     if split not in benchmark.splits:
@@ -76,19 +76,19 @@ def find_layout(benchmark: Benchmark, split: str, folder: str) -> "FoundLayout":
 def open_named(
     benchmark: str, split: str, data: str, index_dir: str | None = None
 ) -> examples.Source:
-    """Opens a split of a benchmark by its name, as a source of a config.
+    """Opens a split of a benchmark by name, as a source of a config.
 
     Args:
       benchmark: the name of the data set, as in `python -m big_align.tools.benchmark --list`.
       split: "train", "validation" or "test".
-      data: the folder of all data sets, each in a folder of its own.
+      data: the folder with all data sets, each in a folder of its own.
       index_dir: a folder that keeps scans of shards for the next start.
 
     Returns:
       A source whose labels are those of the class list of the benchmark.
 
     Raises:
-      UserError: as `open_split`, or there is no such benchmark.
+      UserError: as for `open_split`, or there is no such benchmark.
     """
     return open_split(catalog.read_benchmark(benchmark), split, data, index_dir)
 
@@ -96,16 +96,16 @@ def open_named(
 def read_class_list(
     benchmark: Benchmark, folder: str, word_net: WordNet | None = None
 ) -> ClassList:
-    """Returns the classes of a benchmark; those of WordNet ids are the folders of the data.
+    """Returns the classes of a benchmark; if they are WordNet ids, from the folders of the data.
 
     Args:
       benchmark: the data set.
-      folder: that holds the data of all benchmarks.
-      word_net: the dictionary that names ids; None for where NLTK finds it.
+      folder: folder with the data of all benchmarks.
+      word_net: the dictionary that names ids; None for the one that NLTK finds.
 
     Raises:
-      MissingData: the data that name the classes are not there.
-      UserError: an id is not one of WordNet's, or WordNet is not there.
+      MissingData: the data that name the classes are missing.
+      UserError: an id is not one of WordNet's, or WordNet is missing.
     """
     if not benchmark.wordnet:
         return benchmark.classes()
@@ -116,12 +116,12 @@ def read_class_list(
 
 
 class FoundLayout(NamedTuple):
-    """Where a layout is, and which split of it is meant.
+    """The location of a layout, and the split that is meant.
 
     Attributes:
-      layout: that was found.
-      split: what it calls the split.
-      folder: of all benchmarks.
+      layout: the layout that was found.
+      split: its name of the split.
+      folder: folder of all benchmarks.
       root: the folder of the data set.
     """
 
@@ -132,7 +132,7 @@ class FoundLayout(NamedTuple):
 
 
 def _list_places(layout: Layout, split: str, folder: str) -> list[tuple[str, str]]:
-    """Returns the folders that a layout may have, each with what must be in it."""
+    """Returns the folders that a layout may have, each with what it must contain."""
     if split not in layout.splits:
         return []
     own, path = layout.splits[split], f"{folder}/{layout.name}"
@@ -174,7 +174,7 @@ def _open(benchmark: Benchmark, found: FoundLayout, index_dir: str | None) -> ex
         label_binding.check_captions(source, benchmark.captions, benchmark.name)
         return source
     order = label_binding.bind_labels(source, layout, found.root, benchmark.name)
-    # folders tell their labels without reading; elsewhere whatever a layout has must count
+    # folders give labels without reading; in other layouts, all examples must count
     leave_out = layout.kind == "class_folders" and ABSENT in order
     return RelabeledSource(source, order, benchmark.name, leave_out)
 
@@ -205,7 +205,7 @@ def _open_clip_benchmark(found: FoundLayout, task: str, index_dir: str | None) -
 
 
 def _read_word(path: str) -> str:
-    """Returns what a small file says, or nothing where there is none."""
+    """Returns the content of a small file, or "" if it does not exist."""
     try:
         return files.files_of(path).read_all(path).decode("utf-8", "replace").strip().lower()
     except OSError:
@@ -257,7 +257,7 @@ _OPENERS: dict[str, Callable[[FoundLayout, str, str | None], examples.Source]] =
 
 
 def _list_ids(benchmark: Benchmark, folder: str) -> tuple[str, ...]:
-    """Lists the WordNet ids that are folders of the first split that is there."""
+    """Lists the WordNet ids that are folders of the first split that exists."""
     split, places = benchmark.splits[0], []
     for one in benchmark.splits:
         for layout in benchmark.layouts:

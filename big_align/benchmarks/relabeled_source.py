@@ -11,14 +11,14 @@ from big_align.errors import UserError
 
 
 class RelabeledSource(ChosenExamples):
-    """Examples of a source with each label put through a table.
+    """Examples of a source, with each label mapped by a table.
 
     Args:
       source: the examples.
-      order: of each label of the source the new one, or ABSENT for a class that is left out.
-      title: of the data set, for messages.
-      leave_out: whether examples of classes that are left out are passed over; it reads all labels.
-        Without it they are an error.
+      order: the new label for each label of the source, or ABSENT for a class that is left out.
+      title: title of the data set, for error messages.
+      leave_out: whether to skip examples of classes that are left out, which reads all labels.
+        Otherwise they are an error.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -39,7 +39,7 @@ class RelabeledSource(ChosenExamples):
         self.broken = source.broken
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample, or UserError for a label outside of the table."""
+        """Reads an example; raises BrokenExample, or UserError for a label outside the table."""
         example = super().read(shard, index)
         example.labels = self._relabel(example.labels, shard, index)
         return example

@@ -1,4 +1,4 @@
-"""VTAB's labels that TFDS has no feature for: they are made of others (task_adaptation, data/)."""
+"""VTAB labels without a TFDS feature: they are made from others (task_adaptation, data/)."""
 
 import io
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from big_align.data import examples
 from big_align.data.sources.record_source import TFDSSource
 
 CLEVR_LEAST = 3
-"""The fewest objects of an image of CLEVR."""
+"""The least number of objects in an image of CLEVR."""
 CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 KITTI_DISTANCES = (-100.0, 8.0, 20.0, 999.0)
 KITTI_NONE = 1000.0
-"""The distance, in meters, that stands for an image without a vehicle."""
+"""The distance, in meters, that is used for an image without a vehicle."""
 KITTI_VEHICLES = 3
 """The types below this are cars, vans and trucks."""
 
@@ -45,16 +45,16 @@ RULES: dict[str, Callable[[Any], int]] = {
     "clevr_distance": _bin_clevr,
     "kitti_distance": _bin_kitti,
 }
-"""What makes the label of an example of its features, by `Layout.label`."""
+"""Functions that make the label of an example from its features, by `Layout.label`."""
 
 
 class RuledSource(TFDSSource):
-    """Examples of a prepared TensorFlow data set with a label that a rule makes.
+    """Examples of a prepared TensorFlow data set, with a label made by a rule.
 
     Args:
-      dataset: its name.
+      dataset: name of the data set.
       split: a split or a part of it.
-      data_dir: where it was prepared.
+      data_dir: folder in which it was prepared.
       rule: one of `RULES`.
       index_dir: a folder that keeps the scans for the next start.
     """

@@ -1,4 +1,4 @@
-"""What the docstrings of components say of their arguments."""
+"""What the docstrings of components say about their arguments."""
 
 import dataclasses
 import inspect
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def read_arguments(target: Any) -> dict[str, str]:
-    """Returns what a docstring says of each argument, in one line, by name.
+    """Returns what a docstring says about each argument, in one line, by name.
 
-    Of a parameter that takes a group of settings (`signatures.list_settable`) there are the lines
-    of the group's fields too.
+    For a parameter that takes a group of settings (`signatures.list_settable`), the lines of the
+    group's fields are included.
 
     Args:
       target: a function or class, with a section "Args:" or "Attributes:".
@@ -22,7 +22,7 @@ def read_arguments(target: Any) -> dict[str, str]:
         if dataclasses.is_dataclass(default) and not inspect.isclass(default):
             found |= read_arguments(type(default))
     sections = [_parse_section(one) for one in _list_docstrings(target)]
-    for section in reversed(sections):  # a class's own come last, over those of its bases
+    for section in reversed(sections):  # a class's own come last and override those of its bases
         found |= section
     return found
 
@@ -41,7 +41,7 @@ def _list_docstrings(target: Any) -> list[str]:
 
 
 def _parse_section(text: str) -> dict[str, str]:
-    """Reads the lines "name: text" of the sections of arguments, each with those that go on."""
+    """Reads the entries "name: text" of the sections of arguments, with continuation lines."""
     lines = {}
     for section in re.finditer(r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)", text + "\n", re.M):
         entries = re.split(r"\n(?=\w)", textwrap.dedent(section[1]).strip())

@@ -15,7 +15,7 @@ def build_tower(node: Node, part: str, where: str) -> nn.Module:
 
 
 def build_model(config: Node) -> DualEncoder:
-    """Builds the dual encoder from its towers; an empty node for texts leaves that one out."""
+    """Builds the dual encoder from its towers; without a text tower if its node is empty."""
     node = config["model"]
     towers = {}
     for part in TOWERS:

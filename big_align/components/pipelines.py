@@ -18,14 +18,14 @@ from big_align.types import TrainingData
 WHERE = "config.data.pipeline"
 
 PARAMETERS = ("config", "start_step", "rows")
-"""What a function is called with, as far as it takes it."""
+"""The arguments that a function is called with, if it takes them."""
 
 
 def check_pipeline(config: Node) -> None:
-    """Imports the function that a config names, if any, and checks what it takes.
+    """Imports the function that a config names, if any, and checks its parameters.
 
     Raises:
-      ConfigError: it cannot be imported, or it needs what nobody hands over.
+      ConfigError: it cannot be imported, or it requires an argument that is not supplied.
     """
     name = config["data"].get("pipeline")
     if not name:
@@ -38,19 +38,19 @@ def build_pipeline(
 ) -> TrainingData:
     """Builds the training data of a config that names a pipeline.
 
-    A function that takes `start_step` begins there. The iterator of one that does not is saved with
+    A function that takes `start_step` starts there. The iterator of one that does not is saved with
     the training state.
 
     Args:
       config: the config.
-      row: the shape and the type of each field of a batch, without the batch's axis.
-      rows: the rows of the global batch that this process makes; None is all.
+      row: the shape and type of each field of a batch, without the batch axis.
+      rows: the rows of the global batch that this process makes; None for all.
 
     Raises:
       ConfigError: the function cannot be called.
-      UserError: what it makes cannot be trained on.
+      UserError: its result cannot be trained on.
     """
-    # TensorFlow is imported by what makes batches with it.
+    # TensorFlow is imported only by the modules that make batches with it.
     from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
 
     name, size = config["data"]["pipeline"], config["batch_size"]

@@ -1,6 +1,6 @@
 """From a name and values in a config to an object, with every value checked first.
 
-A component is a config node with a `name` and the keyword arguments of what the name stands for.
+A component is a config node with a `name` and the keyword arguments of what the name refers to.
 Names are looked up in tables of "module:attribute", so that nothing is imported before it is used.
 """
 
@@ -24,10 +24,10 @@ from big_align.nodes import GIVEN, Node
 
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
-    """Imports what a name in a table stands for; "module:attribute" names anything else.
+    """Imports what a name in a table refers to; "module:attribute" refers to anything else.
 
     Args:
-      name: to look up.
+      name: the name to look up.
       table: "module:attribute" by name.
       where: the node's place in the config, or the flag of a tool, as in "--source_name".
 
@@ -59,8 +59,9 @@ class Parameter(NamedTuple):
 
     Attributes:
       hint: its type.
-      default: `inspect.Parameter.empty` for none.
-      group: the parameter of the component that it is a field of; "" for its own.
+      default: its default; `inspect.Parameter.empty` if there is none.
+      group: the component's parameter that has it as a field; "" for the component's own
+        parameters.
     """
 
     hint: Any
@@ -74,8 +75,10 @@ class Parameter(NamedTuple):
 
 
 def list_given(target: Any) -> list[str]:
-    """Returns the parameters that the program hands over: they have a type that no config can hold,
-    none at all, or a mark (`nodes.Given`)."""
+    """Returns the parameters that the program supplies.
+
+    They have a type that no config can hold, no type at all, or a mark (`nodes.Given`).
+    """
     hints = _hints(target)
     return [
         name
@@ -87,8 +90,8 @@ def list_given(target: Any) -> list[str]:
 def list_settable(target: Any) -> dict[str, Parameter]:
     """Returns the parameters that a config sets, by name.
 
-    Where the default of a parameter is a dataclass, its fields stand beside the component's own
-    parameters: so a component takes a group of settings as one argument.
+    If the default of a parameter is a dataclass, its fields are listed with the component's own
+    parameters, so that a component can take a group of settings as one argument.
     """
     found, hints = {}, _hints(target)
     for name, parameter in _signature(target).items():
@@ -101,7 +104,7 @@ def list_settable(target: Any) -> dict[str, Parameter]:
 
 
 def _signature(target: Any) -> dict[str, inspect.Parameter]:
-    """Returns the parameters of a component; flax adds the first two to its modules."""
+    """Returns the parameters of a component, without the two that flax adds to its modules."""
     parameters = inspect.signature(target).parameters
     return {name: x for name, x in parameters.items() if name not in ("parent", "name")}
 
@@ -112,7 +115,7 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _settable(hint: Any) -> bool:
-    """Tells whether a config can hold values of a type."""
+    """Returns whether a config can hold values of a type."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         return GIVEN not in hint.__metadata__ and _settable(hint.__origin__)
@@ -127,7 +130,7 @@ def _is_group(parameter: inspect.Parameter) -> bool:
 
 
 def _fit(value: Any, hint: Any) -> Any:
-    """Converts what config files cannot tell apart: lists for tuples, integers for floats."""
+    """Converts what config files cannot distinguish: lists for tuples, integers for floats."""
     choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if isinstance(value, list) and any(typing.get_origin(c) is tuple for c in choices):
         return tuple(_fit(item, Any) for item in value)
@@ -143,17 +146,17 @@ def check_arguments(
 
     Args:
       target: a function or class with typed parameters.
-      node: names and values; `name` and values of None where the parameter has a default are left
-        out.
-      where: the node's place in the config, for messages.
-      given: parameters that the program fills in, though a config could.
+      node: names and values; `name` is left out, and so are None values of parameters with a
+        default.
+      where: the node's place in the config, for error messages.
+      given: parameters that the program supplies, though a config could.
 
     Returns:
-      The values by name; those of a group stand beside the others.
+      The values by name, with those of groups among the others.
 
     Raises:
-      ConfigError: a name that the signature does not have, a value of another type, or a required
-        parameter that is missing.
+      ConfigError: a name is not in the signature, a value has another type, or a required parameter
+        is missing.
     """
     parameters = {k: x for k, x in list_settable(target).items() if k not in given}
     arguments = {}
@@ -182,7 +185,7 @@ def check_arguments(
 
 
 def advise(where: str, **fields: Any) -> str:
-    """Returns "; write --config.FIELD=VALUE", with what sets fields on a command line.
+    """Returns "; write --config.FIELD=VALUE", which sets fields on a command line.
 
     Args:
       where: the node's place in the config, or the flag of a tool, as in "--source", whose
@@ -198,13 +201,13 @@ def advise(where: str, **fields: Any) -> str:
 
 
 def mend(where: str, name: str, value: Any, known: Iterable[str]) -> str:
-    """Returns what a command line should set in place of an unknown field: the nearest, if any."""
+    """Returns what to set instead of an unknown field: the nearest one, or nothing."""
     near = get_close_matches(name, list(known), 1)
     return advise(where, **{near[0]: value}) if near else f"; leave {where}.{name} out"
 
 
 def _example(name: str, parameter: Parameter) -> Any:
-    """Returns a value that a field can have: its default, or one of its type."""
+    """Returns an example value for a field: its default, or a value of its type."""
     if not parameter.required and parameter.default is not None:
         return parameter.default
     examples = {bool: True, int: 1, float: 0.5, str: name.upper(), tuple: "(1, 2)"}
@@ -213,7 +216,7 @@ def _example(name: str, parameter: Parameter) -> Any:
 
 
 def list_kinds(hint: Any) -> list[type]:
-    """Returns the types that a value may have, without None and what a container holds."""
+    """Returns the types that a value may have, without None and without element types."""
     if typing.get_origin(hint) is typing.Annotated:
         return list_kinds(hint.__origin__)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -223,7 +226,7 @@ def list_kinds(hint: Any) -> list[type]:
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:
-    """Adds what a signature leaves at its default to a node, so that a command line can change it.
+    """Adds the defaults in a signature to a node, so that a command line can change them.
 
     Args:
       target: a function or class with typed parameters.
@@ -239,13 +242,13 @@ def fill_defaults(target: Any, node: ConfigDict) -> None:
 
 
 def choose_kind(hint: Any) -> type:
-    """Returns the type by which a command line reads a field: the first that it may have."""
+    """Returns the type with which a command line parses a field: the first that it may have."""
     kinds = list_kinds(hint)
     return kinds[0] if kinds and kinds[0] is not Any else object
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:
-    """Calls a function or class with the checked values of a node and what the program gives.
+    """Calls a function or class with the checked values of a node and what the program supplies.
 
     Raises:
       ConfigError: a value does not fit, or the call refuses one; the message names the field.
@@ -276,7 +279,7 @@ def make(target: Any, node: Node, where: str, **given: Any) -> Any:
 
 
 def _point_at(where: str, message: str, fields: Iterable[str]) -> str:
-    """Returns the flag of the field that a component complains of, if it names one as a field."""
+    """Returns the flag of the field that a component's error is about, if it names one."""
     for name in fields if where.startswith("config") else ():
         if re.search(rf"(^|\W){name}( = |=| is |: )|`{name}`|the {name} '", message):
             return f"; --{where}.{name}=... sets it"
@@ -284,7 +287,7 @@ def _point_at(where: str, message: str, fields: Iterable[str]) -> str:
 
 
 def make_named(table: Mapping[str, str], node: Node, where: str, **given: Any) -> Any:
-    """Makes what the `name` of a node stands for in a table; the errors are those of `make`."""
+    """Makes what the `name` of a node refers to in a table; raises the errors of `make`."""
     return make(lookup(node.get("name"), table, where), node, where, **given)
 
 

@@ -1,4 +1,4 @@
-"""The flags by which every tool is told where examples are: --source, --source_name and others."""
+"""The flags that say where a tool's examples are: --source, --source_name and others."""
 
 import argparse
 import ast
@@ -20,7 +20,7 @@ from big_align.errors import UserError
 from big_align.nodes import Node
 
 TEXT = "text"
-"""As `--source_name`: text files with a caption a line, for tools that read captions alone."""
+"""Value of `--source_name`: text files, a caption per line, for tools that only read captions."""
 
 ENDINGS = {
     r"\.tar": "tar",
@@ -30,9 +30,9 @@ ENDINGS = {
     r"\.npz": "npz",
     r"\.txt": TEXT,
 }
-"""How paths end, and what is there then; a path that ends otherwise needs --source_name."""
+"""Endings of paths, and the kind of source for each; other paths need --source_name."""
 IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
-"""How the paths of images end, `*.{jpg,png}` too."""
+"""Endings of the paths of images, including `*.{jpg,png}`."""
 LISTS = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 
 
@@ -40,8 +40,8 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
     """Adds --source, --source_name and --source_argument to a command line.
 
     Args:
-      parser: of the tool.
-      required: whether there must be a source.
+      parser: command-line parser of the tool.
+      required: whether a source is required.
     """
     parser.add_argument(
         "--source", required=required,
@@ -60,10 +60,10 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
 
 
 def recognize_source(path: str) -> str:
-    """Tells the kind of a source by its path.
+    """Returns the kind of a source, determined from its path.
 
     Raises:
-      UserError: the path does not tell; the message says what would.
+      UserError: the path does not determine it; the message says what would.
     """
     if path.startswith("tfds:"):
         return "tfds"
@@ -81,7 +81,7 @@ def recognize_source(path: str) -> str:
 
 
 def _recognize_folder(path: str) -> str:
-    """Tells folders with a list of files, or with texts beside images, from those of classes."""
+    """Returns the kind of a folder: with a list of files, texts next to images, or by class."""
     names = os.listdir(path)
     if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
         return "imagefolder"
@@ -100,13 +100,13 @@ def _recognize_folder(path: str) -> str:
 def open_source(
     path: str, name: str | None = None, arguments: Sequence[str] = (), captions: bool = False
 ) -> tuple[Source, dict[str, Any]]:
-    """Opens a source by the values of the flags; without captions unless they are asked for.
+    """Opens a source from the values of the flags; without captions unless requested.
 
     Args:
       path: its first field: a path, or the name of a data set.
-      name: the kind of source; None tells it from the path.
+      name: the kind of source; None determines it from the path.
       arguments: the other fields, each "NAME=VALUE".
-      captions: whether captions are asked for although no argument names them.
+      captions: whether captions are requested even if no argument names them.
 
     Returns:
       The source, and the config node that makes it.
@@ -131,17 +131,17 @@ def open_source(
 def open_captions(
     path: str, name: str | None = None, arguments: Sequence[str] = (), used: int | None = None
 ) -> tuple[Callable[[], Iterable[str]], dict[str, Any]]:
-    """Opens the captions of a source, or of text files, by the values of the flags.
+    """Opens the captions of a source, or of text files, from the values of the flags.
 
     Args:
       path: as for `open_source`.
       name: as for `open_source`, or `TEXT`.
       arguments: as for `open_source`.
-      used: captions of an example, the first ones; None for all.
+      used: number of captions per example, the first ones; None for all.
 
     Returns:
-      What reads the captions from the beginning, and the config node of the source. Reading raises
-      UserError where there are no captions at all.
+      A function that reads the captions from the start, and the config node of the source. Reading
+      raises a UserError if there are no captions at all.
 
     Raises:
       UserError: a value does not fit, or there is nothing at the path.
@@ -182,7 +182,7 @@ def write_source_flags(node: Node) -> str:
 
 
 def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:
-    """Reads texts "NAME=VALUE", where a value that reads as one of Python is that.
+    """Reads texts "NAME=VALUE", where a value that is a Python literal becomes that value.
 
     Raises:
       UserError: a text has no "="; the message names the flag.

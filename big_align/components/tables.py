@@ -1,4 +1,4 @@
-"""What each name in a config stands for: "module:attribute", imported when it is asked for."""
+"""What each name in a config refers to: "module:attribute", imported on first use."""
 
 IMAGE_TOWERS = {
     "efficientnet": "big_align.models.efficientnet:EfficientNet",

@@ -1,4 +1,4 @@
-"""What a config's image operations make, found by running them on a blank image."""
+"""The output of a config's image operations, found by running them on a blank image."""
 
 import random
 from typing import NoReturn
@@ -13,11 +13,11 @@ _BLANK = np.zeros((2048, 2048, 3), np.uint8)
 
 
 def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
-    """Runs the operations on a large blank image, which also shows whether they fit together.
+    """Runs the operations on a large blank image, which also checks that they fit together.
 
     Args:
       transform: image operations.
-      where: their place in the config, for messages.
+      where: their place in the config, for error messages.
 
     Raises:
       ConfigError: an operation is unknown, or does not fit.
@@ -29,14 +29,14 @@ def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
 
 
 def check_repeatable(transform: str, where: str) -> None:
-    """Checks that image operations draw nothing at random.
+    """Checks that image operations use no random numbers.
 
     Args:
       transform: image operations that fit together.
-      where: their place in the config, for messages.
+      where: their place in the config, for error messages.
 
     Raises:
-      ConfigError: they do draw, so an image would differ from visit to visit.
+      ConfigError: they do, so an image would differ from visit to visit.
     """
     try:
         Transform(transform)(_BLANK, _NoRandom())
@@ -49,10 +49,10 @@ def check_repeatable(transform: str, where: str) -> None:
 
 
 class _NoRandom:
-    """Random numbers that nobody may draw."""
+    """A random generator that must not be used."""
 
     def random(self) -> NoReturn:
-        """Makes a broken example of any image."""
+        """Raises an error that marks any image as a broken example."""
         raise BrokenExample("a random number is drawn")
 
     randrange = shuffle = sample = random

@@ -1,4 +1,4 @@
-"""Config files: Python, packaged or of a user, and the `config.json` that a run leaves."""
+"""Config files: Python, packaged or written by users, and the `config.json` that a run leaves."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ from big_align.errors import UserError, suggest
 from big_align.interop.formats.native_format import read_config as read_json_config
 
 CONFIG_JSON = "config.json"
-"""Where a run leaves its config, in its workdir."""
+"""The file in a workdir that holds the config of the run."""
 PACKAGED = pathlib.Path(__file__).parent.parent / "configs"
 FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
     *("data", "tokenizer", "objective", "evaluators", "init", "first")
@@ -25,26 +25,26 @@ RENAMED = {
     "negative_share": "negative_fraction",
     "validation_share": "validation_fraction",
 }
-"""Fields that workdirs of earlier versions call by another name."""
+"""Fields that have another name in workdirs of earlier versions."""
 
 
 def list_packaged() -> list[str]:
-    """Returns the names of the configs that are installed with the package, but for their bases."""
+    """Returns the names of the configs that are installed with the package, except their bases."""
     files = sorted(PACKAGED.glob("*.py"))
     return [file.stem for file in files if "def get_config(" in file.read_text(encoding="utf-8")]
 
 
 def find_config(given: str) -> str:
-    """Returns the file that a `--config` names, with the argument behind its colon.
+    """Returns the file that a `--config` refers to, with the argument after its colon.
 
-    Where there is no such file, `NAME`, `NAME.py` and `configs/NAME.py` are the packaged config of
-    that name.
+    If there is no such file, `NAME`, `NAME.py` and `configs/NAME.py` refer to the packaged config
+    with that name.
 
     Args:
       given: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
 
     Raises:
-      UserError: there is no such file, and no packaged config of the name.
+      UserError: there is no such file, and no packaged config with the name.
     """
     if given.endswith(".json") and os.path.isfile(given):
         return given
@@ -63,9 +63,9 @@ def find_config(given: str) -> str:
 
 
 def read_config(path: str | os.PathLike) -> ConfigDict:
-    """Reads the `config.json` of a workdir as the config that was written there.
+    """Reads the `config.json` of a workdir, as the config that was written there.
 
-    JSON's lists are tuples, as in config files, and fields that are None have their types again.
+    JSON's lists become tuples, as in config files, and fields that are None regain their types.
 
     Raises:
       UserError: it is not JSON, or not the config of a run; or a component is unknown.
@@ -79,7 +79,7 @@ def read_config(path: str | os.PathLike) -> ConfigDict:
 
 
 def _rename(node: Any) -> Any:
-    """Gives the fields of a config, at any depth, the names that they have now."""
+    """Renames the fields of a config, at any depth, to their current names."""
     if not isinstance(node, dict):
         return node
     return {RENAMED.get(name, name): _rename(value) for name, value in node.items()}

@@ -1,4 +1,4 @@
-"""What --help prints: every field of a config with its value, its type and a line on it."""
+"""The text of --help: every field of a config with its value, its type and a description."""
 
 import textwrap
 from typing import Any
@@ -10,12 +10,12 @@ from big_align.configuration.fields import describe_fields
 from big_align.configuration.places import find_node, find_table, find_target, list_nodes
 
 WIDTH, COLUMN = 100, 40
-"""Characters of a line, and where explanations begin."""
+"""Characters per line, and the column where descriptions start."""
 VALUE_MAX = 60
 
 
 def format_fields(config: ConfigDict) -> str:
-    """Formats all fields of a config, node by node, as --config.FIELD=VALUE sets them.
+    """Formats all fields of a config, node by node, in the form --config.FIELD=VALUE.
 
     Raises:
       ConfigError: a name of a component is unknown.
@@ -25,7 +25,7 @@ def format_fields(config: ConfigDict) -> str:
 
 
 def format_lines(rows: list[tuple[str, str]]) -> str:
-    """Formats names beside what is said of them, in two columns."""
+    """Formats names next to their descriptions, in two columns."""
     lines = []
     for name, text in rows:
         wrapped = textwrap.wrap(text, WIDTH - COLUMN) or [""]
@@ -43,7 +43,7 @@ def _format_node(config: ConfigDict, place: str) -> str:
     fields = describe_fields(config, place)
     title = f"--config.{place}.FIELD".replace("..", ".")
     if find_table(place) is not None and node:
-        # The component that is chosen says itself what it is; its name is a field like others.
+        # The chosen component describes itself; its name is a field like any other.
         summary = read_summary(find_target(config, place))
         title = textwrap.fill(f"{title}: {node.get('name')}. {summary}", WIDTH)
     rows = []

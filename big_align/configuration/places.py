@@ -1,4 +1,4 @@
-"""The places of a config that hold components or groups of settings, and what each takes."""
+"""The places in a config that hold components or groups of settings, and what each takes."""
 
 import inspect
 import re
@@ -34,7 +34,7 @@ GROUPS = {
 
 
 def list_components(config: ConfigDict) -> list[str]:
-    """Returns the places of a config that hold components, as in "data.source"."""
+    """Returns the places in a config that hold components, as in "data.source"."""
     mixture = (config.get("data") or {}).get("mixture") or {}
     paths = ["tokenizer", "objective", "data.source", *(f"model.{part}" for part in TOWERS)]
     paths += [f"data.mixture.{name}.source" for name in mixture]
@@ -46,7 +46,7 @@ def list_components(config: ConfigDict) -> list[str]:
 
 
 def find_table(path: str) -> Mapping[str, str] | None:
-    """Returns the names that the component at a place may have; None where there is none."""
+    """Returns the names that the component at a place may have; None if there is no component."""
     match in_run(path).split("."):
         case ["tokenizer"]:
             return TOKENIZERS
@@ -62,7 +62,7 @@ def find_table(path: str) -> Mapping[str, str] | None:
 
 
 def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
-    """Returns the node at a place; None where the config has none."""
+    """Returns the node at a place; None if the config has none."""
     node = config
     for field in path.split("."):
         node = node.get(field) if isinstance(node, ConfigDict) else None
@@ -70,7 +70,7 @@ def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
 
 
 def find_target(config: ConfigDict, path: str) -> Any:
-    """Returns what takes the fields of a node; None for a node that is the run's own.
+    """Returns the callable that takes the fields of a node; None for a node of the run itself.
 
     Raises:
       ConfigError: the node's name is unknown.
@@ -85,12 +85,12 @@ def find_target(config: ConfigDict, path: str) -> Any:
 
 
 def in_run(path: str) -> str:
-    """Returns a place without the prefix of the run that goes before, whose config is whole too."""
+    """Returns a place without the prefix of first runs, whose configs are complete too."""
     return re.sub(r"^(first\.)+|^first$", "", path)
 
 
 def list_nodes(config: ConfigDict, path: str = "") -> Iterator[str]:
-    """Yields the place of every node, each before those in it; "" is the whole config's."""
+    """Yields the place of every node, each before the nodes in it; "" is the whole config."""
     yield path
     node = find_node(config, path) if path else config
     for name, value in node.items():
@@ -99,6 +99,6 @@ def list_nodes(config: ConfigDict, path: str = "") -> Iterator[str]:
 
 
 def source_fields(target: Any) -> list[str]:
-    """Returns the parameters of a component that are sources: config nodes of their own."""
+    """Returns the parameters of a component that are sources, which are config nodes."""
     hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
     return [name for name, hint in hints.items() if Source in (hint, *typing.get_args(hint))]

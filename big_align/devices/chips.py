@@ -1,4 +1,4 @@
-"""What accelerators can do at best: published numbers of TPUs and GPUs, one table.
+"""The peak performance of accelerators: published numbers of TPUs and GPUs, in one table.
 
 A JAX device is half a chip on TPU v2, v3 and TPU7x, where each core runs its own program, and a
 whole chip on all others.
@@ -8,11 +8,11 @@ Sources:
     supercomputer for training deep neural networks", and the v4 paper's table.
   v4: cloud.google.com/tpu/docs/v4; links: Jouppi et al. 2023, "TPU v4", 6 of 50 GB/s each way.
   v5e, v5p, v6e, TPU7x: docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x, and the table of
-    docs.cloud.google.com/kubernetes-engine/docs/concepts/tpus. They give links in both directions
-    together, of which half is sent, and the network in bits a chip. The network of v2 to v4 is not
-    published.
-  A100, H100, H200, B200: NVIDIA's data sheets, without sparsity, NVLink in both directions
-    together, of which half is sent; the network is that of a DGX: A100 with 8 adapters of
+    docs.cloud.google.com/kubernetes-engine/docs/concepts/tpus. They give link speeds as the sum of
+    both directions, half of which is for sending, and network speeds in bits per chip. The network
+    of v2 to v4 is not published.
+  A100, H100, H200, B200: NVIDIA's data sheets, without sparsity, NVLink as the sum of both
+    directions, half of which is for sending; the network is that of a DGX: A100 with 8 adapters of
     200 Gbit/s, the others with 8 of 400.
 """
 
@@ -21,18 +21,18 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """An accelerator's published peaks; what is `device_...` belongs to one JAX device.
+    """An accelerator's published peaks; properties named `device_...` are per JAX device.
 
     Attributes:
-      name: how it is called in commands and tables.
-      kinds: what `jax.Device.device_kind` says on it.
+      name: its name in commands and tables.
+      kinds: values of `jax.Device.device_kind` on it.
       flops: dense bfloat16 FLOP/s.
       memory: bytes of HBM.
       memory_bandwidth: bytes/s between HBM and the chip.
       interconnect: bytes/s that it can send over all its links, inside a slice or node.
       network: bytes/s that a host can send to other slices or nodes; None if not published.
       chips_per_host: chips that one process drives in a slice or node of several hosts.
-      devices_per_chip: JAX devices on a chip.
+      devices_per_chip: JAX devices per chip.
     """
 
     name: str
@@ -160,8 +160,8 @@ CHIPS = {
 
 
 def find_chip(device_kind: str) -> Chip | None:
-    """Returns the chip that calls itself so, None if it is not in the table.
+    """Returns the chip with this device kind, None if it is not in the table.
 
-    Kinds must agree to the letter: other boards and shares of a GPU have other peaks.
+    Kinds must match exactly: other boards and partitions of a GPU have other peaks.
     """
     return next((chip for chip in CHIPS.values() if device_kind in chip.kinds), None)

@@ -1,4 +1,4 @@
-"""Compiling: with options that are checked, and with a cache that outlives a process."""
+"""Compiling: with options that are checked, and with a cache that outlives the process."""
 
 import os
 import re
@@ -15,15 +15,15 @@ from big_align.nodes import Node
 def use_cache(folder: str | None) -> None:
     """Keeps compiled programs in a folder, where later processes find them.
 
-    Of several processes the first one writes and all read, so they should share the folder. What
-    compiles in less than a second is not kept, unless JAX is told otherwise
-    (`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`).
+    If there are several processes, the first one writes and all read, so they should share the
+    folder. Programs that compile in less than a second are not kept, unless JAX is configured
+    otherwise (`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`).
 
     Args:
       folder: a path, or a bucket as in `gs://bucket/cache`; None changes nothing.
     """
     if folder and folder != jax.config.jax_compilation_cache_dir:
-        # JAX decides at its first compilation whether there is a cache; this one may be later.
+        # JAX decides at its first compilation whether there is a cache; this may come later.
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", folder)
 
@@ -32,7 +32,7 @@ def check_cache(folder: str | None) -> None:
     """Checks that a folder can hold the cache.
 
     Raises:
-      ConfigError: it is a file, or lies in one.
+      ConfigError: it is a file, or inside one.
     """
     path = None if folder is None or "://" in folder else os.path.abspath(folder)
     while path and not os.path.exists(path):
@@ -42,10 +42,10 @@ def check_cache(folder: str | None) -> None:
 
 
 def check_options(options: Node) -> None:
-    """Checks that options have values that a compiler could take.
+    """Checks that options have values that a compiler could accept.
 
     Raises:
-      ConfigError: one has not; the compiler alone knows the names.
+      ConfigError: one does not; only the compiler knows the names.
     """
     for name, value in options.items():
         if not isinstance(value, str | int | float | None):
@@ -58,7 +58,7 @@ def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> 
     """Compiles a program with the compiler's options.
 
     Raises:
-      ConfigError: the compiler knows no such option, or not this value.
+      ConfigError: the compiler does not know an option, or refuses its value.
     """
     try:
         return lowered.compile(compiler_options=dict(options) or None)

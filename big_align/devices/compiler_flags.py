@@ -1,6 +1,6 @@
-"""What XLA is told when it compiles a train step, for each kind of chip and number of slices.
+"""Options for XLA when it compiles a train step, for each kind of chip and number of slices.
 
-All of it overlaps communication with computation. The compilers of libtpu and XLA accept these by
+All of them overlap communication with computation. The compilers of libtpu and XLA accept them by
 name as options of one program (`compiler_options`), so nothing has to be set before JAX starts.
 
 Sources:
@@ -25,7 +25,7 @@ _TPU: Options = {
     "xla_tpu_enable_latency_hiding_scheduler": True,
 }
 _ASYNC_COLLECTIVES: Options = {
-    # Runs an all-gather beside the computations that do not need it, in one fusion, over several of
+    # Runs an all-gather alongside computations that do not need it, in one fusion, over several of
     # them [openxla, for v5e and later; maxtext "CF_FOR_ALL_GATHER", for v5p and v6e].
     "xla_enable_async_all_gather": True,
     "xla_tpu_enable_async_collective_fusion": True,
@@ -36,11 +36,11 @@ _ASYNC_COLLECTIVES: Options = {
 TPU_FLAGS: dict[str, Options] = {
     "v2": _TPU,
     "v3": _TPU,
-    # Off by default on v4 and not known to v3's hardware [axlearn].
+    # Off by default on v4 and not supported by v3's hardware [axlearn].
     "v4": _TPU | {"xla_enable_async_all_gather": True, "xla_enable_async_collective_permute": True},
     "v5e": _TPU | _ASYNC_COLLECTIVES,
     "v5p": _TPU | _ASYNC_COLLECTIVES,
-    # The fraction of the larger vector memory that one operation may use [axlearn, maxtext].
+    # The part of the larger vector memory that one operation may use [axlearn, maxtext].
     "v6e": _TPU | _ASYNC_COLLECTIVES | {"xla_tpu_scoped_vmem_limit_kib": "98304"},
     "tpu7x": _TPU | _ASYNC_COLLECTIVES,
 }
@@ -51,24 +51,24 @@ SLICE_FLAGS: Options = {
     # maxtext "DATA_PARALLEL_OVERLAP"].
     "xla_tpu_enable_data_parallel_all_reduce_opt": True,
     "xla_tpu_data_parallel_opt_different_sized_ops": True,
-    # And are finished together, late [axlearn].
+    # Their completion is deferred and combined [axlearn].
     "xla_tpu_enable_sunk_dcn_allreduce_done_with_host_reduction": True,
 }
-"""Options for several TPU slices, in addition."""
+"""Additional options for several TPU slices."""
 
-# Loops fetch what their next round needs, and send what the last one made [gpu].
+# Loops fetch what their next iteration needs, and send what the last one made [gpu].
 _PIPELINED = ("all_gather", "reduce_scatter", "all_reduce")
 _PIPELINING: Options = (
     {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
     if tuple(map(int, jaxlib.__version__.split(".")[:3])) < (0, 11, 1)
-    # Renamed, with more values than two; an unknown name is an error [pipelining].
+    # Renamed, with more than two values; an unknown name is an error [pipelining].
     else {f"xla_gpu_pipeline_{kind}": "COLLECTIVE_PIPELINING_MODE_ON" for kind in _PIPELINED}
 )
 GPU_FLAGS: Options = {
     "xla_gpu_enable_latency_hiding_scheduler": True,  # [gpu, toolbox]
     **_PIPELINING,
 }
-"""Options for several GPUs; one alone has nothing to overlap."""
+"""Options for several GPUs; a single one has nothing to overlap."""
 
 
 def choose_options(mesh: Mesh, given: Node) -> Options:
@@ -76,10 +76,10 @@ def choose_options(mesh: Mesh, given: Node) -> Options:
 
     Args:
       mesh: real devices, or those of a topology.
-      given: options that replace or join those of the tables; None takes one away.
+      given: options that override or extend those of the tables; None removes an option.
 
     Returns:
-      Options by name; of a CPU or an unknown TPU only those given.
+      Options by name; for a CPU or an unknown TPU, only the given ones.
     """
     devices = mesh.devices.ravel()
     chip, options = find_chip(devices[0].device_kind), {}

@@ -1,4 +1,4 @@
-"""The order of devices in a mesh: neighbors there are neighbors in the machine."""
+"""The order of devices in a mesh: neighbors in the mesh are neighbors in the machine."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from jax.experimental import mesh_utils
 
 
 def arrange_devices(devices: Sequence[Any], fsdp: int) -> np.ndarray:
-    """Lays devices out so that the second axis lies within a TPU slice or a GPU node.
+    """Arranges devices so that the second axis stays within a TPU slice or a GPU node.
 
-    Slices and nodes are joined by a slower network than the devices in them. An axis that does not
-    fit into one takes as many devices as it can from each of several.
+    The network between slices and nodes is slower than that within them. An axis that does not fit
+    into one takes as many devices as it can from each of several.
 
     Args:
       devices: devices, or descriptions of them.
       fsdp: size of the second axis; divides the number of devices.
 
     Returns:
-      An array of objects [devices / fsdp, fsdp].
+      An object array [devices / fsdp, fsdp].
     """
     groups = _group_devices(devices)
     size = len(groups[0])
@@ -31,7 +31,7 @@ def arrange_devices(devices: Sequence[Any], fsdp: int) -> np.ndarray:
 
 
 def _group_devices(devices: Sequence[Any]) -> list[list[Any]]:
-    """Groups devices by the fast network that joins them: a TPU slice, a GPU node, a process."""
+    """Groups devices by the fast network that connects them: a TPU slice, a GPU node, a process."""
     groups: dict[int, list[Any]] = {}
     for device in devices:
         group = getattr(device, "slice_index", None)
@@ -39,17 +39,17 @@ def _group_devices(devices: Sequence[Any]) -> list[list[Any]]:
             group = 0 if device.platform == "tpu" else device.process_index
         groups.setdefault(group, []).append(device)
     ordered = [groups[key] for key in sorted(groups)]
-    if len({len(group) for group in ordered}) > 1:  # A part of a machine: no order is a good one.
+    if len({len(group) for group in ordered}) > 1:  # a part of a machine: no order is good
         return [list(devices)]
     return ordered
 
 
 def _follow_wires(shape: tuple[int, int], devices: Sequence[Any]) -> np.ndarray:
-    """Lays the devices of one network out along the torus that a TPU slice is."""
+    """Arranges the devices of one network along the torus of a TPU slice."""
     if devices[0].platform != "tpu":
         return np.array(devices).reshape(shape)
     try:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     except (AssertionError, NotImplementedError, ValueError):
-        # Not a whole torus, as the devices of one host are not: every order is right, if slower.
+        # Not a whole torus, for example the devices of one host: any order is correct, if slower.
         return np.array(devices).reshape(shape)

@@ -1,7 +1,7 @@
-"""What is computed again in the backward pass instead of being stored, in one place.
+"""What is recomputed in the backward pass instead of being stored, in one place.
 
 Every recomputation goes through this module, so that the FLOPs of a model can be counted without it
-(`flops.model_flops`): work that a machine repeats to save memory is no progress.
+(`flops.model_flops`): work that a machine repeats to save memory is not progress.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
 
 @contextlib.contextmanager
 def left_out() -> Iterator[None]:
-    """Traces what stands inside as if everything were stored; what it gives is not to be run."""
+    """Traces the code inside as if everything were stored; the result must not be run."""
     token = _LEFT_OUT.set(True)
     try:
         yield
@@ -27,22 +27,22 @@ def left_out() -> Iterator[None]:
 
 
 def remat_block(block_class: type[nn.Module], train: int) -> type[nn.Module]:
-    """Returns a class of blocks that store their inputs only.
+    """Returns a class of blocks that store only their inputs.
 
     Args:
       block_class: a module that is called with arrays and `train`.
-      train: the place of `train` among its arguments, counted with the module itself as 0.
+      train: the index of `train` among its arguments, with the module itself as 0.
     """
     return block_class if _LEFT_OUT.get() else nn.remat(block_class, static_argnums=(train,))
 
 
 def remat_body(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the body of a loop that stores its inputs only; nothing merges computations there."""
+    """Returns a loop body that stores only its inputs; loops need no protection from CSE."""
     return body if _LEFT_OUT.get() else jax.checkpoint(body, prevent_cse=False)
 
 
 def recompute(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function whose results an earlier pass had and did not store."""
+    """Calls a function whose results an earlier pass computed but did not store."""
     if not _LEFT_OUT.get():
         return function(*arguments)
     shapes = jax.eval_shape(function, *arguments)

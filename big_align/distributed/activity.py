@@ -1,4 +1,4 @@
-"""What this process does at the moment: it tells the others, and the watchdog when a step hangs."""
+"""What this process is doing: for the other processes, and for the watchdog if a step hangs."""
 
 import dataclasses
 import socket
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Activity:
-    """What a process does.
+    """What a process is doing.
 
     Attributes:
-      what: in words, as in "waiting for data".
-      step: the step that it is at; None before the first.
+      what: a description, as in "waiting for data".
+      step: its current step; None before the first.
       since: when it began, on the clock of `time.monotonic`.
     """
 
@@ -25,7 +25,7 @@ _current = Activity("starting", None, time.monotonic())
 
 
 def describe() -> dict[str, Any]:
-    """Returns what this process does, for how many seconds and on which host, as JSON holds it."""
+    """Returns what this process is doing, since how many seconds and on which host, for JSON."""
     now = _current
     return {
         "host": socket.gethostname(),
@@ -36,6 +36,6 @@ def describe() -> dict[str, Any]:
 
 
 def begin(what: str, step: int | None = None) -> None:
-    """Notes that this process begins something; the step stays unless one is given."""
+    """Records that this process begins something; the step stays the same unless one is given."""
     global _current
     _current = Activity(what, _current.step if step is None else step, time.monotonic())

@@ -1,7 +1,7 @@
-"""Processes that do not agree would train on together, each on something else: they are stopped.
+"""Stops processes that disagree, which otherwise would each train on something different.
 
-Process 0 writes what it has into the key-value store once. The others read a digest each, and what
-it stands for only where theirs is another.
+Process 0 writes its facts to the key-value store once. The others read only a digest of them, and
+the facts themselves only if their own digest differs.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from big_align.distributed import processes
 from big_align.errors import UserError
 
 LIBRARIES = ("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint")
-FACTS_A_VALUE = 1000  # a value of the store is a message; gRPC takes 4 MB
-DAY = 24 * 3600 * 1000  # process 0 may index its data first; whether it lives others watch
+FACTS_A_VALUE = 1000  # each value of the store is a message; gRPC allows 4 MB
+DAY = 24 * 3600 * 1000  # process 0 may index its data first; others watch whether it is alive
 
 _NUMBERS = itertools.count()
-"""Of what this process compares and shares: a run may have another before it, which does so too."""
+"""Numbers of this process's comparisons and shared values, unique even across first runs."""
 
 
 def check_start(config: ConfigDict) -> None:
-    """Checks that all processes have the same config, and run the same code.
+    """Checks that all processes have the same config and run the same code.
 
     Raises:
-      UserError: one has another; the message names the field or file, and the process.
+      UserError: one differs; the message names the field or file, and the process.
     """
     _check("config", lambda: dict(_flatten("config", json.loads(config.to_json_best_effort()))))
     _check("code", _describe_code)
@@ -40,10 +40,10 @@ def check_data(shards: Mapping[str, str]) -> None:
     """Checks that all processes find the same examples.
 
     Args:
-      shards: what each shard is called and holds, by its place in the order.
+      shards: the name and contents of each shard, by its place in the order.
 
     Raises:
-      UserError: one finds others; the message names the first shard and the process.
+      UserError: one finds others; the message names the first such shard and the process.
     """
     _check("data", lambda: shards)
 
@@ -52,19 +52,20 @@ def check_step(lowered: jax.stages.Lowered) -> None:
     """Checks that all processes are about to compile the same train step.
 
     Raises:
-      UserError: one has another.
+      UserError: one has a different step.
     """
     _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text().encode())})
 
 
 def share(topic: str, value: Any) -> Any:
-    """Returns in every process what process 0 has; all must call it, in the same order.
+    """Returns the value of process 0 in every process; all must call it, in the same order.
 
-    What each computes for itself may differ in a last digit, and decide another way.
+    If each computed its own value, these might differ in the last digit and lead to other
+    decisions.
 
     Args:
-      topic: what it is, for whoever reads the store.
-      value: of JSON.
+      topic: a description, for people who read the store.
+      value: a JSON value.
     """
     state = processes.coordination()
     if state.num_processes == 1:
@@ -77,11 +78,11 @@ def share(topic: str, value: Any) -> Any:
 
 
 def gather(topic: str, value: Any) -> list[Any]:
-    """Returns in every process what each of them has; all must call it, in the same order.
+    """Returns the values of all processes in every process; all must call it, in the same order.
 
     Args:
-      topic: what it is, for whoever reads the store.
-      value: of JSON.
+      topic: a description, for people who read the store.
+      value: a JSON value.
 
     Returns:
       The values, in the order of the processes.
@@ -98,7 +99,7 @@ def gather(topic: str, value: Any) -> list[Any]:
 def find_difference(
     process: int, facts: Mapping[str, str], others: Mapping[str, str]
 ) -> str | None:
-    """Returns the first difference to process 0 in one line; None where there is none."""
+    """Returns the first difference from process 0 in one line; None if there is none."""
     for name in others | facts:
         mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
         if mine != other:
@@ -119,7 +120,7 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
             if not part:
                 break
             state.client.key_value_set(f"{key}facts/{number}", json.dumps(part))
-        state.client.key_value_set(f"{key}digest", digest)  # last: whoever reads it may read on
+        state.client.key_value_set(f"{key}digest", digest)  # last, once the facts are there
         return
     if state.client.blocking_key_value_get(f"{key}digest", DAY) != digest:
         parts = dict(state.client.key_value_dir_get(f"{key}facts/"))

@@ -1,7 +1,7 @@
-"""A process that fails says why, and the others leave with its reason.
+"""A process that fails says why, and the others exit with the same reason.
 
-Without this they wait for it: in a collective, and five minutes in JAX's barrier at the end. All of
-it goes through the key-value store of JAX's coordination service, which lives in process 0.
+Otherwise they would wait for it: in a collective, and five minutes in JAX's barrier at the end. All
+communication uses the key-value store of JAX's coordination service, which lives in process 0.
 """
 
 import ctypes
@@ -20,10 +20,10 @@ from big_align.distributed import activity
 
 BEAT_SECONDS = 5
 SILENT_BEATS = 6
-"""Beats that may be missing: a process that only computes hard is late by one or two."""
+"""Number of beats that may be missed: a process busy with computation is late by one or two."""
 
 LAST_WORD_SECONDS = 2
-"""Process 0 leaves this much later than the others, which learn from it what has happened."""
+"""Process 0 exits this much later than the others, which learn from it what has happened."""
 
 FINISH_SECONDS = 300
 """How long a process that has finished waits for the others."""
@@ -32,20 +32,20 @@ GONE = "error: process 0 failed: it was killed, or its host is gone"
 
 _BEATS = "big_align/beats/"
 _OUTCOME = "big_align/outcome"
-"""Holds the first process that failed and why, or null when all have finished."""
+"""Holds the first process that failed and why, or null after all have finished."""
 
 
 class Watch:
-    """Watches over the other processes of a run, in two threads.
+    """Watches the other processes of a run, in two threads.
 
-    One waits for a process to fail. The other tells that this process lives, and what it does;
-    in process 0 it also notices who has become silent. JAX has heartbeats of its own, which end
-    what is left after 100 seconds, with a page of C++.
+    One waits for a process to fail. The other reports that this process is alive and what it is
+    doing; in process 0 it also notices which processes have become silent. JAX has heartbeats of
+    its own, which end the remaining processes after 100 seconds, with a page of C++.
 
     Args:
       store: the key-value store.
-      process: the number of this process.
-      count: how many there are.
+      process: number of this process.
+      count: number of processes.
     """
 
     def __init__(self, store: Any, process: int, count: int):
@@ -65,28 +65,28 @@ class Watch:
         """Starts the threads."""
         for thread in self._threads:
             thread.start()
-        # JAX calls abort() where process 0 is gone, mostly before the thread that waits is told.
-        # Handlers of Python's `signal` would run in the main thread, and too late for that.
+        # JAX calls abort() if process 0 is gone, mostly before the waiting thread is notified.
+        # Handlers of Python's `signal` would run in the main thread, which is too late for that.
         ctypes.CDLL(None).signal(signal.SIGABRT, self._abort_handler)
 
     def finish(self) -> None:
-        """Waits until the others have finished too, or leaves as they fail; ends the threads."""
+        """Waits until the others have finished too, or exits if one fails; stops the threads."""
         try:
             self._store.wait_at_barrier("big_align/finished", FINISH_SECONDS * 1000)
             self._store.key_value_set(_OUTCOME, "null", allow_overwrite=True)
         except jax.errors.JaxRuntimeError:
-            pass  # JAX's own barrier comes next, and tells what is wrong
+            pass  # JAX's own barrier comes next, and reports the problem
         for thread in self._threads:
             thread.join(timeout=BEAT_SECONDS)
 
     def fail(self, text: str, reason: str, is_consequence: bool = False) -> None:
-        """Tells all processes why this one fails, prints the text, and leaves with status 1.
+        """Reports to all processes why this one fails, prints the text, and exits with status 1.
 
         Args:
-          text: what is printed here.
-          reason: what the others print after the number of this process, one line.
-          is_consequence: it may have failed because another is lost; if so that one is told of
-            instead, as soon as its silence is noticed.
+          text: what this process prints.
+          reason: what the others print after the number of this process, in one line.
+          is_consequence: whether it may have failed because another process was lost; if so, that
+            one is reported instead, as soon as its silence is noticed.
         """
         if is_consequence:
             time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))
@@ -97,9 +97,9 @@ class Watch:
         self._leave(text)
 
     def activities(self) -> dict[int, dict[str, Any]]:
-        """Returns in process 0 what every process last said that it does, by its number.
+        """Returns in process 0 what every process last reported to be doing, by process number.
 
-        `silent` is for how many seconds it has said nothing since.
+        `silent` is the number of seconds since its last report.
         """
         return {
             process: beat | {"silent": (age > 1) * age * BEAT_SECONDS}
@@ -131,10 +131,10 @@ class Watch:
                 if self._process == 0:
                     self._notice_silence()
             except jax.errors.JaxRuntimeError:
-                return  # the other thread finds out what it means
+                return  # the other thread finds out why
 
     def _notice_silence(self) -> None:
-        """Counts its own beats, not seconds: when process 0 is held up nobody else seems silent."""
+        """Counts its own beats, not seconds: a delay of process 0 makes no other seem silent."""
         texts = {int(k.rpartition("/")[2]): v for k, v in self._store.key_value_dir_get(_BEATS)}
         for process, (last, age) in self._beats.items():
             beat = json.loads(texts.get(process, "null"))
@@ -148,9 +148,9 @@ class Watch:
                 )
 
     def _abort(self, _: int) -> None:
-        time.sleep(LAST_WORD_SECONDS)  # if process 0 is gone, the thread that waits is told now
-        # Another thread tells the others: if it cannot, what aborts holds the lock of the store's
-        # client, and is the client, which has lost process 0.
+        time.sleep(LAST_WORD_SECONDS)  # if process 0 is gone, the waiting thread learns of it now
+        # Another thread informs the others. If it cannot, the lock of the store's client is held by
+        # the code that aborts: so this is the client, which has lost process 0.
         reason = f"process {self._process} failed: aborted, see what it printed"
         telling = threading.Thread(target=self._announce, args=(self._process, reason), daemon=True)
         telling.start()
@@ -164,9 +164,9 @@ class Watch:
             pass  # another was first, or process 0 is gone
 
     def _leave(self, text: str) -> None:
-        self._leaving.acquire()  # never released: the first to come has the word
+        self._leaving.acquire()  # never released: only the first caller reports
         sys.stdout.flush()
-        with tqdm.external_write_mode(file=sys.stderr):  # takes a progress bar away
+        with tqdm.external_write_mode(file=sys.stderr):  # clears a progress bar
             print(text.rstrip(), file=sys.stderr, flush=True)
             if self._process == 0:
                 time.sleep(LAST_WORD_SECONDS)

@@ -13,10 +13,10 @@ from big_align.distributed import activity
 from big_align.errors import UserError
 
 JOIN_SECONDS = 300
-"""How long processes wait for each other at the start: hosts and images come one by one."""
+"""How long processes wait for each other at the start: hosts and images arrive one by one."""
 
 LOST = re.compile("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
-"""What errors have in them that a process gets where it has lost another."""
+"""Found in errors that a process gets when it has lost another one."""
 
 _watch: Any = None
 """The `failures.Watch` of a process that has joined others."""
@@ -26,7 +26,7 @@ def join_processes() -> None:
     """Joins the other processes of the run; from here on they fail together.
 
     JAX finds them on Slurm, TPU pods and Open MPI, and reads JAX_COORDINATOR_ADDRESS itself;
-    elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID say how many there are and which this is.
+    elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID give their number and that of this process.
 
     Raises:
       UserError: they cannot be found.
@@ -35,7 +35,7 @@ def join_processes() -> None:
     import jax
 
     given = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
-    # When its own time is over JAX ends the process with a page of C++.
+    # When its own timeout expires, JAX ends the process with a page of C++.
     impatience = threading.Timer(JOIN_SECONDS, _give_up)
     impatience.daemon = True
     impatience.start()
@@ -50,7 +50,8 @@ def join_processes() -> None:
         impatience.cancel()
     state = coordination()
     if state.num_processes > 1:
-        # Who loses process 0 is mostly ended by JAX with abort(): a thousand cores tell nothing.
+        # A process that loses process 0 is mostly ended by JAX with abort(): core files are no
+        # help.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         from big_align.distributed.failures import Watch
 
@@ -61,7 +62,7 @@ def join_processes() -> None:
 
 
 def coordination() -> Any:
-    """Returns JAX's `client`, `process_id` and `num_processes`, which it does not export.
+    """Returns the state with `client`, `process_id` and `num_processes`, which JAX does not export.
 
     The client is None without `join_processes`; otherwise it is also a key-value store.
     """
@@ -71,17 +72,17 @@ def coordination() -> Any:
 
 
 def activities() -> dict[int, dict[str, Any]]:
-    """Returns in process 0 what every process does, see `failures.Watch.activities`."""
+    """Returns in process 0 what every process is doing, see `failures.Watch.activities`."""
     return _watch.activities() if _watch else {0: activity.describe() | {"silent": 0}}
 
 
 def fail(error: BaseException) -> None:
-    """Leaves with the other processes, all of them with the reason; returns where there are none.
+    """Exits together with the other processes, which all get the reason; returns if there are none.
 
-    Exceptions that nobody catches come here by themselves.
+    Uncaught exceptions arrive here automatically.
 
     Args:
-      error: what ends this process.
+      error: the error that ends this process.
     """
     if _watch is None:
         return
@@ -91,7 +92,7 @@ def fail(error: BaseException) -> None:
         text = str(error) or "interrupted"
         _watch.fail(f"error: {text}", " ".join(text.split()))
     text = "".join(traceback.format_exception(error))
-    # Where a process is lost, the collectives of the others fail, if they do not hang.
+    # If a process is lost, the collectives of the others fail, unless they hang.
     lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and LOST.search(str(error))
     first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
     _watch.fail(text, first_line, is_consequence=bool(lost))

@@ -1,1 +1,1 @@
-"""Evaluators: each takes functions that embed, and data, and returns named numbers."""
+"""Evaluators: each takes data and functions that embed, and returns named numbers."""

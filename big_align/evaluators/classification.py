@@ -13,18 +13,18 @@ from big_align.nodes import Node
 class Classification:
     """Accuracy among the classes of one part of the training data.
 
-    Where several parts are trained on, their classes stand one behind the other in the classifier;
-    an image is classified among those of its own part.
+    If training uses several parts, their classes follow one another in the classifier; an image is
+    classified among those of its own part.
 
     Args:
       source: examples with an image and a label, which counts from 0 in the part.
       transform: image operations, without randomness.
-      first_class: where the classes of the part begin in the classifier: its label offset.
-      num_classes: how many the part has; None for all from `first_class` on.
+      first_class: index of the part's first class in the classifier: its label offset.
+      num_classes: number of classes of the part; None for all from `first_class` on.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     reads = ("label",)
@@ -32,7 +32,7 @@ class Classification:
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return ("classify",)
 
     def __init__(
@@ -58,10 +58,10 @@ class Classification:
         return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Classifies all images and returns the accuracies; it shows confused classes.
+        """Classifies all images and returns the accuracies; its pictures show confused classes.
 
         Raises:
-          UserError: the classifier has fewer classes, or a label is not among those of the part.
+          UserError: the classifier has fewer classes, or a label is not one of the part's classes.
         """
         loader = EvalLoader(
             self.source,

@@ -1,7 +1,7 @@
 """Embeddings of many images or texts with a trained model, on any number of devices.
 
-Evaluators, notebooks and offline jobs go through `Embedder`: it pads, places and gathers, so that
-they see NumPy arrays with one row per example.
+Evaluators, notebooks and offline jobs use `Embedder`: it pads, places and gathers, so that they see
+NumPy arrays with one row per example.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,21 +24,21 @@ REMEDIES = {
     ),
     "recognize": "train the objective idea, which recognizes tags",
 }
-"""What to do where an objective lacks a verb that not every objective has."""
+"""What to do if an objective lacks a method that not every objective has."""
 MANY_BATCHES = 8
-"""From so many batches on, texts are cut to like lengths."""
+"""From this many batches on, texts are grouped by length and cut."""
 MAX_LENGTHS, LENGTH_UNIT = 4, 8
-"""How many lengths there are at most, and what they are multiples of."""
+"""Largest number of different lengths, and the number of which they are multiples."""
 
 
 class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
 
     Args:
-      objective: gives `embed_image` and `embed_text`, and where it has them `image_features`,
-        `classify` and `recognize`.
+      objective: provides `embed_image` and `embed_text`, and possibly `image_features`, `classify`
+        and `recognize`.
       mesh: the devices to use.
-      batch_size: rows of a batch over all devices, a multiple of their number.
+      batch_size: rows of a batch over all devices, a multiple of the number of devices.
     """
 
     def __init__(self, objective: Objective, mesh: Mesh, batch_size: int):
@@ -50,25 +50,25 @@ class Embedder:
         self._variables: tuple[Params, ModelState] | None = None
 
     def use(self, params: Params, model_state: ModelState) -> "Embedder":
-        """Takes the weights to embed with from now on."""
+        """Sets the weights to embed with from now on."""
         self._variables = (params, model_state)
         return self
 
     @property
     def temperature(self) -> float | None:
-        """What the objective divides cosines by; None where it compares none."""
+        """What the objective divides cosines by; None if it has no scale."""
         scale = None if self._variables is None else self._objective.scale(self._variables[0])
         return None if scale is None else float(1 / scale)
 
     def _compile(self, verbs: tuple[str, ...]) -> Callable:
-        """Returns verbs of the objective, compiled lazily, and gathered on every device.
+        """Returns methods of the objective, compiled lazily, with results gathered on every device.
 
-        The compiler does once what two of them have in common: the image tower.
+        The compiler computes what two of them have in common, the image tower, only once.
         """
         if verbs not in self._compiled:
             functions = [self._lookup(verb) for verb in verbs]
 
-            # The mask goes along, so that every process learns which rows of the others are real.
+            # With the mask, every process learns which rows of the others are real.
             def run(params: Params, model_state: ModelState, batch: Batch) -> tuple:
                 with sharding.weights_on(self.mesh):
                     rows = [jnp.float32(apply(params, model_state, batch)) for apply in functions]
@@ -105,18 +105,18 @@ class Embedder:
 
         Args:
           batches: this process's rows of each batch of `batch_size`: `image` and `mask`.
-          count: how many examples there are; the rest of the last batch is padding.
+          count: number of examples; the rest of the last batch is padding.
 
         Returns:
-          Unit-length embeddings in the order of the loader, and which of them are real (an image
-          that could not be decoded is not), on every process.
+          Unit-length embeddings in the order of the loader, and which of them are real (not those
+          of images that could not be decoded), on every process.
         """
         return self._apply_to_images(("embed_image",), batches, count)
 
     def image_features(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but what the image tower pools, before any projection.
+        """Like `embed_images`, but returns what the image tower pools, before any projection.
 
         Raises:
           UserError: the objective has no such features.
@@ -126,7 +126,7 @@ class Embedder:
     def embeddings_and_features(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
-        """Returns what `embed_images` and `image_features` do, in one pass over the images.
+        """Returns what `embed_images` and `image_features` return, in one pass over the images.
 
         Raises:
           UserError: the objective has no such features.
@@ -136,7 +136,7 @@ class Embedder:
     def classify_images(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but logits over the classes that the objective was trained on.
+        """Like `embed_images`, but returns logits over the classes of the objective's training.
 
         Raises:
           UserError: the objective has no classes.
@@ -146,10 +146,10 @@ class Embedder:
     def recognize(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but logits of the tags that the objective recognizes.
+        """Like `embed_images`, but returns logits of the tags that the objective recognizes.
 
         Raises:
-          UserError: the objective recognizes none.
+          UserError: the objective recognizes no tags.
         """
         return self._apply_to_images(("recognize",), batches, count)
 
@@ -168,7 +168,7 @@ class Embedder:
         return self._apply_to_texts("embed_text", text, text_mask)
 
     def text_function(self) -> tuple[Callable[..., jax.Array], Params, ModelState]:
-        """Returns what embeds texts, to be differentiated, and the weights that are in use.
+        """Returns a differentiable function that embeds texts, and the weights in use.
 
         Returns:
           A function of parameters, statistics and a placed batch, and the first two of these.
@@ -189,13 +189,13 @@ class Embedder:
         text_mask: Bool[np.ndarray, "n l"],
         many: int = MANY_BATCHES,
     ) -> Float[np.ndarray, "n f"]:
-        """Like `embed_texts`, but what the text tower pools, before the projection.
+        """Like `embed_texts`, but returns what the text tower pools, before the projection.
 
         Args:
           text: token ids.
           text_mask: True on real tokens.
-          many: from so many batches on, texts are cut to like lengths; 1 for whoever calls it for
-            one part of many texts after the other.
+          many: from this many batches on, texts are grouped by length and cut; 1 for a caller that
+            passes parts of many texts one after the other.
         """
         return self._apply_to_texts("text_features", text, text_mask, many)
 
@@ -209,7 +209,7 @@ class Embedder:
         order, ends = _group_by_length(text_mask, self.batch_size, many)
         rows = []
         for start, end in zip(range(0, len(order), self.batch_size), ends, strict=True):
-            # Padding repeats the last text: a row of nothing but padding could be not finite.
+            # Padding repeats the last text: a row of padding alone might not be finite.
             picked = order[np.minimum(start + self.rows, len(order) - 1)]
             mask = np.ones(len(picked), bool)
             batch = {"text": text[picked, :end], "text_mask": text_mask[picked, :end]}
@@ -223,17 +223,18 @@ class Embedder:
 def _group_by_length(
     text_mask: Bool[np.ndarray, "n l"], batch_size: int, many: int
 ) -> tuple[Int[np.ndarray, "n"], list[int]]:
-    """Puts texts of like length into one batch, which is cut to it: padding changes nothing.
+    """Puts texts of similar length into one batch and cuts it: padding makes no difference.
 
-    Texts of a few batches keep their order and length, since every length is compiled by itself.
+    The texts of a few batches keep their order and length, since every length is compiled
+    separately.
 
     Args:
       text_mask: True on real tokens.
       batch_size: rows of a batch.
-      many: how many batches are no longer few.
+      many: from this many batches on, texts are grouped.
 
     Returns:
-      Which texts go one after the other, and the length of each batch.
+      The order of the texts, and the length of each batch.
     """
     count, whole = text_mask.shape
     starts = range(0, count, batch_size)

@@ -1,4 +1,4 @@
-"""What evaluators of frozen features share: reading features with labels, splits and draws."""
+"""What evaluators of frozen features share: reading features with labels, splits, random orders."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 
 VERBS = {"features": "image_features", "embedding": "embed_image"}
-"""The tower's pooled features, before any projection, or the unit-length embedding: by verb."""
+"""The method for each kind: pooled features before any projection, or unit-length embeddings."""
 WHAT = tuple(VERBS)
 
 
@@ -21,8 +21,8 @@ class LabeledFeatures(NamedTuple):
     """The images of a set that could be read.
 
     Attributes:
-      features: one row an image.
-      label: the class of each; or, of images with several, for each class whether an image has it.
+      features: one row per image.
+      label: the class of each; or, for images with several, whether an image has each class.
     """
 
     features: Float[np.ndarray, "n f"]
@@ -30,7 +30,7 @@ class LabeledFeatures(NamedTuple):
 
 
 def check_what(what: str) -> str:
-    """Returns `what`; raises ValueError where it is not one of WHAT."""
+    """Returns `what`; raises a ValueError if it is not one of WHAT."""
     if what not in WHAT:
         raise ValueError(f"what = {what!r} is unknown; known: {', '.join(WHAT)}")
     return what
@@ -48,18 +48,18 @@ def read_features(
     """Embeds the images of a source; those that cannot be decoded are left out.
 
     Args:
-      embedder: of the model.
-      source: examples with an image and one label, or any number.
+      embedder: embedder of the model.
+      source: examples with an image and one label, or any number of labels.
       transform: image operations, without randomness.
       what: one of WHAT.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
-      where: stands for the source in messages.
-      several_labels: whether examples have any number of labels; there are then as many classes as
-        the largest label and one more.
+      where: name of the source in error messages.
+      several_labels: whether examples have any number of labels; the number of classes is then the
+        largest label plus one.
 
     Raises:
-      UserError: an example has not one label, or with `several_labels` none has any; or features
-        are not finite. The first example is named.
+      UserError: an example does not have exactly one label, or, with `several_labels`, none has
+        any; or features are not finite. The message names the first example.
     """
     given = transform, (what,), max_broken_fraction, where, several_labels
     return read_kinds(embedder, source, *given)[what]
@@ -74,7 +74,7 @@ def read_kinds(
     where: str,
     several_labels: bool = False,
 ) -> dict[str, LabeledFeatures]:
-    """Reads each kind of `whats` as `read_features` does, all in one pass over the images."""
+    """Reads each kind in `whats` like `read_features`, all in one pass over the images."""
     rows = embedder.batch_size, embedder.rows
     with EvalLoader(source, transform, *rows, max_broken_fraction=max_broken_fraction) as loader:
         found, readable = _embed(embedder, loader, whats)
@@ -87,7 +87,7 @@ def read_kinds(
 def _embed(
     embedder: Embedder, loader: EvalLoader, whats: tuple[str, ...]
 ) -> tuple[Mapping[str, Float[np.ndarray, "n _"]], Bool[np.ndarray, "n"]]:
-    """Returns the rows of each kind, and which of them are of real images."""
+    """Returns the rows of each kind, and which of them belong to real images."""
     given = loader.images(), loader.num_examples
     if set(whats) == set(WHAT):
         embedding, features, readable = embedder.embeddings_and_features(*given)
@@ -109,15 +109,15 @@ def take_readable(
     """Leaves out the images that could not be decoded, and checks the others.
 
     Args:
-      source: of the examples, in its order, which names them.
-      features: one row an image.
-      label: of each, in one of the forms of `LabeledFeatures`.
+      source: source of the examples, in the same order, for their names.
+      features: one row per image.
+      label: label of each image, in one of the forms of `LabeledFeatures`.
       readable: False where an image could not be decoded.
-      what: the features are, for messages.
-      where: stands for the source in messages.
+      what: kind of the features, for error messages.
+      where: name of the source in error messages.
 
     Raises:
-      UserError: those of `read_features`.
+      UserError: as for `read_features`.
     """
     several_labels = label.ndim == 2
     not_finite = ~np.isfinite(features).all(axis=1)
@@ -146,7 +146,7 @@ def mark_classes(
 
     Args:
       sets: the labels of each example.
-      count: how many classes there are; None for as many as the largest label and one more.
+      count: number of classes; None for the largest label plus one.
     """
     largest = max((max(s, default=-1) for s in sets), default=-1)
     present = np.zeros((len(sets), largest + 1 if count is None else count), bool)
@@ -156,14 +156,14 @@ def mark_classes(
 
 
 def _name(source: Source, number: int) -> str:
-    """Names the example at a place of the source's own order."""
+    """Returns the name of the example at a position in the source's own order."""
     ends = np.cumsum(source.shard_sizes)
     shard = int(np.searchsorted(ends, number, side="right"))
     return source.name(shard, int(number - ends[shard] + source.shard_sizes[shard]))
 
 
 def check_class_names(one: Source, other: Source, where: str, where_other: str) -> None:
-    """Raises UserError where two sources that name their classes do not name the same."""
+    """Raises a UserError if two sources name their classes, but differently."""
     names, others = one.class_names, other.class_names
     if names is None or others is None or names == others:
         return
@@ -178,12 +178,12 @@ def check_class_names(one: Source, other: Source, where: str, where_other: str) 
 def find_classes(
     label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
 ) -> Int[np.ndarray, "k"]:
-    """Returns the classes that have an example, in order; of either form of labels."""
+    """Returns the classes that have an example, in order, for labels of either form."""
     return np.unique(label) if label.ndim == 1 else np.flatnonzero(label.any(axis=0))
 
 
 def check_classes(known: np.ndarray, label: np.ndarray, where: str, where_known: str) -> None:
-    """Raises UserError where a class of `label` is not among those of `known`, in either form."""
+    """Raises a UserError if a class of `label` is not in `known`, for labels of either form."""
     strange = np.setdiff1d(find_classes(label), find_classes(known))
     if len(strange):
         raise UserError(
@@ -193,7 +193,7 @@ def check_classes(known: np.ndarray, label: np.ndarray, where: str, where_known:
 
 
 def rarest_classes(present: Bool[np.ndarray, "n c"]) -> Int[np.ndarray, "n"]:
-    """Returns, of the classes that each example has, the one with fewest; -1 where it has none."""
+    """Returns the rarest of each example's classes; -1 if it has none."""
     rarest = np.where(present, present.sum(axis=0), len(present) + 1).argmin(axis=1)
     return np.where(present.any(axis=1), rarest, -1)
 
@@ -205,11 +205,11 @@ def shuffle_in_classes(
 
     Args:
       label: the class of each example.
-      seed: of the order.
+      seed: seed of the order.
       draw: orders of different draws are independent.
 
     Returns:
-      The place of each example in its class, and how many examples that class has.
+      The position of each example in its class, and how many examples that class has.
     """
     noise = np.random.default_rng([seed, draw]).permutation(len(label))
     order = np.lexsort((noise, label))

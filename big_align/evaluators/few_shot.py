@@ -29,22 +29,22 @@ from big_align.evaluators.zero_shot import embed_classes
 from big_align.nodes import Node
 
 PENALTY = 2.0**10
-"""Of least squares: the one of big_vision's `fewshot_lsr`, whatever the number of images."""
+"""Penalty of least squares, as in big_vision's `fewshot_lsr`, whatever the number of images."""
 
 MAX_HELD_OUT = 4
-"""So many images a class, and no more than the shots, choose the strength of regularization."""
+"""Up to this many images per class, but no more than the shots, choose the regularization."""
 
 
 def draw_shots(
     label: Int[np.ndarray, "n"], shots: int, draw: int
 ) -> tuple[Bool[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
-    """Draws images of each class to fit on, and others to choose the regularization on.
+    """Draws images of each class to fit on, and others for choosing the regularization.
 
-    In one draw the images of fewer shots are among those of more shots; draws are independent.
+    Within a draw, the images of fewer shots are a subset of those of more; draws are independent.
 
     Args:
       label: the class of each image.
-      shots: images a class to fit on.
+      shots: images per class to fit on.
       draw: the number of the draw; the same number draws the same images.
 
     Returns:
@@ -71,10 +71,10 @@ Sets = tuple[LabeledFeatures, LabeledFeatures]
 def number_classes(
     train: LabeledFeatures, test: LabeledFeatures
 ) -> tuple[Sets, Int[np.ndarray, "c"]]:
-    """Numbers the classes of a training set through.
+    """Renumbers the classes of a training set consecutively.
 
     Returns:
-      Both sets with these numbers for labels, and the classes that they stand for.
+      Both sets with the new numbers as labels, and the original classes by new number.
 
     Raises:
       UserError: a class of the test set has no example in the training set.
@@ -89,12 +89,12 @@ def measure_linear(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, 
     """Measures linear probes.
 
     Args:
-      sets: with classes that are numbered through.
-      shots: images a class.
-      draws: how often to draw.
+      sets: sets with consecutive class numbers.
+      shots: images per class.
+      draws: number of draws.
 
     Returns:
-      Accuracies and their deviations, by `linear_4shot` and `linear_4shot_std`.
+      Accuracies and their standard deviations, as `linear_4shot` and `linear_4shot_std`.
 
     Raises:
       UserError: a class has too few training examples.
@@ -110,15 +110,15 @@ def measure_linear(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, 
 
 
 def measure_ridge(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, float]:
-    """Measures least squares on standardized features, as big_vision's few-shot probe.
+    """Measures least squares on standardized features, like big_vision's few-shot probe.
 
     Args:
-      sets: with classes that are numbered through.
-      shots: images a class.
-      draws: how often to draw.
+      sets: sets with consecutive class numbers.
+      shots: images per class.
+      draws: number of draws.
 
     Returns:
-      Accuracies and their deviations, by `ridge_5shot` and `ridge_5shot_std`.
+      Accuracies and their standard deviations, as `ridge_5shot` and `ridge_5shot_std`.
 
     Raises:
       UserError: a class has too few training examples.
@@ -136,17 +136,17 @@ def measure_texts(
     shots: tuple[int, ...],
     draws: int,
 ) -> dict[str, float]:
-    """Measures cosine classifiers that begin as texts.
+    """Measures cosine classifiers that start as texts.
 
     Args:
-      sets: of embeddings, with classes that are numbered through.
+      sets: sets of embeddings, with consecutive class numbers.
       ztxt: unit-length embeddings of the classes.
       temperature: what cosines are divided by.
-      shots: images a class.
-      draws: how often to draw.
+      shots: images per class.
+      draws: number of draws.
 
     Returns:
-      Accuracies and their deviations, by `text_0shot`, `text_4shot` and `text_4shot_std`.
+      Accuracies and their standard deviations, as `text_0shot`, `text_4shot` and `text_4shot_std`.
 
     Raises:
       UserError: a class has too few training examples.
@@ -161,7 +161,7 @@ def measure_texts(
 
 
 def _choose_strength(regression: Any, held_out: LabeledFeatures) -> Any:
-    """Returns the classifier of the strength that is best on the images that are held out."""
+    """Returns the classifier with the strength that is best on the held-out images."""
     _, classifier = search_strength(
         regression.fit,
         lambda found: rate(accuracy, found.scores(held_out.features), held_out.label),
@@ -176,7 +176,7 @@ def _measure(
     shots: tuple[int, ...],
     draws: int,
 ) -> dict[str, float]:
-    """Returns the accuracies of one kind of classifier, fitted on shots and on held-out images."""
+    """Returns the accuracies of one kind of classifier, fitted on shots and held-out images."""
     train, test = sets
     results = {}
     for count in shots:
@@ -191,41 +191,42 @@ def _measure(
 
 
 class FewShot:
-    """Accuracy after 1 to 16 images a class, mean and standard deviation over draws.
+    """Accuracy after 1 to 16 images per class, mean and standard deviation over draws.
 
     `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5, figure 6).
-    `ridge_4shot` is least squares on the same (big_vision, with `shots` of 1, 5, 10 and 25).
-    `text_4shot` is a cosine classifier that begins as the texts of the classes. iCLIP (§4.4) tunes
-    the text encoder that makes them; here the vectors themselves are tuned, under a penalty on
-    leaving the texts, which needs no gradient through the encoder. `text_0shot` is where it begins.
+    `ridge_4shot` is least squares on the same features (big_vision, with `shots` of 1, 5, 10 and
+    25). `text_4shot` is a cosine classifier that starts as the texts of the classes. iCLIP (§4.4)
+    tunes the text encoder that makes them; here the vectors themselves are tuned, with a penalty on
+    leaving the texts, which needs no gradient through the encoder. `text_0shot` is the starting
+    point.
 
-    How its classifiers are regularized iCLIP does not say. Here the search of CLIP's linear probes
-    (appendix A.3) runs for every draw, on further images: as many a class as there are shots, at
-    most 4.
+    iCLIP does not say how its classifiers are regularized. Here the search of CLIP's linear probes
+    (appendix A.3) runs for every draw, on further images: as many per class as there are shots, but
+    at most 4.
 
     Args:
       source: the test set: examples with an image and a label.
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
-      names: class names in the order of their labels, or a class list; None for no `text_`.
-      templates: texts with {} where the name goes; None for those of the class list, or else
-        "a photo of a {}.".
-      with_descriptions: whether a class is named "NAME, DESCRIPTION" where the list describes it.
-      shots: images a class.
-      draws: how often to draw (iCLIP, figure 4: 3).
-      what: what the linear probes are on: "features" before projection, or "embedding".
-      temperature: of the cosine classifier.
+      names: class names in the order of their labels, or a class list; None for no `text_` numbers.
+      templates: texts with {} in place of the name; None for those of the class list, or else "a
+        photo of a {}.".
+      with_descriptions: whether a class is named "NAME, DESCRIPTION" if the list describes it.
+      shots: images per class.
+      draws: number of draws (iCLIP, figure 4: 3).
+      what: what the linear probes use: "features" before projection, or "embedding".
+      temperature: temperature of the cosine classifier.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is unknown or out of range, the class list cannot be read, or a source
-        names other classes than it or than the other source.
+        names different classes than the list or the other source.
     """
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return "image_features", "embed_image", *(("embed_text",) if settings.get("names") else ())
 
     def __init__(
@@ -262,7 +263,7 @@ class FewShot:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """The names of the numbers it returns."""
         kinds = ("linear", "ridge", *(("text",) if self.names else ()))
         each = [f"{kind}_{shots}shot" for kind in kinds for shots in self.shots]
         return *(["text_0shot"] if self.names else []), *each, *(f"{name}_std" for name in each)
@@ -271,7 +272,7 @@ class FewShot:
         """Draws, fits and returns the accuracies.
 
         Raises:
-          UserError: an example has no label, a class no name, or too few training examples.
+          UserError: an example has no label, or a class has no name or too few training examples.
         """
         whats = dict.fromkeys((self.what, *(["embedding"] if self.names else [])))
         train, test = (
@@ -293,7 +294,7 @@ class FewShot:
     def _embed_texts(
         self, embedder: Embedder, classes: Int[np.ndarray, "c"]
     ) -> Float[np.ndarray, "c d"]:
-        """Embeds the names of the classes that there are images of."""
+        """Embeds the names of the classes that occur."""
         if classes[-1] >= len(self.names):
             raise UserError(
                 f"few_shot: label {classes[-1]} is not in the {len(self.names)} class names"

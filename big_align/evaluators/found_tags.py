@@ -1,4 +1,4 @@
-"""Whether a model finds the tags that a caption left out (IDEA, Fig. 6), by the other captions."""
+"""Whether a model finds the tags that a caption leaves out (IDEA, Fig. 6), by the others."""
 
 import numpy as np
 from jaxtyping import Bool
@@ -26,24 +26,24 @@ from big_align.types import Objective
 
 
 class FoundTags:
-    """Precision and recall of found tags, where a few captions are given and the others the truth.
+    """Precision and recall of found tags, with a few captions given and the others as the truth.
 
-    Of every image the first captions are given, as a training with `captions_used` has them. Tags
-    of the other captions are missed; the model is to find these. What it finds and no caption names
-    is counted as wrong, though some of it is in the image. Beside it stands the choice of the most
-    frequent tags, as many as the model finds, and not the given ones either.
+    The first captions of every image are given, as in training with `captions_used`. The tags of
+    the other captions count as missed, and the model is to find these. Tags that it finds but no
+    caption names count as wrong, though some of them are in the image. As a baseline, the most
+    frequent tags are chosen, as many as the model finds, also without the given ones.
 
     Args:
       source: examples with an image and several captions.
       transform: image operations, without randomness.
       tags: the file of the tag list that the model was trained with.
-      given: how many captions of an image are given.
-      threshold: of the probability above which a tag is found.
-      top_k: tags that are chosen an image instead; 0 goes by the threshold.
+      given: number of captions of an image that are given.
+      threshold: probability above which a tag is found.
+      top_k: number of tags to choose per image instead; 0 uses the threshold.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
       UserError: the tag list cannot be read.
     """
 
@@ -54,7 +54,7 @@ class FoundTags:
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return ("recognize",)
 
     @classmethod
@@ -108,14 +108,15 @@ class FoundTags:
         return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Returns the scores of the model and of the most frequent tags; it shows found tags.
+        """Returns the scores of the model and of the most frequent tags; pictures show found tags.
 
         Precision and recall are over all tags and images together. `map` is the mean average
-        precision over the tags that some caption missed; in each, images are left out whose given
-        captions name the tag. `frequent_map` is that of a score that is the same for all images.
+        precision over the tags that the given captions of some image miss; for each tag, images
+        whose given captions name it are left out. `frequent_map` is that of a score that is the
+        same for all images.
 
         Raises:
-          UserError: the model recognizes other tags, or nothing is missed.
+          UserError: the model recognizes other tags, or no tag is missed.
         """
         everything = self.find(embedder)
         logits, given, missed, found, *_ = everything
@@ -145,14 +146,14 @@ def measure_frequent(
     missed: Bool[np.ndarray, "n c"],
     per_image: float,
 ) -> dict[str, float]:
-    """Returns precision and recall of naming the most frequent tags that are not given.
+    """Returns precision and recall of choosing the most frequent tags that are not given.
 
     Args:
       tags: the tag list, with counts.
-      given: of each image.
-      missed: of each image, what is to be found.
-      per_image: how many tags are named an image; what it has after the point is the fraction of
-        images, drawn at random, that get one more: the expectation is returned.
+      given: the given tags of each image.
+      missed: the tags of each image that are to be found.
+      per_image: number of tags chosen per image; its fractional part is the fraction of images,
+        drawn at random, that get one more: the expectation is returned.
     """
     counts = np.broadcast_to(tags.counts.astype(np.float64), given.shape)
     fewer = int(per_image)

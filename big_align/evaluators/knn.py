@@ -17,10 +17,10 @@ from big_align.evaluators.features import (
 from big_align.nodes import Node
 
 NOWHERE = np.iinfo(np.int32).max
-"""The rank where no candidate is of the right class."""
+"""The rank if no candidate is of the right class."""
 
 COMPARISONS = 2**27
-"""Similarities that are in memory at a time: 0.5 GB, a few times over."""
+"""Number of similarities in memory at a time: 0.5 GB, a few times over."""
 
 
 @jax.jit
@@ -49,14 +49,15 @@ def rank_of_label(
     """Returns how many candidates of other classes are nearer than the first of the right class.
 
     Ties count against the query, so embeddings that have collapsed to a point score nothing; the
-    rank is NOWHERE where no candidate is of the right class. Exact: every pair is compared.
+    rank is NOWHERE if no candidate is of the right class. The search is exact: every pair is
+    compared.
 
     Args:
-      queries: one row a query.
+      queries: one row per query.
       query_label: the class of each.
-      candidates: one row a candidate.
+      candidates: one row per candidate.
       label: the class of each.
-      leave_one_out: queries are the candidates, and none is its own neighbor.
+      leave_one_out: whether queries are the candidates, and none is its own neighbor.
     """
     queries, candidates = (
         np.float32(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
@@ -66,7 +67,7 @@ def rank_of_label(
     on_device = jnp.asarray(candidates)
     ranks = []
     for start in range(0, len(queries), rows):
-        # The last chunk is filled with its last query, so that all have one shape.
+        # The last chunk is padded with its last query, so that all chunks have one shape.
         picked = np.minimum(np.arange(start, start + rows), len(queries) - 1)
         own = picked if leave_one_out else np.full(rows, -1)
         count = _count_before(queries[picked], on_device, query_label[picked], label, own)
@@ -77,11 +78,11 @@ def rank_of_label(
 def measure_neighbors(
     test: LabeledFeatures, train: LabeledFeatures | None, ks: tuple[int, ...]
 ) -> dict[str, float]:
-    """Returns the share of images with one of their class among the k nearest, by `r1` and so on.
+    """Returns the fraction of images with their class among the k nearest, as `r1` and so on.
 
     Args:
       test: the images.
-      train: among which neighbors are searched; None for the others of `test`.
+      train: candidates for neighbors; None for the other images of `test`.
       ks: cut-offs.
     """
     ranks = rank_of_label(*test, *(train or test), leave_one_out=train is None)
@@ -89,17 +90,17 @@ def measure_neighbors(
 
 
 class KNN:
-    """Share of images with an image of their class among the k nearest by cosine: `r1` and so on.
+    """Fraction of images with an image of their class among the k nearest by cosine: `r1` etc.
 
     The measure is ALIGN's, Recall@K of the right label among the K nearest training images; at
     K = 1, which the paper reports, it is the accuracy of the nearest neighbor.
 
-    The training images' embeddings lie on one device (4 n d bytes).
+    The training images' embeddings are on one device (4 n d bytes).
 
     Args:
       source: examples with an image and a label.
       transform: image operations, without randomness.
-      train_source: labeled examples among which neighbors are searched; None for the others of
+      train_source: labeled examples in which neighbors are searched; None for the others of
         `source`.
       what: "embedding", or "features" of the image tower before projection.
       ks: cut-offs.
@@ -111,7 +112,7 @@ class KNN:
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return (VERBS[settings.get("what") or "embedding"],)
 
     def __init__(
@@ -131,14 +132,14 @@ class KNN:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """The names of the numbers it returns."""
         return tuple(f"r{k}" for k in self.ks)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and returns the recalls.
 
         Raises:
-          UserError: an example has no label, or a class no training example.
+          UserError: an example has no label, or a class has no training example.
         """
         given = self.transform, self.what, self.max_broken_fraction
         test, train = read_features(embedder, self.source, *given, "knn.source"), None

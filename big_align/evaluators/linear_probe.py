@@ -34,15 +34,15 @@ Classifier = TypeVar("Classifier")
 def search_strength(
     fit: Callable[[float, Classifier | None], Classifier], measure: Callable[[Classifier], Any]
 ) -> tuple[float, Classifier]:
-    """Searches the strength of regularization as CLIP does, with 7 to 15 fits.
+    """Searches the strength of regularization like CLIP, with 7 to 15 fits.
 
-    It begins with 10^-6, 10^-4, ..., 10^6 and halves the interval around the best one until there
-    are 8 steps a decade. Each fit starts at the classifier of the nearest strength so far, from
-    strong to weak. Of strengths that are equally good the strongest is taken.
+    It starts with 10^-6, 10^-4, ..., 10^6 and halves the interval around the best one until there
+    are 8 steps per decade. Each fit starts from the classifier of the nearest strength so far, from
+    strong to weak. Of several equally good strengths, the strongest is chosen.
 
     Args:
-      fit: makes a classifier of a strength and a start.
-      measure: rates a classifier; the larger, the better.
+      fit: makes a classifier from a strength and a start.
+      measure: rates a classifier; larger is better.
 
     Returns:
       The best strength and its classifier.
@@ -77,7 +77,7 @@ def rate(
     scores: Float[np.ndarray, "n c"],
     label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
 ) -> tuple[float, float]:
-    """Rates a classifier on a validation set: by its score, and ties by cross-entropy."""
+    """Rates a classifier on a validation set by its score, with ties broken by cross-entropy."""
     if label.ndim == 2:
         losses = np.logaddexp(0, np.where(label, -scores, scores)).sum(axis=1)
         return score(scores, label), -float(losses.mean())
@@ -92,10 +92,10 @@ class ProbeSettings:
 
     Attributes:
       score: one of `scores.SCORES`.
-      validation_fraction: of each class of the training set, where there is no validation set.
-      max_iterations: of L-BFGS.
-      tolerance: length of the gradient, relative to the loss, that is taken for zero.
-      seed: of the split.
+      validation_fraction: fraction of each training class to use if there is no validation set.
+      max_iterations: iterations of L-BFGS.
+      tolerance: length of the gradient, relative to the loss, that counts as zero.
+      seed: seed of the split.
 
     Raises:
       ValueError: a value is unknown or out of range.
@@ -119,14 +119,14 @@ class ProbeSettings:
 
 
 class Probe(NamedTuple):
-    """A probe that was fitted and scored.
+    """A fitted and scored probe.
 
     Attributes:
       numbers: the test score by its name, that of the validation set before it was added, and the
-        `strength` that was chosen: CLIP's lambda, one over scikit-learn's C.
-      scores: of the test images, for each class that has training examples.
-      label: of the test images, numbers of these classes.
-      classes: which they are.
+        chosen `strength`: CLIP's lambda, one over scikit-learn's C.
+      scores: scores of the test images, for each class that has training examples.
+      label: labels of the test images, as indices into `classes`.
+      classes: the classes that have training examples.
     """
 
     numbers: dict[str, float]
@@ -144,13 +144,13 @@ def fit_probe(
     """Fits a probe on a training set and scores it on a test set.
 
     Args:
-      train: what it is fitted on.
-      test: what it is scored on.
-      validation: what the strength of regularization is chosen on; None takes a part of `train`.
+      train: the set to fit on.
+      test: the set to score on.
+      validation: the set for choosing the strength of regularization; None uses a part of `train`.
       settings: how it is fitted.
 
     Raises:
-      UserError: a class lacks an example where it needs one.
+      UserError: a class lacks an example in a set that needs one.
     """
     _check_parts(train, test, validation, settings)
     if validation is None:
@@ -180,13 +180,13 @@ def _check_parts(
     validation: LabeledFeatures | None,
     settings: ProbeSettings,
 ) -> None:
-    """Raises a UserError where the sets do not have the same classes."""
+    """Raises a UserError if the sets do not have the same classes."""
     for name, part in (("source", test), ("validation_source", validation)):
         if part is None:
             continue
         where = [f"linear_probe.{name}", "linear_probe.train_source"]
         check_classes(train.label, part.label, *where)
-        if settings.several_labels:  # Average precision is of classes with examples.
+        if settings.several_labels:  # average precision needs examples of a class
             check_classes(part.label, train.label, *reversed(where))
 
 
@@ -195,12 +195,12 @@ def _split(
 ) -> tuple[LabeledFeatures, LabeledFeatures]:
     """Takes a fraction of each class from the training set for validation.
 
-    An example with several labels counts to the rarest of its classes.
+    An example with several labels counts toward the rarest of its classes.
     """
     fraction = settings.validation_fraction
     label = rarest_classes(train.label) if settings.several_labels else train.label
     place, size = shuffle_in_classes(label, settings.seed)
-    # Rounded up: a class keeps at least one example to fit on.
+    # Rounded up, so that a class keeps at least one example to fit on.
     chosen = place >= np.ceil(size * (1 - fraction))
     if not chosen.any():
         raise UserError(
@@ -221,7 +221,7 @@ def _split(
 
 
 def _place(label: np.ndarray, classes: Int[np.ndarray, "c"]) -> np.ndarray:
-    """Numbers the classes of labels of either form through, leaving out those without examples."""
+    """Renumbers the classes of labels of either form consecutively, given those with examples."""
     return np.searchsorted(classes, label) if label.ndim == 1 else label[:, classes]
 
 
@@ -229,25 +229,25 @@ class LinearProbe:
     """Score of a logistic regression on frozen features, by CLIP's protocol (appendix A.3).
 
     The strength of regularization is searched on a validation set; the final classifier is fitted
-    on training and validation set together and scored once. Features are not standardized.
+    on the training and validation sets together and scored once. Features are not standardized.
 
     With the score "map_11_point" (VOC2007; MLCD, Table 11) an example has any number of labels, and
-    one without is no example of any class. How several are fitted MLCD does not say: here each
-    class is told from the rest by a regression of its own, and all share one strength.
+    one without labels is a negative for every class. MLCD does not say how several are fitted: here
+    each class is separated from the rest by a regression of its own, and all share one strength.
 
     Args:
-      source: the test set: examples with an image and a label, or labels.
+      source: the test set: examples with an image and a label, or several labels.
       transform: image operations, without randomness.
       train_source: labeled examples to fit on.
-      validation_source: labeled examples to choose the strength on; None takes a fraction of each
+      validation_source: labeled examples for choosing the strength; None takes a fraction of each
         class of `train_source`.
-      validation_fraction: that fraction.
+      validation_fraction: the fraction to take.
       what: "features" of the image tower before projection, or "embedding".
       score: "accuracy", "mean_per_class", "mean_top1_top5", "roc_auc", "map_11_point" or
         "real_accuracy".
-      max_iterations: of L-BFGS.
-      tolerance: length of the gradient, relative to the loss, that is taken for zero.
-      seed: of the split.
+      max_iterations: iterations of L-BFGS.
+      tolerance: length of the gradient, relative to the loss, that counts as zero.
+      seed: seed of the split.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
@@ -256,7 +256,7 @@ class LinearProbe:
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return (VERBS[settings.get("what") or "features"],)
 
     def __init__(
@@ -284,14 +284,14 @@ class LinearProbe:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """The names of the numbers it returns."""
         return self.settings.score, f"validation_{self.settings.score}", "strength"
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Fits the probe and returns the numbers of `Probe`.
 
         Raises:
-          UserError: an example lacks its label, or a class an example where it needs one.
+          UserError: an example has no label, or a class lacks an example in a set that needs one.
         """
 
         def read(name: str) -> LabeledFeatures:

@@ -1,4 +1,4 @@
-"""Image-text retrieval with several captions an image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
+"""Image-text retrieval with several captions per image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
 
 from collections.abc import Sequence
 
@@ -28,10 +28,10 @@ def rank_of_match(
     candidate_owner: Int[np.ndarray, "k"],
     chunk: int = 1024,
 ) -> Int[np.ndarray, "q"]:
-    """Returns how many wrong candidates stand before the best right one, for each query.
+    """Returns how many wrong candidates rank before the best right one, for each query.
 
-    A candidate is right if it has the owner of the query. Wrong candidates that tie with it stand
-    before it, so embeddings that have collapsed to a point score nothing.
+    A candidate is right if it has the same owner as the query. Wrong candidates that tie with it
+    rank before it, so embeddings that have collapsed to a point score nothing.
 
     Args:
       queries: unit-length embeddings.
@@ -54,7 +54,7 @@ MEAN = "mean_recall"
 
 
 def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
-    """Returns recalls in both directions, by `image_to_text_r1` and so on.
+    """Returns recalls in both directions, as `image_to_text_r1` and so on.
 
     Args:
       pairs: images with their captions.
@@ -71,7 +71,7 @@ def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
 
 
 def take_language(pairs: Pairs, language: str) -> Pairs:
-    """Takes the captions in a language, and the images that have one."""
+    """Returns the captions in a language, and the images that have one."""
     mine = np.array([language_of(caption) == language for caption in pairs.captions], bool)
     images, owner = np.unique(pairs.owner[mine], return_inverse=True)
     captions = [caption for caption, taken in zip(pairs.captions, mine, strict=True) if taken]
@@ -81,21 +81,21 @@ def take_language(pairs: Pairs, language: str) -> Pairs:
 def measure_languages(
     pairs: Pairs, languages: Sequence[str], ks: tuple[int, ...]
 ) -> dict[str, float]:
-    """Returns the mean recall over languages, that of each, and the recalls that they are of.
+    """Returns the mean recall over languages and of each language, and the underlying recalls.
 
-    The mean of a language is that of its recalls in both directions: with R@1, R@5 and R@10 the
-    mean recall of ALIGN's §8. An image is measured with the languages that it has captions in.
+    The mean of a language is that of its recalls in both directions: with R@1, R@5 and R@10, this
+    is the mean recall of ALIGN's §8. An image is measured in the languages of its captions.
 
     Args:
-      pairs: images with their captions, which tell their languages.
-      languages: that are measured.
+      pairs: images with their captions and the languages of these.
+      languages: the languages to measure.
       ks: cut-offs.
 
     Returns:
-      Numbers by `mean_recall`, `de_mean_recall` and so on, and `de_image_to_text_r1` and so on.
+      Numbers as `mean_recall`, `de_mean_recall` and so on, and `de_image_to_text_r1` and so on.
 
     Raises:
-      UserError: no image that can be read has a caption in a language.
+      UserError: in some language, no readable image has a caption.
     """
     means: dict[str, float] = {}
     every: dict[str, float] = {}
@@ -114,16 +114,16 @@ def join_captions(
     readable: Bool[np.ndarray, "n"],
     firsts: Int[np.ndarray, "n"],
 ) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
-    """Gives the captions of copies of an image to the first of them.
+    """Gives the captions of copies of an image to the first copy.
 
     Args:
-      captions: of each example.
+      captions: captions of each example.
       readable: which examples have an image that could be read.
-      firsts: of each example the first with the same image, itself if there is none before.
+      firsts: the first example with the same image for each example, itself if it is the first.
 
     Returns:
-      The captions of the images that count; which of these images each belongs to; and which
-      example each image is.
+      The captions of the images that count; which of these images each caption belongs to; and the
+      example number of each image.
     """
     number = np.flatnonzero(readable & (firsts == np.arange(len(firsts))))
     joined: dict[int, list[str]] = {first: [] for first in number.tolist()}
@@ -137,9 +137,9 @@ def join_captions(
 class Retrieval:
     """Recall at 1, 5 and 10, image to text and text to image, in [0, 1].
 
-    Image to text counts an image as found when any of its captions is among the first k; text to
-    image has every caption as a query. Examples whose images are the same after the transform
-    count as one with the captions of all: the result is that of a source which groups them.
+    Image to text counts an image as found if any of its captions is among the first k; text to
+    image uses every caption as a query. Examples whose images are identical after the transform
+    count as one that has the captions of all: the result is that of a source that groups them.
 
     Args:
       source: examples with an image and one or more captions.
@@ -147,18 +147,18 @@ class Retrieval:
       tokenizer: the one that the model was trained with.
       ks: cut-offs.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
-      by_language: whether each language of the captions is measured by itself, among the captions
-        in it, with its mean recall and the mean of these (`measure_languages`).
+      by_language: whether each language of the captions is also measured separately, among the
+        captions in it, with its mean recall and the mean over languages (`measure_languages`).
 
     Raises:
-      UserError: the source has no captions, or they tell no languages where these are measured.
+      UserError: the source has no captions, or `by_language` is set and captions have no languages.
     """
 
     reads = ("caption",)
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return "embed_image", "embed_text"
 
     def __init__(
@@ -189,7 +189,7 @@ class Retrieval:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """The names of the numbers it returns."""
         recalls = tuple(f"{name}_r{k}" for name in DIRECTIONS for k in self.ks)
         if not self.languages:
             return recalls
@@ -208,7 +208,7 @@ class Retrieval:
         same = SameImages(loader.num_examples, embedder.batch_size, embedder.rows)
         zimg, readable = embedder.embed_images(same.watch(loader.images()), loader.num_examples)
         hashes = same.hashes
-        if jax.process_count() > 1:  # each knows the images of its own rows, and has 0 elsewhere
+        if jax.process_count() > 1:  # each process knows the images of its own rows, others are 0
             hashes = multihost_utils.process_allgather(hashes).max(axis=0)
         firsts = find_firsts(hashes)
         tell_copies(firsts, self.source, self.transform)
@@ -217,7 +217,7 @@ class Retrieval:
         return Pairs(zimg[number], ztxt, texts, owner, number)
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Embeds all images and captions and returns the recalls; it shows what is retrieved."""
+        """Embeds all images and captions, and returns the recalls; pictures show what is found."""
         pairs = self.embed(embedder)
         if self.languages:
             recalls = measure_languages(pairs, self.languages, self.ks)

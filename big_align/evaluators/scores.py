@@ -1,4 +1,4 @@
-"""Scores of classifiers as the data sets of CLIP's linear probes ask (MLCD, Table 11)."""
+"""Scores of classifiers, as required for the data sets of CLIP's linear probes (MLCD, Table 11)."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
-    """Returns the fraction of examples whose class scores highest, alone."""
+    """Returns the fraction of examples whose class alone has the highest score."""
     return measure_accuracy(scores, label)["top1"]
 
 
@@ -24,12 +24,12 @@ def mean_per_class(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 def real_accuracy(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"]) -> float:
     """Returns the fraction of examples whose best class is one of theirs (ImageNet ReaL).
 
-    Examples without a class are left out, as Beyer et al. 2020 do. A tie with a wrong class counts
+    Examples without a class are left out, as in Beyer et al. 2020. A tie with a wrong class counts
     as wrong.
 
     Args:
-      scores: of each example for each class.
-      present: which classes an example has: none, one or several.
+      scores: score of each example for each class.
+      present: the classes of each example: none, one or several.
 
     Raises:
       UserError: no example has a class.
@@ -67,12 +67,12 @@ def roc_auc(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> fl
 def map_11_point(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"]) -> float:
     """Returns the mean over classes of the 11-point average precision (VOC2007).
 
-    A class's is the mean, over recalls 0, 0.1, ..., 1, of the best precision at that recall or a
-    higher one (Everingham et al. 2010, §4.2). Examples that tie are found together.
+    That of a class is the mean, over recalls 0, 0.1, ..., 1, of the best precision at that recall
+    or a higher one (Everingham et al. 2010, §4.2). Examples that tie are found together.
 
     Args:
-      scores: of each example for each class.
-      present: which classes an example has: none, one or several.
+      scores: score of each example for each class.
+      present: the classes of each example: none, one or several.
 
     Raises:
       UserError: a class has no example.
@@ -85,14 +85,15 @@ def map_11_point(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n 
     averages = []
     for column in range(scores.shape[1]):
         precision, recall, _ = precision_recall_curve(present[:, column], scores[:, column])
-        # The last point, of recall 0 and precision 1, is the library's own: nothing is found there.
+        # The last point, at recall 0 and precision 1, is added by the library: nothing is found
+        # there.
         reached = recall[:-1] >= np.arange(11)[:, None] / 10
         averages.append(np.where(reached, precision[:-1], 0).max(axis=1).mean())
     return float(np.mean(averages))
 
 
 BINS = 15
-"""Of confidence, in the expected calibration error (Guo et al. 2017)."""
+"""Number of confidence bins in the expected calibration error (Guo et al. 2017)."""
 
 
 def softmax(logits: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"]:
@@ -104,18 +105,18 @@ def softmax(logits: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"]:
 def calibration_error(
     probability: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 ) -> tuple[float, list[dict[str, int | float]]]:
-    """Returns the expected calibration error, and the bins that it is made of.
+    """Returns the expected calibration error, and the bins that it is computed from.
 
-    Confidence is the largest probability of an example. Its range is cut into 15 bins of one width;
-    the error is the mean, over examples, of how far the accuracy of a bin is from its confidence.
-    A bin holds its upper end.
+    Confidence is the largest probability of an example. Its range is divided into 15 bins of equal
+    width; the error is the mean, over examples, of the distance between the accuracy and the
+    confidence of a bin. A bin includes its upper end.
 
     Args:
-      probability: of each class.
+      probability: probability of each class.
       label: the right class of each example; a tie with another class is an error.
 
     Returns:
-      The error, and of each bin that has examples how many, with their accuracy and confidence.
+      The error, and for each nonempty bin its number of examples, accuracy and confidence.
     """
     confidence = probability.max(axis=1)
     own = np.take_along_axis(probability, label[:, None], axis=1)
@@ -145,11 +146,11 @@ SCORES: dict[str, Score] = {
 }
 
 OF_SEVERAL_LABELS = ("map_11_point", "real_accuracy")
-"""Scores of examples with any number of labels; the others are of examples with one each."""
+"""Scores of examples with any number of labels; the others are for examples with one each."""
 
 
 def lookup_score(name: str) -> Score:
-    """Returns a score by its name; raises ValueError where there is none."""
+    """Returns a score by name; raises a ValueError if there is none."""
     if name not in SCORES:
         raise ValueError(f"score = {name!r} is unknown; known: {', '.join(SCORES)}")
     return SCORES[name]

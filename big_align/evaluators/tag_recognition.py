@@ -24,25 +24,26 @@ TRUTHS = ("captions", "labels")
 class TagRecognition:
     """Mean average precision, and precision, recall and F1 of the tags chosen.
 
-    The truth is what all captions of an image name, which leaves out what nobody mentioned; or it
-    is labels, which are tags where their classes have the names of tags. OpenImages' verified
-    labels become two columns of a table, `truth="labels"`, and two sources that read one column
-    each: what was verified to be in the image, and not to be. What nobody verified counts nowhere.
+    The truth is what all captions of an image name, which misses what nobody mentioned; or it is
+    labels, which are tags if their classes have the names of tags. OpenImages' verified labels
+    become two columns of a table, `truth="labels"`, and two sources that read one column each: tags
+    that were verified to be in the image, and tags verified to be absent. Unverified tags do not
+    count.
 
     Args:
       source: examples with an image, and captions or labels.
       transform: image operations, without randomness.
       tags: the file of the tag list that the model was trained with.
       truth: "captions" or "labels".
-      absent_source: for labels, the same examples with the labels of what is verified not to be in
-        the image; None where the labels of `source` are complete.
+      absent_source: for labels, the same examples with the labels that are verified to be absent
+        from the image; None if the labels of `source` are complete.
       class_list: for labels, a class list that names them; None for the sources' own names.
-      threshold: of the probability above which a tag is chosen.
-      top_k: tags that are chosen an image instead; 0 goes by the threshold.
+      threshold: probability above which a tag is chosen.
+      top_k: number of tags to choose per image instead; 0 uses the threshold.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
       UserError: the tag list cannot be read, or the labels do not fit it.
     """
 
@@ -50,7 +51,7 @@ class TagRecognition:
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return ("recognize",)
 
     @classmethod
@@ -91,7 +92,7 @@ class TagRecognition:
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Recognizes the tags of all images and returns the scores.
 
-        `tags` is the number of tags that some image has: over these `map` and the means are.
+        `tags` is the number of tags that some image has: `map` and the means are over these.
 
         Raises:
           UserError: the model recognizes other tags, or no image has any of them.
@@ -115,7 +116,7 @@ class TagRecognition:
         )
 
     def _read_truth(self, loader: EvalLoader, embedder: Embedder) -> Truth:
-        """Returns the truth of every example of the loader, also of those that are broken."""
+        """Returns the truth of every example of the loader, including broken ones."""
         if self._labeled is None:
             present = mark_tags(self._extract, loader.captions(), len(self.tags))
             return Truth(present, np.ones_like(present))

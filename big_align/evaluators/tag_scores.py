@@ -1,8 +1,8 @@
-"""Choosing tags by their logits, and scores of what is chosen where not everything is known.
+"""Choosing tags by their logits, and scores of the choice when not everything is known.
 
-An image has any number of tags. In partially labeled sets, such as OpenImages, people have
-verified some tags of an image, for or against, and said nothing of the others: these are unknown
-there and count nowhere, as if the image had not been asked about them.
+An image has any number of tags. In partially labeled sets, such as OpenImages, people have verified
+the presence or absence of some tags of an image, and not the others: these are unknown there and do
+not count, as if the image had not been tested for them.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from big_align.errors import UserError
 
 
 def check_choice(threshold: float, top_k: int) -> None:
-    """Raises ValueError where a threshold is no probability, or a number of tags is negative."""
+    """Raises a ValueError if a threshold is not a probability, or a number of tags is negative."""
     if not 0 < threshold < 1:
         raise ValueError(f"threshold = {threshold} is not in (0, 1)")
     if top_k < 0:
@@ -25,13 +25,13 @@ def choose_tags(
     threshold: float,
     top_k: int = 0,
 ) -> Bool[np.ndarray, "n c"]:
-    """Chooses the tags of each image among those that are known of it.
+    """Chooses the tags of each image among those that are known for it.
 
     Args:
-      logits: of each tag.
+      logits: logit of each tag.
       known: which tags may be chosen.
-      threshold: those are chosen whose probability is above it.
-      top_k: where it is not 0, as many tags an image are chosen instead; see `choose_top`.
+      threshold: tags with a probability above it are chosen.
+      top_k: if not 0, this number of tags is chosen per image instead; see `choose_top`.
     """
     if top_k:
         return choose_top(logits, known, top_k)
@@ -41,12 +41,12 @@ def choose_tags(
 def choose_top(
     scores: Float[np.ndarray, "n c"], known: Bool[np.ndarray, "n c"], count: int
 ) -> Bool[np.ndarray, "n c"]:
-    """Chooses the tags with the highest scores among those known of an image.
+    """Chooses the tags with the highest scores among those known for an image.
 
     Args:
-      scores: of each tag; of equal ones the first, which in a tag list is the more frequent.
+      scores: score of each tag; of equal ones the first is chosen, the more frequent in a tag list.
       known: which tags may be chosen.
-      count: how many an image, or all that are known of it where these are fewer.
+      count: number of tags per image; all known ones if these are fewer.
     """
     best = np.argsort(np.where(known, -scores, np.inf), axis=1, kind="stable")[:, :count]
     chosen = np.zeros(known.shape, bool)
@@ -65,16 +65,16 @@ def measure_choice(
     present: Bool[np.ndarray, "n c"],
     known: Bool[np.ndarray, "n c"],
 ) -> dict[str, float]:
-    """Returns precision, recall and F1, over all tags together and as means of the tags' own.
+    """Returns precision, recall and F1, over all tags together and as means over tags.
 
-    The means (CP, CR) are over the tags that some image is known to have; one that is chosen
-    nowhere has the precision 0. CF1 is the harmonic mean of the two means, as OF1 is that of the
-    overall precision and recall (OP, OR).
+    The means (CP, CR) are over the tags that some image is known to have; a tag that is never
+    chosen has precision 0. CF1 is the harmonic mean of the two means, as OF1 is that of the overall
+    precision and recall (OP, OR).
 
     Args:
       chosen: the tags chosen.
-      present: the tags an image has; what is unknown is neither right nor wrong.
-      known: whether an image is known to have, or not to have, a tag.
+      present: the tags of each image; unknown ones are neither right nor wrong.
+      known: whether the presence or absence of a tag in an image is known.
     """
     chosen, present = chosen & known, present & known
     right, chosen, present = (x.sum(axis=0) for x in (chosen & present, chosen, present))
@@ -98,13 +98,13 @@ def average_precisions(
 ) -> Float[np.ndarray, " c"]:
     """Returns the average precision of each tag; NaN for one that no image is known to have.
 
-    It is the mean, over the images with the tag, of the precision down to each in the order of the
-    scores, without interpolation. Images that tie are found together.
+    It is the mean, over the images with the tag, of the precision down to each of them in the order
+    of the scores, without interpolation. Images that tie are found together.
 
     Args:
-      scores: of each tag.
-      present: the tags an image has.
-      known: the images without a True are left out of the order of that tag.
+      scores: score of each tag.
+      present: the tags of each image.
+      known: images without a True are left out of the order of that tag.
     """
     from sklearn.metrics import average_precision_score
 
@@ -132,5 +132,5 @@ def mean_average_precision(
 
 
 def fraction(part: float | np.integer, whole: float | np.integer) -> float:
-    """Returns the quotient; 0 of nothing."""
+    """Returns the quotient; 0 if `whole` is 0."""
     return float(part / whole) if whole else 0.0

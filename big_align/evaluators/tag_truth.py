@@ -1,4 +1,4 @@
-"""Which tags an image has: by its captions, or by labels that may be partial."""
+"""The tags of an image: by its captions, or by labels, which may be partial."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from big_align.types import Objective
 
 
 class Truth(NamedTuple):
-    """What is known of the tags of images.
+    """What is known about the tags of images.
 
     Attributes:
-      present: the tags an image has.
-      known: whether it is known that an image has, or has not, a tag.
+      present: the tags of each image.
+      known: whether the presence or absence of a tag in an image is known.
     """
 
     present: Bool[np.ndarray, "n c"]
@@ -32,8 +32,8 @@ class Recognized(NamedTuple):
     """The images of a set that could be read.
 
     Attributes:
-      logits: of each tag.
-      number: which example of the source each row is.
+      logits: logit of each tag.
+      number: the source's example of each row.
     """
 
     logits: Float[np.ndarray, "n c"]
@@ -44,7 +44,7 @@ def check_tags(path: str, objective: Objective) -> None:
     """Checks that an objective recognizes the tags of a list.
 
     Raises:
-      UserError: the list cannot be read, or the objective was given another one.
+      UserError: the list cannot be read, or the objective uses another one.
     """
     if read_tag_list(path).names != objective.tags.names:
         raise UserError(
@@ -57,14 +57,14 @@ def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str)
     """Recognizes the tags of all images of a loader.
 
     Args:
-      embedder: of the model.
-      loader: of the images.
-      tags: what the logits stand for.
-      where: the evaluator, for messages.
+      embedder: embedder of the model.
+      loader: loader of the images.
+      tags: the tags of the logits.
+      where: name of the evaluator, for error messages.
 
     Raises:
-      UserError: the model was trained with a list of another length, its logits are not finite, or
-        there is no image.
+      UserError: the model was trained with a list of different length, its logits are not finite,
+        or there is no image.
     """
     logits, readable = embedder.recognize(loader.images(), loader.num_examples)
     if logits.shape[1] != len(tags):
@@ -86,8 +86,8 @@ def mark_tags(
 
     Args:
       extract: finds the tags of texts.
-      captions: of each image.
-      count: how many tags there are.
+      captions: captions of each image.
+      count: number of tags.
     """
     present = np.zeros((len(captions), count), bool)
     for row, texts in zip(present, captions, strict=True):
@@ -96,19 +96,19 @@ def mark_tags(
 
 
 class LabeledTags:
-    """Tags by the labels of a source, which stand for tags by the names of their classes.
+    """Tags from the labels of a source, whose classes have the names of tags.
 
     Args:
       source: examples with any number of labels: what is in the image.
       tags: the tag list.
-      class_list: a class list of the package or a file that names the labels; None for the names
-        that the source has itself.
-      absent_source: the same examples, whose labels are what is verified not to be in the image. A
-        tag in neither is unknown. None where the labels of `source` are complete.
+      class_list: a class list of the package or a file that names the labels; None for the source's
+        own names.
+      absent_source: the same examples, with the labels that are verified to be absent from the
+        image. A tag in neither source is unknown. None if the labels of `source` are complete.
 
     Raises:
-      UserError: labels have no names, or none of the names is a tag; or the sources differ in how
-        many examples they have.
+      UserError: labels have no names, or none of the names is a tag; or the sources have different
+        numbers of examples.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class LabeledTags:
     ) -> Truth:
         """Returns the tags of each image, and which of them are known.
 
-        What is said to be both in the image and not is taken to be in it.
+        A tag that is said to be both present and absent counts as present.
 
         Args:
-          labels: of `source`.
-          absent: of `absent_source`, if there is one.
+          labels: labels from `source`.
+          absent: labels from `absent_source`, if there is one.
         """
         present = mark_labels(labels, self._present, self._count)
         if absent is not None:
@@ -147,9 +147,9 @@ class LabeledTags:
 
 
 def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np.ndarray, " k"]:
-    """Returns the tag that each label of a source stands for, -1 for none.
+    """Returns the tag for each label of a source, -1 for none.
 
-    A class is a tag where it has the same name, but for capitals; other classes are left out.
+    A class is a tag if it has the same name, ignoring case; other classes are left out.
 
     Raises:
       UserError: the labels have no names, or none of the names is a tag.
@@ -174,7 +174,7 @@ def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np
 def mark_labels(
     labels: Sequence[tuple[int, ...]], numbers: Int[np.ndarray, " k"], count: int
 ) -> Bool[np.ndarray, "n c"]:
-    """Marks the tags that the labels of each image stand for.
+    """Marks the tags for the labels of each image.
 
     Raises:
       UserError: a label has no name.

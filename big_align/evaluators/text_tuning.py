@@ -26,18 +26,18 @@ from big_align.nodes import Node
 from big_align.types import Params
 
 TEXT_SIDE = ("text", "project_text")
-"""The text encoder's parameters in those of a dual encoder."""
+"""The text encoder's parameters within those of a dual encoder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextTuning:
-    """How a text encoder is tuned; the paper does not say.
+    """How a text encoder is tuned; the paper does not specify it.
 
     Attributes:
       temperature: what cosines are divided by.
-      steps: of Adam, each with all images and all class texts.
-      rates: learning rates that are tried, each from the start.
-      looks: how often in these steps the held-out images are looked at.
+      steps: steps of Adam, each with all images and all class texts.
+      rates: learning rates to try, each from the initial parameters.
+      looks: number of evaluations on the held-out images during these steps.
 
     Raises:
       ValueError: a value is out of range.
@@ -66,9 +66,9 @@ class ClassEmbeddings:
     """Embeddings of classes as a function of the text encoder's parameters.
 
     Args:
-      embedder: of the model, whose weights stay as they are.
+      embedder: embedder of the model, whose weights stay unchanged.
       tokenizer: the one that the model was trained with.
-      texts: of each class, at least one.
+      texts: texts of each class, at least one.
 
     Raises:
       UserError: the model has no text encoder.
@@ -84,7 +84,7 @@ class ClassEmbeddings:
         text, mask = tokenizer([text for group in texts for text in group])
         size = len(text) + -len(text) % embedder.mesh.size
         group = np.repeat(np.arange(len(texts)), [len(group) for group in texts])
-        # Padding repeats the last text, and is of no class.
+        # Padding repeats the last text, and belongs to no class.
         picked = np.minimum(np.arange(size), len(text) - 1)
         self._count = len(texts)
         self._group = np.concatenate([group, np.full(size - len(text), self._count)])
@@ -99,7 +99,7 @@ class ClassEmbeddings:
     def _trace(
         self, tuned: Params, rest: Params, state: dict, batch: dict
     ) -> Float[jax.Array, "c d"]:
-        """Embeds each class as the mean over its texts, brought back to unit length."""
+        """Embeds each class as the mean over its texts, scaled back to unit length."""
         params = {**rest, "model": {**rest["model"], **tuned}}
         ztxt = self._embed(params, state, batch)
         total = jnp.zeros((self._count, ztxt.shape[1])).at[self._group].add(ztxt, mode="drop")
@@ -113,13 +113,13 @@ class ClassEmbeddings:
     def step(
         self, tuned: Params, moments: Any, fitted: LabeledFeatures, scale: float, rate: float
     ) -> tuple[Params, Any]:
-        """Makes a step of Adam that lowers the cross-entropy of cosines times a scale.
+        """Takes a step of Adam that lowers the cross-entropy of cosines times a scale.
 
         Args:
-          tuned: the parameters; `start` are those of the model.
-          moments: Adam's; `begin(tuned)` makes them.
+          tuned: the parameters; those of the model are `start`.
+          moments: Adam's moments; `begin(tuned)` makes them.
           fitted: embeddings of images, and the numbers of their classes.
-          scale: of the cosines.
+          scale: scale of the cosines.
           rate: the learning rate.
         """
         numbers = np.float32(scale), np.float32(rate)
@@ -140,16 +140,16 @@ def tune(
     held_out: LabeledFeatures,
     tuning: TextTuning,
 ) -> Float[np.ndarray, "c d"]:
-    """Tunes a text encoder to name images whose embeddings stay.
+    """Tunes a text encoder to name images whose embeddings are fixed.
 
-    The loss is the cross-entropy of cosines over a temperature. Of what is met on the way, the
-    start among it, that is taken which names the held-out images best.
+    The loss is the cross-entropy of cosines over a temperature. The result is whichever of the
+    evaluated states, including the start, names the held-out images best.
 
     Args:
-      classes: by the text encoder.
-      fitted: embeddings to fit, with classes that are numbered through.
-      held_out: others, to choose the learning rate and the number of steps.
-      tuning: how.
+      classes: class embeddings of the text encoder.
+      fitted: embeddings to fit, with consecutive class numbers.
+      held_out: other embeddings, for choosing the learning rate and the number of steps.
+      tuning: how to tune.
 
     Returns:
       Embeddings of the classes.
@@ -174,11 +174,11 @@ def tune(
 
 
 class FewShotText:
-    """Accuracy after tuning the text encoder on 1 to 16 images a class (iCLIP §4.4, Fig. 4).
+    """Accuracy after tuning the text encoder on 1 to 16 images per class (iCLIP §4.4, Fig. 4).
 
     The image encoder is frozen, and the classifier's weights are the embeddings of the class texts.
-    `text_encoder_0shot` is where it begins. Learning rate and steps are chosen in every draw on
-    further images: as many a class as there are shots, at most 4.
+    `text_encoder_0shot` is the starting point. Learning rate and steps are chosen in every draw on
+    further images: as many per class as there are shots, but at most 4.
 
     Args:
       source: the test set: examples with an image and a label.
@@ -186,22 +186,22 @@ class FewShotText:
       tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list.
-      templates: texts with {} where the name goes; None for those of the class list, or else
-        "a photo of a {}.". All are encoded in every step.
-      with_descriptions: whether a class is named "NAME, DESCRIPTION" where the list describes it.
-      shots: images a class.
-      draws: how often to draw (Fig. 4: 3).
+      templates: texts with {} in place of the name; None for those of the class list, or else "a
+        photo of a {}.". All are encoded in every step.
+      with_descriptions: whether a class is named "NAME, DESCRIPTION" if the list describes it.
+      shots: images per class.
+      draws: number of draws (Fig. 4: 3).
       tuning: how the text encoder is tuned.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is out of range, the class list cannot be read, or a source names other
-        classes than it or than the other source.
+      ValueError: a value is out of range, the class list cannot be read, or a source names
+        different classes than the list or the other source.
     """
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return "embed_image", "embed_text"
 
     def __init__(
@@ -229,16 +229,16 @@ class FewShotText:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """The names of the numbers it returns."""
         each = [f"text_encoder_{shots}shot" for shots in self.shots]
         return "text_encoder_0shot", *each, *(f"{name}_std" for name in each)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Draws, tunes and returns the accuracies; the model is as it was.
+        """Draws, tunes and returns the accuracies; the model is left unchanged.
 
         Raises:
-          UserError: an example has no label, a class no name, or too few training examples; or the
-            model has no text encoder.
+          UserError: an example has no label, a class has no name or too few training examples, or
+            the model has no text encoder.
         """
         train, test = (
             read_kinds(

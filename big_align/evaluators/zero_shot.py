@@ -22,7 +22,7 @@ from big_align.nodes import Node
 def embed_classes(
     embedder: Embedder, tokenizer: Tokenizer, texts: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "c d"]:
-    """Embeds each class as the mean over its texts, brought back to unit length."""
+    """Embeds each class as the mean over its texts, scaled back to unit length."""
     ztxt = embedder.embed_texts(*tokenizer([text for group in texts for text in group]))
     return average_texts(ztxt, [len(group) for group in texts])
 
@@ -30,11 +30,11 @@ def embed_classes(
 def average_texts(
     ztxt: Float[np.ndarray, "n d"], counts: Sequence[int]
 ) -> Float[np.ndarray, "c d"]:
-    """Averages the embeddings of each class's texts, brought back to unit length.
+    """Averages the embeddings of each class's texts, scaled back to unit length.
 
     Args:
-      ztxt: of all texts, class by class.
-      counts: how many texts each class has.
+      ztxt: embeddings of all texts, class by class.
+      counts: number of texts of each class.
     """
     groups = np.split(ztxt, np.cumsum(counts)[:-1])
     mean = np.stack([group.mean(axis=0) for group in groups])
@@ -42,7 +42,7 @@ def average_texts(
 
 
 def check_named(label: Int[np.ndarray, "n"], count: int, where: str) -> None:
-    """Raises a UserError where a label is none of `count` classes."""
+    """Raises a UserError if a label is not one of `count` classes."""
     outside = (label < 0) | (label >= count)
     if outside.any():
         raise UserError(
@@ -57,7 +57,7 @@ def measure_accuracy(
     """Returns top-1, top-5 and mean-per-class accuracy; ties count against the right class.
 
     Args:
-      similarity: of each example to each class.
+      similarity: similarity of each example to each class.
       label: the right class of each example.
     """
     own = np.take_along_axis(similarity, label[:, None], axis=1)
@@ -72,25 +72,25 @@ def measure_accuracy(
 
 
 ACCURACIES = ("top1", "top5", "mean_per_class")
-"""What `measure_accuracy` returns."""
+"""The names of what `measure_accuracy` returns."""
 
 
 SEEN = ("seen_top1", "unseen_top1", "seen_classes")
-"""What `measure_seen` returns."""
+"""The names of what `measure_seen` returns."""
 
 
 def measure_seen(
     similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"], seen: Bool[np.ndarray, "c"]
 ) -> dict[str, float]:
-    """Returns top-1 accuracy over the classes that are seen and over the others (IDEA, Fig. 7).
+    """Returns top-1 accuracy over the seen classes and over the others (IDEA, Fig. 7).
 
-    Each is the mean over its classes that have images, 0 where it has none; every class is a
-    candidate of every image.
+    Each is the mean over those of its classes that have images, 0 if there are none; every class is
+    a candidate for every image.
 
     Args:
-      similarity: of each example to each class.
+      similarity: similarity of each example to each class.
       label: the right class of each example.
-      seen: which classes are seen.
+      seen: whether each class is seen.
     """
     found = {}
     for name, part in (("seen_top1", seen), ("unseen_top1", ~seen)):
@@ -101,7 +101,7 @@ def measure_seen(
 
 
 def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
-    """Tells which classes have, but for capitals, the name of a tag, or a synonym that is one."""
+    """Returns which classes have, ignoring case, the name of a tag, or a synonym that is one."""
     synonyms = classes.synonyms or ((),) * len(classes)
     known = frozenset(tags.names)
     return np.array(
@@ -124,29 +124,29 @@ class ZeroShot:
     """Accuracy of naming the class of an image by the nearest class text.
 
     Args:
-      source: examples with an image and a label that counts into `names`.
+      source: examples with an image and a label that is an index into `names`.
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       names: class names in the order of their labels, or a class list: one of the package
-        ("imagenet", "cifar10", ...) or a file, or `source` for the names that the source has.
-      templates: texts with {} where the name goes; None for those of the class list, or else
-        "a photo of a {}.".
-      with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) where the list
+        ("imagenet", "cifar10", ...) or a file, or `source` for the source's own names.
+      templates: texts with {} in place of the name; None for those of the class list, or else "a
+        photo of a {}.".
+      with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) if the list
         describes it.
-      tags: a tag list; then accuracy is also told of the classes that are tags, and of the others
-        (IDEA, Fig. 7).
+      tags: a tag list; then accuracy is also reported for the classes that are tags and for the
+        others (IDEA, Fig. 7).
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      UserError: the class list or the tag list cannot be read, the source names other classes, or
-        no class is a tag.
+      UserError: the class list or the tag list cannot be read, the source names different classes,
+        or no class is a tag.
     """
 
     reads = ("label",)
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         return "embed_image", "embed_text"
 
     def __init__(
@@ -182,7 +182,7 @@ class ZeroShot:
         return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Embeds all images and classes and returns the accuracies; it shows confused classes."""
+        """Embeds images and classes, and returns the accuracies; pictures show confused classes."""
         loader = EvalLoader(
             self.source,
             self.transform,

@@ -1,1 +1,1 @@
-"""Examples of what a model finds, chosen from what an evaluation has computed."""
+"""Examples of what a model finds, chosen from the results of an evaluator."""

@@ -1,4 +1,4 @@
-"""Images that are in a cluster together (MLCD, An et al. 2024, Fig. 2 and 7)."""
+"""Images that share a cluster (MLCD, An et al. 2024, Fig. 2 and 7)."""
 
 from collections.abc import Collection, Iterable
 
@@ -14,18 +14,18 @@ from big_align.exhibits.pixels import Pixels, read_pixels
 Place = tuple[int, int]
 """The number of a shard, and a row in it."""
 SEARCHED = 200_000
-"""Images among which those of a cluster are searched: a larger set takes no longer."""
+"""Number of images that are searched for those of a cluster, so a larger set takes no longer."""
 
 
 def find_examples(
     shards: Iterable[Int[np.ndarray, "_ p"]], wanted: Collection[int], count: int
 ) -> dict[int, list[Place]]:
-    """Finds images of clusters: first those that have a cluster as first label, in their order.
+    """Finds images of clusters: first those whose first label is the cluster, in order.
 
     Args:
       shards: the labels of each image, nearest first, -1 for none; read only as far as needed.
       wanted: the clusters.
-      count: images a cluster.
+      count: images per cluster.
 
     Returns:
       At most `count` places for each of the clusters.
@@ -45,14 +45,14 @@ def find_examples(
 def show_clusters(
     source: Source, folder: ClusterFolder, count: int = 6, others: int = 9, seed: int = 0
 ) -> list[Examples]:
-    """Shows a few images of a source, each with others of its nearest cluster.
+    """Shows a few images of a source, each with other images of its nearest cluster.
 
     Args:
-      source: the examples; the folder has all of its shards.
+      source: the examples; the folder contains all of its shards.
       folder: their clusters.
-      count: images that are shown.
-      others: images of the cluster of each.
-      seed: chooses the images.
+      count: number of images to show.
+      others: number of images from the cluster of each.
+      seed: seed for choosing the images.
     """
     there = {shard.name: shard for shard in folder.shards}
     labels = []
@@ -68,14 +68,14 @@ def show_clusters(
 def choose_members(
     shards: list[Int[np.ndarray, "_ p"]], pixels: Pixels, count: int, others: int, seed: int
 ) -> Examples:
-    """Draws images with a cluster, and finds others of it.
+    """Draws images with a cluster, and finds other images of that cluster.
 
     Args:
       shards: the labels of each image of the first shards, nearest first, -1 for none.
-      pixels: gives the picture of an example by its number.
-      count: images that are drawn.
-      others: images of the cluster of each.
-      seed: chooses the images.
+      pixels: returns the picture of an example, given its number.
+      count: number of images to draw.
+      others: number of images from the cluster of each.
+      seed: seed for choosing the images.
     """
     begin = np.cumsum([0, *map(len, shards)])
     first = np.concatenate([shard[:, 0] for shard in shards])

@@ -1,4 +1,4 @@
-"""Which classes are taken for which."""
+"""Which classes are mistaken for which."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ from jaxtyping import Float, Int
 from big_align.exhibits.exhibit import Confusion
 
 MOST = 20
-"""Classes that are shown."""
+"""Number of classes to show."""
 
 
 def show_confusion(
     scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, " n"], names: Sequence[str]
 ) -> list[Confusion]:
-    """Counts which class each image is taken for; of many classes those most often confused.
+    """Counts which class each image is classified as; of many classes, the most confused ones.
 
     Args:
-      scores: of each class, for each image; the first of the largest is what it is taken for.
+      scores: score of each class, for each image; the first of the largest is the prediction.
       label: the class of each image.
-      names: of the classes.
+      names: names of the classes.
     """
     taken = scores.argmax(axis=1)
     shown = choose_classes(taken, label, len(names))
@@ -37,7 +37,7 @@ def show_confusion(
 def choose_classes(
     taken: Int[np.ndarray, " n"], label: Int[np.ndarray, " n"], count: int
 ) -> list[int]:
-    """Returns up to MOST classes in their order: all, or those of the most frequent confusions."""
+    """Returns up to MOST classes, in order: all, or those of the most frequent confusions."""
     if count <= MOST:
         return list(range(count))
     wrong = taken != label
@@ -47,7 +47,7 @@ def choose_classes(
         new = dict.fromkeys(divmod(pair, count))
         if len(chosen | new) <= MOST:
             chosen |= new
-    for other in np.unique(label).tolist():  # where fewer are confused
+    for other in np.unique(label).tolist():  # if fewer classes are confused
         if len(chosen) < MOST:
             chosen.setdefault(other)
     return sorted(chosen)

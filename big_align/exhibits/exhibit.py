@@ -1,4 +1,4 @@
-"""What an evaluation shows beside its numbers: a few examples, or which classes are confused."""
+"""What an evaluation shows besides its numbers: a few examples, or which classes are confused."""
 
 import base64
 import io
@@ -15,8 +15,8 @@ class Item(NamedTuple):
 
     Attributes:
       image: its pixels.
-      text: a caption, the name of a class or of a tag.
-      right: whether it is a right answer; None where that is not asked.
+      text: a caption, or the name of a class or tag.
+      right: whether it is a right answer; None if that does not apply.
     """
 
     image: UInt8[np.ndarray, "h w 3"] | None = None
@@ -25,17 +25,17 @@ class Item(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A query, and what was found for it, the best first."""
+    """A query, and what was found for it, best first."""
 
     query: Item
     found: list[Item]
 
 
 class Examples(NamedTuple):
-    """Queries with what was found for them.
+    """Queries with what was found for each.
 
     Attributes:
-      title: what they are.
+      title: title of the exhibit.
       note: how to read them.
       rows: one for each query.
     """
@@ -46,14 +46,14 @@ class Examples(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """How often images of a class are taken for another.
+    """How often images of a class are classified as another.
 
     Attributes:
-      title: what it is.
+      title: title of the exhibit.
       note: how to read it.
-      names: of the classes.
-      counts: images by their class and, in columns, by the class they are taken for; a last column
-        counts those that are taken for a class that is not listed.
+      names: names of the classes.
+      counts: numbers of images by class, in rows, and by predicted class, in columns; a last column
+        counts predictions of classes that are not listed.
     """
 
     title: str
@@ -64,15 +64,15 @@ class Confusion(NamedTuple):
 
 Exhibit = Examples | Confusion
 Show = Callable[[], Sequence[Exhibit]]
-"""Makes what an evaluation shows."""
+"""Makes the exhibits of an evaluation."""
 
 
 class Measured(NamedTuple):
     """The outcome of an evaluation.
 
     Attributes:
-      numbers: by name.
-      show: makes the exhibits from what the evaluation has computed; it may read examples.
+      numbers: numbers by name.
+      show: makes the exhibits from the results of the evaluation; it may read examples.
     """
 
     numbers: dict[str, float]
@@ -80,7 +80,7 @@ class Measured(NamedTuple):
 
 
 def encode(exhibit: Exhibit) -> dict[str, Any]:
-    """Returns what JSON can hold of an exhibit; images become addresses that hold them."""
+    """Returns an exhibit as JSON values; images become data URLs."""
     if isinstance(exhibit, Confusion):
         return exhibit._asdict() | {"counts": exhibit.counts.tolist()}
     rows = [
@@ -96,7 +96,7 @@ def _encode_item(item: Item) -> dict[str, Any]:
 
 
 def encode_image(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
-    """Returns an image as an address that holds it."""
+    """Returns an image as a data URL."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "WEBP", quality=88, method=2)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,4 +1,4 @@
-"""Pictures of examples, as people look at them."""
+"""Pictures of examples, for people to look at."""
 
 import random
 from collections.abc import Callable
@@ -14,9 +14,9 @@ Pixels = Callable[[int], UInt8[np.ndarray, "h w 3"]]
 
 
 def read_pixels(source: Source, size: int = 160) -> Pixels:
-    """Returns a function that reads the middle of the example of a number as a square picture.
+    """Returns a function that reads the center of an example, given by number, as a square.
 
-    It raises UserError where it cannot be read.
+    The function raises a UserError if the example cannot be read.
     """
     show = Transform(f"resize_small({size})|central_crop({size})")
     ends = np.cumsum(source.shard_sizes)

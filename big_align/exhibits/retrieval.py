@@ -13,11 +13,11 @@ class Pairs(NamedTuple):
     """The embedded images and captions of a set.
 
     Attributes:
-      zimg: unit-length embeddings of the images that could be read, each once.
+      zimg: unit-length embeddings of the readable images, each image once.
       ztxt: unit-length embeddings of all their captions.
       captions: the texts of `ztxt`.
-      owner: which row of `zimg` each caption belongs to.
-      number: which example of the source each row of `zimg` is.
+      owner: the row of `zimg` that each caption belongs to.
+      number: the source's example for each row of `zimg`.
     """
 
     zimg: Float[np.ndarray, "n d"]
@@ -34,23 +34,23 @@ class Pairs(NamedTuple):
 def find_nearest(
     queries: Float[np.ndarray, "q d"], candidates: Float[np.ndarray, "n d"], k: int
 ) -> Int[np.ndarray, "q k"]:
-    """Returns the k candidates with the largest cosine for each query, the nearest first."""
+    """Returns the k candidates with the largest cosine for each query, nearest first."""
     return np.argsort(-queries @ candidates.T, axis=1, kind="stable")[:, :k]
 
 
 def find_nearest_captions(pairs: Pairs, image: int, k: int) -> list[str]:
-    """Returns the k nearest captions of different words of a row of `zimg`, the nearest first."""
+    """Returns the k nearest captions of a row of `zimg` with different words, nearest first."""
     (found,) = find_nearest(pairs.zimg[[image]], pairs.ztxt, len(pairs.ztxt))
     return list(dict.fromkeys(pairs.captions[row] for row in found.tolist()))[:k]
 
 
 def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Draws images, and captions of other images, no two captions with the same words.
+    """Draws images, and captions of other images, without two captions of the same words.
 
     Args:
-      pairs: what to draw from.
-      count: how many of each at most.
-      seed: the same seed draws the same.
+      pairs: the pairs to draw from.
+      count: largest number of each.
+      seed: seed of the draw.
 
     Returns:
       Rows of `zimg` and rows of `ztxt`.
@@ -70,11 +70,11 @@ def show_pairs(
     """Shows what is retrieved for a few captions and for a few images.
 
     Args:
-      pairs: what is searched.
-      pixels: gives the picture of an example by its number.
-      count: captions, and images, to search with.
-      k: how many of the nearest.
-      seed: chooses the queries.
+      pairs: the pairs to search.
+      pixels: returns the picture of an example, given its number.
+      count: number of captions, and of images, to search with.
+      k: number of nearest ones to show.
+      seed: seed for choosing the queries.
     """
     images, captions = choose_queries(pairs, count, seed)
     nearest = find_nearest(pairs.ztxt[captions], pairs.zimg, k)

@@ -1,4 +1,4 @@
-"""Tags that a model finds in images, beside those of the caption (IDEA, Fig. 5)."""
+"""Tags that a model finds in images, next to those of the caption (IDEA, Fig. 5)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,15 +11,15 @@ from big_align.exhibits.pixels import Pixels
 
 
 class Found(NamedTuple):
-    """What a model finds in the images of a set that could be read.
+    """What a model finds in the readable images of a set.
 
     Attributes:
-      logits: of each tag.
-      given: the tags of the captions that are given.
-      missed: the tags of the other captions alone.
-      found: what the model chooses, given tags left out.
-      captions: the captions of each image that are given.
-      number: which example of the source each row is.
+      logits: logit of each tag.
+      given: the tags of the given captions.
+      missed: the tags that only the other captions have.
+      found: the tags that the model chooses, without given ones.
+      captions: the given captions of each image.
+      number: the source's example for each row.
     """
 
     logits: Float[np.ndarray, "n c"]
@@ -34,8 +34,8 @@ class FoundTag(NamedTuple):
     """A tag that a model finds in an image.
 
     Attributes:
-      name: of the tag.
-      probability: by the model.
+      name: name of the tag.
+      probability: probability according to the model.
       confirmed: whether another caption of the image names it.
     """
 
@@ -45,7 +45,7 @@ class FoundTag(NamedTuple):
 
 
 class TaggedImage(NamedTuple):
-    """An image with a caption and the tags found, the most probable first."""
+    """An image with a caption and the tags found, most probable first."""
 
     pixels: UInt8[np.ndarray, "h w 3"]
     caption: str
@@ -53,12 +53,12 @@ class TaggedImage(NamedTuple):
 
 
 def choose_images(found: Found, count: int, seed: int) -> list[int]:
-    """Draws images, first those in which a tag is found.
+    """Draws images, preferring those in which a tag is found.
 
     Args:
-      found: what to draw from.
-      count: how many at most.
-      seed: the same seed draws the same.
+      found: the images to draw from.
+      count: largest number of images.
+      seed: seed of the draw.
 
     Returns:
       Rows of `found`.
@@ -71,14 +71,14 @@ def choose_images(found: Found, count: int, seed: int) -> list[int]:
 def describe_image(
     found: Found, row: int, names: Sequence[str], pixels: Pixels, most: int = 6
 ) -> TaggedImage:
-    """Collects what is shown of an image.
+    """Collects what to show about an image.
 
     Args:
       found: what a model found.
-      row: of `found`.
-      names: of all tags.
-      pixels: gives the picture of an example by its number.
-      most: tags that are shown, the most probable.
+      row: row of `found`.
+      names: names of all tags.
+      pixels: returns the picture of an example, given its number.
+      most: number of tags to show, most probable first.
     """
     logits = found.logits[row]
     ids = np.flatnonzero(found.found[row])
@@ -93,15 +93,15 @@ def describe_image(
 def show_found(
     found: Found, names: Sequence[str], pixels: Pixels, count: int = 8, most: int = 6, seed: int = 0
 ) -> list[Examples]:
-    """Shows the tags found in a few images, those first in which any is found.
+    """Shows the tags found in a few images, preferring images in which any is found.
 
     Args:
       found: what a model found.
-      names: of all tags.
-      pixels: gives the picture of an example by its number.
-      count: images that are shown.
-      most: tags of each, the most probable.
-      seed: chooses the images.
+      names: names of all tags.
+      pixels: returns the picture of an example, given its number.
+      count: number of images to show.
+      most: number of tags of each, most probable first.
+      seed: seed for choosing the images.
     """
     rows = []
     for row in choose_images(found, count, seed):

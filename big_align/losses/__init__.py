@@ -1,1 +1,1 @@
-"""Losses: pure mathematics on global arrays, and exact versions of it that need less memory."""
+"""Losses: pure mathematics on global arrays, and exact versions that need less memory."""

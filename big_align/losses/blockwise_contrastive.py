@@ -1,17 +1,18 @@
 """Softmax over the pairs of a batch, in blocks of rows over the devices of a mesh.
 
-Same numbers and gradients as `contrastive.contrastive_loss`, without the whole matrix of logits.
+The same numbers and gradients as `contrastive.contrastive_loss`, without the full logits matrix.
 
 Each device holds its images x and gathers all texts y. One matrix product S = scale * x y^T serves
 both directions: rows are normalized at once, columns by a running (maximum, sum of exponentials)
 over the blocks of rows and then over the devices. With A_i and B_j the weight of a row in either
-direction (one over the number that take part, or 0), the gradient with respect to the logits is
+direction (one over the number of rows that take part, or 0), the gradient with respect to the
+logits is
 
     dS_ij = A_i exp(S_ij - row_lse_i) + B_j exp(S_ij - col_lse_j) - target_i [i and j are positive]
     dx = scale * dS y      dy = scale * dS^T x, summed over devices      dscale = sum(x * (dS y))
 
-which makes four matrix products, or three where the logits were kept from the forward pass. The
-target has no j because equal labels have equal numbers of positives. Positives are subtracted
+which takes four matrix products, or three if the logits were kept from the forward pass. The target
+does not depend on j, because equal labels have equal numbers of positives. Positives are subtracted
 within dS, before it is rounded to the precision of the embeddings: 1 - P can be far smaller than P.
 Label smoothing is bilinear in weighted sums of embeddings, so it needs no matrix at all.
 """
@@ -41,7 +42,7 @@ from big_align.losses.targets import (
 from big_align.sharding import Shards
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
-_LOWEST = -1e30  # stands for the maximum of nothing; finite, so that differences are never NaN
+_LOWEST = -1e30  # the maximum of nothing; finite, so that differences are never NaN
 
 
 @on_any_mesh
@@ -62,31 +63,32 @@ def blockwise_contrastive_loss(
 ) -> Losses:
     """Returns what `contrastive.contrastive_loss` returns, in less memory.
 
-    Besides its arguments a device needs memory for a few blocks [block c], for all texts [c d] and,
-    if they fit `keep_logits_bytes`, for its own logits.
+    Besides its arguments, a device needs memory for a few blocks [block c], for all texts [c d]
+    and, if they fit in `keep_logits_bytes`, for its own logits.
 
     Args:
       zimg: unit-length image embeddings, float32 or bfloat16.
       ztxt: unit-length text embeddings.
-      scale: what multiplies the cosines.
-      image_label: a label per image; with None image i and text i are the only positives.
+      scale: factor of the cosines.
+      image_label: a label per image; if None, image i and text i are the only positives.
       text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None when all are.
-      text_mask: True on real texts; None when all are.
-      text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
-        of the images; None when all are. Texts of one label count all or none: all, if any is True.
+      image_mask: True on real images; None if all are.
+      text_mask: True on real texts; None if all are.
+      text_queries: True on texts that are rows of the text-to-image mean, besides being candidates
+        of the images; None if all are. Texts with the same label all count or none does: all, if
+        any is True.
       label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time.
-      keep_logits_bytes: the logits of a device are kept for the backward pass when they are no
-        larger than this, which saves one of four matrix products.
+      keep_logits_bytes: the logits of a device are kept for the backward pass if they are no larger
+        than this, which saves one of four matrix products.
 
     Returns:
       Two scalars, image-to-text and text-to-image.
 
     Raises:
-      ValueError: as `contrastive.contrastive_loss` does, and if `block` is not positive.
+      ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
     """
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
@@ -114,11 +116,11 @@ def blockwise_contrastive_loss(
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """How the work is split; known when compiling."""
+    """How the work is split; known at compile time."""
 
     shards: Shards
-    blocks: int  # of rows on a device
-    keep_logits_bytes: int  # on all devices together
+    blocks: int  # per device
+    keep_logits_bytes: int  # over all devices together
 
     def cut(self, x: Array) -> Array:
         return x.reshape(self.blocks, -1, *x.shape[1:])
@@ -131,7 +133,7 @@ def _sum_logits(
     row: Float[Array, " b"],
     column: Float[Array, " c"],
 ) -> Float[Array, ""]:
-    """Returns the sum of row_i logit_ij column_j over all pairs, without computing any of them."""
+    """Returns the sum of row_i logit_ij column_j over all pairs, without computing any logit."""
     images = (row[:, None] * zimg.astype(row.dtype)).sum(axis=0)
     texts = (column[:, None] * ztxt.astype(row.dtype)).sum(axis=0)
     return scale.astype(row.dtype) * (images * texts).sum()
@@ -146,7 +148,7 @@ def _contrast(
     labels: Labels,
     weights: Weights,
 ) -> Losses:
-    """Returns both losses, as differentiable functions of the embeddings and the scale."""
+    """Returns both losses, differentiable with respect to the embeddings and the scale."""
     return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits=False)[0]
 
 
@@ -159,7 +161,7 @@ def _forward(
     weights: Weights,
     keep_logits: bool,
 ) -> tuple[Losses, Any]:
-    """Returns both losses, and what the backward pass needs to know."""
+    """Returns both losses, and what the backward pass needs."""
     (row_lse, positive, logits), column_lse = plan.shards.run(
         functools.partial(_normalize, plan, keep_logits), (zimg, ztxt, labels), scale
     )
@@ -208,7 +210,7 @@ def _compare(
 
 def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, " n"]:
     """Returns peak + log(total); 0 over nothing, so that neither weight nor difference is NaN."""
-    return jnp.where(total == 0, 0, peak + jnp.log(total))  # A NaN stays one.
+    return jnp.where(total == 0, 0, peak + jnp.log(total))  # NaN stays NaN
 
 
 def _normalize(
@@ -252,12 +254,12 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
 
     Args:
       plan: how the work is split.
-      split: images, texts, labels, logsumexp of the rows, what multiplies the softmax of rows and
-        of columns, what is taken off at the positives of a row, and the logits by block or None.
+      split: images, texts, labels, logsumexp of the rows, factors of the softmax of rows and of
+        columns, what is subtracted at the positives of a row, and the logits by block or None.
       whole: the scale, and the logsumexp of all columns.
 
     Returns:
-      The gradients of its images and of its texts; and that of the scale.
+      The gradients of its images and texts, and the gradient of the scale.
     """
     x, y, labels, row_lse, row, column, positive, logits = split
     scale, column_lse = whole

@@ -1,9 +1,9 @@
 """Supervised contrast in blocks of rows over the devices of a mesh.
 
-Same numbers and gradients as `supervised_contrastive.supervised_contrastive_loss`, without the
-whole matrix of logits: each device gathers all embeddings and contrasts its own rows with them, one
-block at a time. A block keeps nothing for the backward pass but its rows, and is computed again
-there. Gathering is inside what is differentiated, so its transpose sums the gradients over the
+The same numbers and gradients as `supervised_contrastive.supervised_contrastive_loss`, without the
+full logits matrix: each device gathers all embeddings and contrasts its own rows with them, one
+block at a time. A block keeps only its rows for the backward pass, where it is recomputed.
+Gathering is part of the differentiated function, so its transpose sums the gradients over the
 devices.
 """
 
@@ -37,14 +37,14 @@ def blockwise_supervised_contrastive_loss(
 ) -> Float[Array, ""]:
     """Returns what `supervised_contrastive.supervised_contrastive_loss` returns, in less memory.
 
-    Besides its arguments a device needs memory for a few blocks [block n] and for all embeddings
+    Besides its arguments, a device needs memory for a few blocks [block n] and for all embeddings
     and their gradient, [n d] each.
 
     Args:
       z: unit-length embeddings, float32 or bfloat16; compared in float32.
       label: a label per row.
-      scale: what multiplies the cosines.
-      mask: True on real rows; None when all are.
+      scale: factor of the cosines.
+      mask: True on real rows; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time.
@@ -70,7 +70,7 @@ def blockwise_supervised_contrastive_loss(
 def _contrast_blocks(
     rows: Rows, others: Rows, scale: Float[Array, ""], blocks: int
 ) -> tuple[Float[Array, " b"], Bool[Array, " b"]]:
-    """Does what `contrast_rows` does, in so many blocks of equal size."""
+    """Does what `contrast_rows` does, in the given number of blocks of equal size."""
     cut = jax.tree.map(lambda x: x.reshape(blocks, -1, *x.shape[1:]), rows)
 
     def contrast(block: Rows) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from big_align.losses.explicit_axes import on_any_mesh
 def labeled_rows(
     label: Int[Array, " b"], mask: Bool[Array, " b"], num_classes: int
 ) -> Bool[Array, " b"]:
-    """Tells which rows are real and have a label in [0, `num_classes`)."""
+    """Returns which rows are real and have a label in [0, `num_classes`)."""
     return mask & (label >= 0) & (label < num_classes)
 
 
@@ -23,11 +23,11 @@ def softmax_cross_entropy(
 ) -> Float[Array, ""]:
     """Returns the mean cross-entropy of the labeled rows; it is 0 if there are none.
 
-    A row that is masked, or whose label is negative or not among the classes, takes no part: it
-    counts neither in the value nor in the mean, and its gradient is 0.
+    A row that is masked, or whose label is negative or beyond the classes, takes no part: it does
+    not count in the value or in the mean, and its gradient is 0.
 
     Args:
-      logits: of each class.
+      logits: logit of each class.
       label: the right class.
       mask: True on real rows.
       label_smoothing: fraction of the target spread over all classes, in [0, 1].
@@ -36,7 +36,8 @@ def softmax_cross_entropy(
       A scalar, float32.
     """
     takes_part = labeled_rows(label, mask, logits.shape[1])
-    # Zeros before the logarithm: what is not finite in the other rows must not reach the gradient.
+    # Zeros before the logarithm, so that values in other rows that are not finite do not reach the
+    # gradient.
     logits = jnp.where(takes_part[:, None], logits.astype(jnp.float32), 0)
     log_probs = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log_probs, jnp.where(takes_part, label, 0)[:, None], axis=1)[:, 0]
@@ -47,16 +48,16 @@ def softmax_cross_entropy(
 def measure_batch(
     logits: Float[Array, "b c"], label: Int[Array, " b"], mask: Bool[Array, " b"]
 ) -> dict[str, Float[Array, ""]]:
-    """Returns what to log of a batch.
+    """Returns the metrics of a batch.
 
     Args:
-      logits: of each class.
+      logits: logit of each class.
       label: the right class.
       mask: True on real rows.
 
     Returns:
-      `accuracy` over the labeled rows, 0 without any, and `labels_outside`, the number of labels
-      that are beyond the last class.
+      `accuracy` over the labeled rows, 0 if there are none, and `labels_outside`, the number of
+      labels beyond the last class.
     """
     takes_part = labeled_rows(label, mask, logits.shape[1])
     hit = (jnp.argmax(logits, axis=1) == label).astype(jnp.float32)

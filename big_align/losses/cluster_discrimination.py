@@ -1,16 +1,16 @@
-"""Cluster discrimination: an image against all class centers, of which several are its own.
+"""Cluster discrimination: an image against all class centers, several of which are its own.
 
 The plain formulas of MLCD (An et al. 2024, "Multi-label cluster discrimination for visual
-representation learning") and of what it is compared with. All three are made of two numbers per
-example,
+representation learning") and of the losses it is compared with. All three are functions of two
+numbers per example,
 
     N = log sum_j exp(s_j)   over its negatives      P = log sum_i exp(-s_i)   over its positives
 
 where s is a cosine times a scale: eq. 5 (MLCD) is softplus(N) + softplus(P), eq. 4 (MLC) is
-softplus(N + P), and eq. 3 (UNICOM) is eq. 4 of the first label alone. With softplus(x) being
-log(1 + exp(x)), nothing overflows, and the one in it is there once however N is summed up.
+softplus(N + P), and eq. 3 (UNICOM) is eq. 4 with the first label alone. As softplus(x) is log(1 +
+exp(x)), nothing overflows, and its 1 is included once, however N is accumulated.
 
-They hold the whole [b k] matrix several times over; `sampled_cluster_discrimination` computes the
+They hold the full [b k] matrix several times over; `sampled_cluster_discrimination` computes the
 same numbers and gradients from the drawn rows of a table that is split over devices.
 """
 
@@ -43,21 +43,21 @@ def mlcd_loss(
     """Returns the mean of log(1 + sum exp(-s_i)) + log(1 + sum exp(s_j)), eq. 5 of MLCD.
 
     The mean is over the examples that are real and have a label; it is 0 if there are none. The
-    others take no part: their labels are nobody's negatives either, unless they are sampled.
+    others take no part: their labels are not negatives of other examples either, unless sampled.
 
     An example's own positives are never among its negatives.
 
     Args:
       zimg: unit-length image embeddings.
       centers: class centers of any length; only their directions count (MLCD A.1).
-      labels: the positives i of each example; a repeated one counts once, and one outside
-        [0, k), as -1, not at all.
-      mask: True on real examples; None when all are.
-      sampled: the centers among which the negatives are, the set that MLCD §3.2 draws anew in each
-        step; -1 stands for none. With None all centers are.
-      negatives: "sampled", these alone, as in §3.2; or "drawn", with them all centers that are
+      labels: the positives i of each example; a repeated one counts once, and one outside [0, k),
+        such as -1, does not count.
+      mask: True on real examples; None if all are.
+      sampled: the centers that may be negatives, the set that MLCD §3.2 draws again in each step;
+        -1 stands for none. If None, all centers are.
+      negatives: "sampled", only these, as in §3.2; or "drawn", these and all centers that are
         positive for any example.
-      scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
+      scale: factor of the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle of positives (MLCD A.1: 0.3), see `add_margin`.
     """
     return _discriminate("mlcd", zimg, centers, labels, mask, sampled, negatives, scale, margin)
@@ -94,9 +94,9 @@ def unicom_loss(
     scale: float = 64.0,
     margin: float = 0.3,
 ) -> Float[Array, ""]:
-    """Returns the mean cross-entropy of the first label, eq. 3 of MLCD, as UNICOM trains.
+    """Returns the mean cross-entropy of the first label, eq. 3 of MLCD, the loss of UNICOM.
 
-    Arguments and mean are those of `mlcd_loss`; of the labels only the first column counts.
+    Arguments and mean are those of `mlcd_loss`; only the first column of labels counts.
     """
     first = labels[:, :1]
     return _discriminate("unicom", zimg, centers, first, mask, sampled, negatives, scale, margin)
@@ -105,16 +105,16 @@ def unicom_loss(
 def add_margin(cosine: Float[Array, "..."], margin: float) -> Float[Array, "..."]:
     """Returns cos(angle + margin), given the cosine of the angle: ArcFace's margin.
 
-    It is cos(a) cos(m) - sin(a) sin(m), so no arccosine is taken, and is differentiated as it
-    stands. The slope of the sine is infinite where the angle is 0 or pi; within 1e-3 of there the
-    sine is held constant.
+    It is cos(a) cos(m) - sin(a) sin(m), so no arccosine is needed, and is differentiated in this
+    form. The slope of the sine is infinite at angles 0 and pi; within 1e-3 of these, the sine is
+    held constant.
 
-    Beyond angle + margin = pi the cosine would rise again and push the positive away. It goes on
-    as cos(a) - (1 - cos(m)) instead, which joins without a jump and falls to -2 + cos(m).
+    Beyond angle + margin = pi, the cosine would rise again and push the positive away. There it
+    continues as cos(a) - (1 - cos(m)), which joins without a jump and falls to -2 + cos(m).
 
     Args:
-      cosine: of angles in [0, pi].
-      margin: in radians, in [0, pi).
+      cosine: cosines of angles in [0, pi].
+      margin: margin in radians, in [0, pi).
     """
     square = jnp.maximum((1 - cosine) * (1 + cosine), _SMALLEST_SINE_SQUARED)
     moved = cosine * math.cos(margin) - jnp.sqrt(square) * math.sin(margin)
@@ -128,8 +128,8 @@ def combine(
 
     Args:
       loss: one of `LOSSES`.
-      negatives: log sum exp(s_j), `LOWEST` over nothing.
-      positives: log sum exp(-s_i), `LOWEST` over nothing.
+      negatives: log sum exp(s_j), `LOWEST` for an empty sum.
+      positives: log sum exp(-s_i), `LOWEST` for an empty sum.
     """
     if loss == "mlcd":
         return jax.nn.softplus(negatives) + jax.nn.softplus(positives)
@@ -137,7 +137,7 @@ def combine(
 
 
 def log_sum(logits: Float[Array, "b n"], counted: Bool[Array, "b n"]) -> Float[Array, " b"]:
-    """Returns log sum exp over those counted of each row, `LOWEST` over nothing."""
+    """Returns log sum exp over the counted entries of each row, `LOWEST` for an empty sum."""
     return jax.nn.logsumexp(jnp.where(counted, logits, LOWEST), axis=1)
 
 
@@ -169,7 +169,8 @@ def _discriminate(
         candidate = _mark(sampled[None], k)[0]
         if negatives == "drawn":
             candidate |= positive.any(axis=0)
-    # Zeros before any product: what is not finite in the other rows must not reach the gradient.
+    # Zeros before any product, so that values in other rows that are not finite do not reach the
+    # gradient.
     zimg = jnp.where(takes_part[:, None], zimg.astype(dtype), 0)
     cosine = jnp.einsum("bd,kd->bk", zimg, normalize_rows(centers.astype(dtype))[0])
     negative_sum = log_sum(scale * cosine, candidate & ~positive)
@@ -178,7 +179,7 @@ def _discriminate(
 
 
 def _mark(labels: Int[Array, "b p"], k: int) -> Bool[Array, "b k"]:
-    """Tells which of k classes are among the labels of each row."""
+    """Returns which of k classes are among the labels of each row."""
     inside = jnp.where((labels >= 0) & (labels < k), labels, k)
     marks = jnp.zeros((len(labels), k), bool)
     return marks.at[jnp.arange(len(labels))[:, None], inside].set(True, mode="drop")

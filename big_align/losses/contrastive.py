@@ -1,7 +1,7 @@
 """Softmax over the pairs of a batch, in both directions: the plain formula.
 
-It holds the whole [b c] matrix several times over; `blockwise_contrastive` computes the same
-numbers and gradients without doing so and is tested against this file.
+It holds the full [b c] matrix several times over; `blockwise_contrastive` computes the same numbers
+and gradients without it, and is tested against this file.
 """
 
 import jax
@@ -27,29 +27,30 @@ def contrastive_loss(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the mean image-to-text and the mean text-to-image cross-entropy of a batch.
 
-    An image and a text are positive for each other when both are real and their labels are equal.
-    The target of a row spreads `1 - label_smoothing` evenly over its positives and the rest evenly
-    over all real candidates. A row that is masked or has no positive takes no part: it counts
-    neither in the value nor in the mean, and the mean over no rows is 0.
+    An image and a text are positive for each other if both are real and their labels are equal. The
+    target of a row spreads `1 - label_smoothing` evenly over its positives and the rest evenly over
+    all real candidates. A row that is masked or has no positive takes no part: it does not count in
+    the value or in the mean, and the mean over no rows is 0.
 
     Args:
       zimg: unit-length image embeddings.
       ztxt: unit-length text embeddings.
-      scale: what multiplies the cosines (one over ALIGN's temperature, CLIP's exp(tau)).
-      image_label: a label per image; with None image i and text i are the only positives.
+      scale: factor of the cosines (one over ALIGN's temperature, CLIP's exp(tau)).
+      image_label: a label per image; if None, image i and text i are the only positives.
       text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None when all are.
-      text_mask: True on real texts; None when all are.
-      text_queries: True on texts that are rows of the text-to-image mean, beside being candidates
-        of the images; None when all are. Texts of one label count all or none: all, if any is True.
+      image_mask: True on real images; None if all are.
+      text_mask: True on real texts; None if all are.
+      text_queries: True on texts that are rows of the text-to-image mean, besides being candidates
+        of the images; None if all are. Texts with the same label all count or none does: all, if
+        any is True.
       label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
 
     Returns:
       Two scalars, image-to-text and text-to-image. ALIGN adds them, CLIP and UniCL average them.
 
     Raises:
-      ValueError: if one of the labels is missing, if without labels the batches differ in size, or
-        if `label_smoothing` is not in [0, 1].
+      ValueError: one of the labels is missing, the batches differ in size but there are no labels,
+        or `label_smoothing` is not in [0, 1].
 
     Sources: ALIGN (Jia et al., 2021) eq. 1 and 2; UniCL (Yang et al., 2022) Algorithm 1.
     """
@@ -59,7 +60,7 @@ def contrastive_loss(
     logits = compute_logits(zimg, ztxt, scale)
     real = image_mask[:, None] & text_mask[None, :]
     positive = (image_label[:, None] == text_label[None, :]) & real
-    asked = positive  # Positive pairs whose text, or another of its label, is a query.
+    asked = positive  # positive pairs whose text, or another with its label, is a query
     if text_queries is not None:
         asked = positive & (positive & text_queries).any(axis=1, keepdims=True)
     return (
@@ -84,14 +85,14 @@ def _cross_entropy(
     label_smoothing: float,
     axis: int,
 ) -> Float[Array, ""]:
-    """Returns the mean, over those with a positive, of the cross-entropy along an axis."""
+    """Returns the mean cross-entropy along an axis, over those with a positive."""
     dtype = logits.dtype
     positive, candidate = positive.astype(dtype), real.astype(dtype)
     positives = positive.sum(axis, keepdims=True)
     candidates = candidate.sum(axis, keepdims=True)
     targets = (1 - label_smoothing) * positive / jnp.maximum(positives, 1)
     targets += label_smoothing * candidate / jnp.maximum(candidates, 1)
-    # A large finite number instead of -inf: 0 * log(0) and rows of nothing else stay finite.
+    # A large finite number instead of -inf, so that 0 * log(0) and fully masked rows stay finite.
     log_probs = jax.nn.log_softmax(jnp.where(real, logits, -1e30), axis)
     takes_part = positives.squeeze(axis) > 0
     each = jnp.where(takes_part, -(targets * log_probs).sum(axis), 0)

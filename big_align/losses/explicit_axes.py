@@ -1,8 +1,8 @@
 """Losses of arrays whose sharding is part of their type.
 
 On a mesh with `AxisType.Explicit` axes, the default of `jax.make_mesh`, every operation has to say
-how its result lies, and a comparison of all rows with all columns has no answer. A loss returns
-scalars, which lie nowhere, so what happens inside may be left to the compiler.
+how its result is sharded, and a comparison of all rows with all columns has no good answer. A loss
+returns scalars, which are not sharded, so the inside may be left to the compiler.
 """
 
 import functools
@@ -20,7 +20,7 @@ def on_any_mesh(loss: Loss) -> Loss:
     """Lets a function that returns scalars take arrays on a mesh with Explicit axes.
 
     With such arrays, or under such a mesh (`jax.set_mesh`), it is compiled as on a mesh with Auto
-    axes; elsewhere it runs as it is.
+    axes; otherwise it runs unchanged.
     """
 
     @functools.wraps(loss)
@@ -37,14 +37,14 @@ def on_any_mesh(loss: Loss) -> Loss:
     return call
 
 
-_ARRAY = object()  # stands where an array is
+_ARRAY = object()  # placeholder for an array
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _call_on_auto(
     loss: Callable[..., Any], mesh: AbstractMesh, tree: Any, rest: tuple, arrays: list[jax.Array]
 ) -> Any:
-    """Calls a loss as on Auto axes; compiled, because outside of `jit` arrays would not follow."""
+    """Calls a loss as on Auto axes; compiled, since outside `jit` arrays would not follow."""
 
     def call(arrays: list[jax.Array]) -> Any:
         each = iter(arrays)
@@ -56,7 +56,7 @@ def _call_on_auto(
 
 
 def _find_explicit(arrays: list[jax.Array]) -> AbstractMesh | None:
-    """Returns the mesh with Explicit axes on which arrays lie, or that is in force."""
+    """Returns the mesh with Explicit axes that arrays are on, or that is currently set."""
     meshes = [jax.typeof(x).sharding.mesh for x in arrays] + [jax.sharding.get_abstract_mesh()]
     explicit = (mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types)
     return next(explicit, None)

@@ -1,17 +1,17 @@
 """Cluster discrimination on the drawn rows of a table that is split over the devices of a mesh.
 
-Same numbers and gradients as `cluster_discrimination`, without a matrix of all logits. Each device
-holds its drawn rows w and gathers all embeddings z. It goes through its rows a block at a time and
-accumulates, for every example, the logsumexp over its negatives and the cosines of its positives,
-which are taken out of the negatives wherever they stand. The sums are then joined over the devices;
-what is left, the margin and the loss itself, are formulas on [b] and [b p]. With n and p their
-gradients with respect to the logsumexp N and the cosines of positives, a block's logits S, computed
-again, give
+The same numbers and gradients as `cluster_discrimination`, without the full logits matrix. Each
+device holds its drawn rows w and gathers all embeddings z. It goes through its rows block by block
+and accumulates, for every example, the logsumexp over its negatives and the cosines of its
+positives, which are excluded from the negatives wherever they are. The sums are then combined over
+the devices; the rest, the margin and the loss itself, are formulas on [b] and [b p]. With n and p
+their gradients with respect to the logsumexp N and the cosines of positives, the recomputed logits
+S of a block give
 
     dS_ij = n_i scale exp(S_ij - N_i) [j is a negative of i] + p_ij [j is a positive of i]
     dz = dS u      dw = (dS^T z without its part along u) / |w|      u = w / |w|
 
-and so nothing moves between devices but embeddings, their gradients and numbers per example.
+and so only embeddings, their gradients and numbers per example move between devices.
 """
 
 import dataclasses
@@ -56,29 +56,29 @@ def sampled_cluster_loss(
     """Returns one of the losses of `cluster_discrimination`, in less memory.
 
     The negatives of an example are the sampled rows that are not its positives. Besides its
-    arguments and their gradients a device needs memory for all embeddings [b d] and for a few
+    arguments and their gradients, a device needs memory for all embeddings [b d] and for a few
     blocks [block b].
 
     Args:
-      loss: "mlcd", "mlc" or "unicom"; the last uses the first column of `columns` alone.
+      loss: "mlcd", "mlc" or "unicom"; the last uses only the first column of `columns`.
       zimg: unit-length image embeddings, float32 or bfloat16; compared in float32.
-      rows: drawn centers, of any length; each device has as many.
+      rows: drawn centers, of any length; each device has the same number.
       row_mask: True on real rows.
-      columns: which rows are the positives of each example, -1 for none. One may be repeated and
-        counts once. An example without any takes no part.
-      sampled: True on the rows that are negatives of all examples but those whose positives they
-        are (MLCD §3.2); the others are there for the examples that they are positive for. With None
+      columns: the rows that are the positives of each example, -1 for none. A repeated one counts
+        once. An example without positives takes no part.
+      sampled: True on the rows that are negatives of all examples except those whose positives they
+        are (MLCD §3.2); the others are only for the examples that they are positive for. If None,
         all real rows are, so one example's positive is every other's negative.
-      scale: what multiplies the cosines.
+      scale: factor of the cosines.
       margin: added to the angle of positives.
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
         those of a `Shards(mesh, axes)`; None computes in one piece.
       block: rows that a device compares with all examples at a time.
 
     Returns:
-      A scalar, and of the examples that take part the means of the cosines, without margin,
-      `positive_cosine` and `negative_cosine`, and of how many there are of each, `positives` and
-      `negatives`; 0 over nothing.
+      A scalar, and metrics of the examples that take part: the mean cosines, without margin,
+      `positive_cosine` and `negative_cosine`, and the mean numbers of `positives` and `negatives`;
+      0 if there are none.
 
     Raises:
       ValueError: `loss` is unknown, `block` is not positive, or the rows do not divide over the
@@ -95,7 +95,7 @@ def sampled_cluster_loss(
         columns = columns[:, :1]
     count, dtype = len(zimg), jnp.promote_types(zimg.dtype, jnp.float32)
     takes_part = (columns >= 0).any(axis=1)
-    # What is not finite in the other rows must not reach any gradient.
+    # Values in the other rows that are not finite must not reach any gradient.
     zimg = jnp.where(takes_part[:, None], zimg, 0)
     padding = -count % shards.size
     padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in (zimg, columns)]
@@ -107,7 +107,7 @@ def sampled_cluster_loss(
     value = average(combine(loss, log_sums[:count], positives), takes_part)
 
     own_sum = jnp.where(own, cosines, 0).sum()
-    # Positives that are candidates as well are no negatives of their own examples.
+    # Positives that are also candidates are not negatives of their own examples.
     examples, among = takes_part.sum(), own & (among > 0)
     pairs = candidate.sum().astype(dtype) * examples.astype(dtype) - among.sum().astype(dtype)
     pair_sum = (zimg.astype(dtype) * total).sum() - jnp.where(among, cosines, 0).sum()
@@ -125,19 +125,19 @@ def _divide(total: Float[Array, ""], count: Array) -> Float[Array, ""]:
 
 
 def _mark_first(columns: Int[Array, "b p"]) -> Bool[Array, "b p"]:
-    """Tells which positives are there and were not named before in the same row."""
+    """Returns which positives exist and do not occur earlier in the same row."""
     same = columns[:, :, None] == columns[:, None, :]
     before = jnp.tril(jnp.ones(same.shape[1:], bool), -1)
     return (columns >= 0) & ~(same & before).any(axis=2)
 
 
-# Which rows are real, and which of these are negatives of those whose positives they are not.
+# Which rows are real, and which of these are negatives except where they are positives.
 Masks = tuple[Bool[Array, " n"], Bool[Array, " n"]]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """How the work is split, and the scale; known when compiling."""
+    """How the work is split, and the scale; known at compile time."""
 
     shards: Shards
     block: int
@@ -146,9 +146,9 @@ class _Plan:
     def cut(
         self, rows: Float[Array, "n d"], masks: Masks
     ) -> tuple[Float[Array, "blocks r d"], tuple[Array, Array], Int[Array, " blocks"]]:
-        """Cuts the rows of a device into blocks, and numbers the first row of each.
+        """Cuts the rows of a device into blocks, and returns the number of each block's first row.
 
-        The last block is filled up; rows in whole blocks are not copied for it.
+        The last block is padded; if all blocks are full, rows are not copied.
         """
         count = len(rows)
         size = max(min(self.block, count), 1)
@@ -170,12 +170,12 @@ def _contrast(
     masks: Masks,
     columns: Int[Array, "b p"],
 ) -> Sums:
-    """Compares examples with rows, as differentiable functions of both.
+    """Compares examples with rows; differentiable with respect to both.
 
     Returns:
-      Of each example the logsumexp of its negatives, `LOWEST` over nothing, and the cosines of its
-      positives, 0 where there is none. Without a derivative: the sum of the candidates' directions,
-      and 1 for each positive that is a candidate.
+      For each example, the logsumexp of its negatives, `LOWEST` for an empty sum, and the cosines
+      of its positives, 0 where there is none. Without derivatives: the sum of the candidates'
+      directions, and 1 for each positive that is a candidate.
     """
     split = zimg, rows, masks, columns
     return plan.shards.run(functools.partial(_accumulate, plan), split, ())[1]
@@ -200,7 +200,7 @@ _contrast.defvjp(_forward_rule, _backward_rule)
 
 
 def _place(columns: Int[Array, "b p"], first: Int[Array, ""], size: int) -> tuple[Array, Array]:
-    """Returns where in a block [size b] the positives are; beyond its end if not in this block."""
+    """Returns the places of positives in a block [size b]; beyond its end if not in the block."""
     return locate_rows(columns, first, size), jnp.arange(len(columns))[:, None]
 
 
@@ -212,7 +212,7 @@ def _compare(
 
 
 def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
-    """Goes through the rows of one device and joins its sums with the others'."""
+    """Goes through the rows of one device and combines its sums with those of the others."""
     zimg, rows, masks, columns = split
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
     zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
@@ -234,7 +234,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
         return new, exponentials, cosines, total, among
 
     def step(sums: tuple, block: tuple) -> tuple:
-        # The room for positives is for the worst case, and mostly empty.
+        # The space for positives is for the worst case, and mostly empty.
         return jax.lax.cond(block[1][0].any(), add, lambda sums, _: sums, sums, block), None
 
     start = (
@@ -248,7 +248,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
     peak, exponentials, cosines, total, among = sums
     top = plan.shards.max(peak)
     exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))
-    # A NaN stays one.
+    # NaN stays NaN.
     log_sums = jnp.where(exponentials == 0, LOWEST, top + jnp.log(exponentials))
     return (), (log_sums, *map(plan.shards.sum, (cosines, total, among)))
 

@@ -1,15 +1,15 @@
-"""Pairwise sigmoid loss: each pair of an image and a text is a decision of its own.
+"""Pairwise sigmoid loss: each pair of an image and a text is a separate decision.
 
 SigLIP (Zhai et al. 2023, "Sigmoid loss for language image pre-training", §3.2 and Algorithm 1).
-With the logits s_ij = scale * x_i y_j + bias a pair costs softplus(-s_ij) where it belongs together
-and softplus(s_ij) where it does not, and a batch the sum over all pairs, divided by its images.
+With the logits s_ij = scale * x_i y_j + bias, a pair costs softplus(-s_ij) if it belongs together
+and softplus(s_ij) if it does not; a batch costs the sum over all pairs, divided by its images.
 
-No pair needs another, so nothing is normalized: the blockwise version goes through the pairs once,
+Pairs are independent, so nothing is normalized: the blockwise version goes through the pairs once,
 a block of rows at a time on every device, and takes value and gradient from the same logits,
 
     dS_ij = -sigmoid(-s_ij) or sigmoid(s_ij)      dx = scale * dS y      dy = scale * dS^T x
 
-which makes three matrix products. It keeps the gradients for the backward pass, and no logits.
+which takes three matrix products. It keeps the gradients for the backward pass, but no logits.
 """
 
 import dataclasses
@@ -40,26 +40,27 @@ def sigmoid_loss(
     image_mask: Bool[Array, " b"] | None = None,
     text_mask: Bool[Array, " c"] | None = None,
 ) -> Float[Array, ""]:
-    """Returns the sum of -log sigmoid(+-logit) over all real pairs, by the number of real images.
+    """Returns the sum of -log sigmoid(+-logit) over real pairs, per real image.
 
-    The logit of a pair counts with + where the labels are equal and with - elsewhere. A pair is
-    real if both sides are. An image without any positive counts: its pairs are negatives. The
-    denominator is the number of images that are real, whatever the number of texts, so with k texts
-    an image the loss is a sum over k times as many pairs; without any real image the loss is 0.
+    The logit of a pair counts with + if the labels are equal and with - otherwise. A pair is real
+    if both sides are. An image without positives counts: its pairs are negatives. The denominator
+    is the number of real images, whatever the number of texts, so with k texts per image the loss
+    is a sum over k times as many pairs; without real images the loss is 0.
 
     Args:
       zimg: unit-length image embeddings.
       ztxt: unit-length text embeddings.
-      scale: what multiplies the cosines; SigLIP learns its logarithm, log(10) to begin with.
-      bias: what is added to all logits, -10 to begin with. This is Algorithm 1; the formula of §3.2
-        has the opposite sign, with which that value would call all pairs positive.
-      image_label: a label per image; with None image i and text i are the only positives.
+      scale: factor of the cosines; SigLIP learns its logarithm, initially log(10).
+      bias: added to all logits, initially -10. This follows Algorithm 1; the formula of §3.2 has
+        the opposite sign, with which that value would classify all pairs as positive.
+      image_label: a label per image; if None, image i and text i are the only positives.
       text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None when all are.
-      text_mask: True on real texts; None when all are.
+      image_mask: True on real images; None if all are.
+      text_mask: True on real texts; None if all are.
 
     Raises:
-      ValueError: if one of the labels is missing, or if without labels the batches differ in size.
+      ValueError: one of the labels is missing, or the batches differ in size but there are no
+        labels.
     """
     image_label, text_label, image_mask, text_mask = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
@@ -88,24 +89,24 @@ def blockwise_sigmoid_loss(
 ) -> Float[Array, ""]:
     """Returns what `sigmoid_loss` returns, in less memory.
 
-    Besides its arguments and their gradients a device needs memory for a few blocks [block c] and
+    Besides its arguments and their gradients, a device needs memory for a few blocks [block c] and
     for all texts [c d] with their gradient.
 
     Args:
       zimg: unit-length image embeddings, float32 or bfloat16.
       ztxt: unit-length text embeddings.
-      scale: what multiplies the cosines.
-      bias: what is added to all logits.
-      image_label: a label per image; with None image i and text i are the only positives.
+      scale: factor of the cosines.
+      bias: added to all logits.
+      image_label: a label per image; if None, image i and text i are the only positives.
       text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None when all are.
-      text_mask: True on real texts; None when all are.
+      image_mask: True on real images; None if all are.
+      text_mask: True on real texts; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time.
 
     Raises:
-      ValueError: as `sigmoid_loss` does, and if `block` is not positive.
+      ValueError: as for `sigmoid_loss`, and if `block` is not positive.
     """
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
@@ -123,16 +124,16 @@ def blockwise_sigmoid_loss(
 
 
 def _clear(z: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "n d"]:
-    """Returns zeros in rows that do not count: what is not finite there reaches nothing."""
+    """Returns zeros in masked rows, so that values there that are not finite have no effect."""
     return jnp.where(mask[:, None], z, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """How the work is split; known when compiling."""
+    """How the work is split; known at compile time."""
 
     shards: Shards
-    blocks: int  # of rows on a device
+    blocks: int  # per device
 
     def cut(self, x: Array) -> Array:
         return x.reshape(self.blocks, -1, *x.shape[1:])
@@ -147,18 +148,18 @@ def _sum_pairs(
     bias: Float[Array, ""],
     labels: Labels,
 ) -> Float[Array, ""]:
-    """Returns the sum over all pairs, as a differentiable function of embeddings and numbers."""
+    """Returns the sum over all pairs, differentiable with respect to embeddings and numbers."""
     return plan.shards.run(functools.partial(_add_up, plan), (zimg, ztxt, labels), (scale, bias))[1]
 
 
 def _forward_rule(
     plan: _Plan, zimg: Array, ztxt: Array, scale: Array, bias: Array, labels: Labels
 ) -> tuple[Float[Array, ""], Any]:
-    """Computes the gradients at once, for a cotangent of 1."""
+    """Computes the gradients right away, for a cotangent of 1."""
     (zimg_grad, ztxt_grad), (total, scale_grad, bias_grad) = plan.shards.run(
         functools.partial(_differentiate, plan), (zimg, ztxt, labels), (scale, bias)
     )
-    # An empty array remembers the type of each argument.
+    # An empty array records the type of each argument.
     types = tuple(jnp.zeros(0, x.dtype) for x in (zimg, ztxt, scale, bias))
     return total, ((zimg_grad, ztxt_grad, scale_grad, bias_grad), types)
 
@@ -178,7 +179,7 @@ def _compare(
     x_label: Int[Array, " b"],
     y_label: Int[Array, " c"],
 ) -> tuple[Float[Array, "b c"], Bool[Array, "b c"]]:
-    """Returns logits and which are positive; masked pairs are negative for certain, at no cost."""
+    """Returns logits and which are positive; masked pairs are certain negatives, at no cost."""
     scale, bias = numbers
     real = (x_label >= 0)[:, None] & (y_label >= 0)
     logits = jnp.where(real, compute_logits(x, y, scale) + bias, -jnp.inf)
@@ -206,7 +207,7 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
     """Sums the pairs of one device's images, and computes its part of the gradients.
 
     Returns:
-      The gradients of its images and of its texts, float32 or better; and over all devices the sum,
+      The gradients of its images and texts, in float32 or better; and, over all devices, the sum
       and the gradients of the scale and of the bias.
     """
     x, y, labels = split
@@ -217,7 +218,7 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, x_label = block
         logits, positive = _compare(x, y, numbers, x_label, y_label)
-        # Not sigmoid - 1, which loses what is left of a pair that is nearly solved.
+        # Not sigmoid - 1, which loses the small remainder of a pair that is nearly solved.
         slope = jnp.where(positive, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
         sums = _cost(logits, positive), slope.sum()
         slope = slope.astype(x.dtype)

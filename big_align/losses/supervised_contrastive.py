@@ -1,7 +1,7 @@
 """Supervised contrast of embeddings with each other: the plain formula.
 
-It holds the whole [n n] matrix several times over; `blockwise_supervised_contrastive` goes through
-the same formula a few rows at a time.
+It holds the full [n n] matrix several times over; `blockwise_supervised_contrastive` evaluates the
+same formula a few rows at a time.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh
 
-_LOWEST = -1e30  # a finite logit of what is no candidate: a row of nothing else has no NaN
+_LOWEST = -1e30  # finite logit of non-candidates: a row without candidates has no NaN
 
 
 @on_any_mesh
@@ -25,16 +25,16 @@ def supervised_contrastive_loss(
 ) -> Float[Array, ""]:
     """Returns the mean over rows of the mean of -log P over the positives of a row.
 
-    P is the softmax of a row's cosines over all real rows but itself. Its positives are those of
-    equal label, itself left out. A row that is masked or has no positive takes no part: it counts
-    neither in the value nor in the mean, and the mean over no rows is 0; while it is real, others
-    are contrasted with it.
+    P is the softmax of a row's cosines over all real rows except itself. Its positives are the
+    other rows with the same label. A row that is masked or has no positive takes no part: it does
+    not count in the value or in the mean, and the mean over no rows is 0; but if it is real, other
+    rows are contrasted with it.
 
     Args:
       z: unit-length embeddings; several views of an image are several rows.
       label: a label per row.
-      scale: what multiplies the cosines, one over the temperature.
-      mask: True on real rows; None when all are.
+      scale: factor of the cosines, one over the temperature.
+      mask: True on real rows; None if all are.
 
     Source: Khosla et al. 2020, "Supervised contrastive learning", eq. 2 (the sum over positives is
     outside the logarithm), averaged over rows instead of summed.
@@ -44,18 +44,18 @@ def supervised_contrastive_loss(
 
 
 class Rows(NamedTuple):
-    """Embeddings in float32 or better, and what says which of them are positive for each other."""
+    """Embeddings in float32 or better, and what determines which are positive for each other."""
 
     z: Float[Array, "n d"]
     label: Int[Array, " n"]
     mask: Bool[Array, " n"]
-    number: Int[Array, " n"]  # of the row in the batch: a row is no candidate of itself
+    number: Int[Array, " n"]  # of the row in the batch: a row is not its own candidate
 
 
 def number_rows(
     z: Float[Array, "n d"], label: Int[Array, " n"], mask: Bool[Array, " n"] | None
 ) -> Rows:
-    """Completes the rows of a batch."""
+    """Returns the rows of a batch, with their numbers."""
     number = jnp.arange(len(z))
     mask = jnp.ones(len(z), bool) if mask is None else mask
     return Rows(z.astype(jnp.promote_types(z.dtype, jnp.float32)), label, mask, number)
@@ -67,7 +67,7 @@ def contrast_rows(
     """Contrasts rows with others.
 
     Returns:
-      The mean of -log P over the positives of each row, 0 where there is none; and which rows have
+      The mean of -log P over the positives of each row, 0 if there are none; and which rows have
       positives.
     """
     candidate = rows.mask[:, None] & others.mask & (rows.number[:, None] != others.number)

@@ -1,13 +1,13 @@
-"""Recognition of tags of which only some are known: IDEA (Huang et al. 2022), §3.2.
+"""Recognition of tags, only some of which are known: IDEA (Huang et al. 2022), §3.2.
 
-Every tag is a decision of its own, p = sigmoid(logit). An image's loss is the sum over all tags, as
-in eq. 1 and 2, and a batch's the mean over its real images. The tags that are given are positive.
-Of the others, some are in the image and were not said; Self-Paced Loss Correction (SPLC, Zhang et
-al. 2021) takes those whose p is above a threshold for positive, from a certain step on: they are
-"found". What is found is a decision, through which no gradient flows.
+Every tag is a separate decision, p = sigmoid(logit). An image's loss is the sum over all tags, as
+in eq. 1 and 2, and a batch's loss is the mean over its real images. Given tags are positive. Some
+of the others are in the image but were not mentioned; from a certain step on, Self-Paced Loss
+Correction (SPLC, Zhang et al. 2021) treats those whose p is above a threshold as positive: they are
+"found". Finding is a decision, through which no gradient flows.
 
-IDEA weighs the tags (eq. 2) in all that follows it, so its SPLC is weighted; that of SPLC's authors
-is not, and has a margin and focal weights instead. Both are here, each under its name.
+IDEA weights the tags (eq. 2) in everything that follows, so its SPLC is weighted; that of SPLC's
+authors is not, and has a margin and focal weights instead. Both are here, each under its own name.
 """
 
 import jax
@@ -20,13 +20,13 @@ LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
 
 
 def mark_tags(tags: Int[Array, "b t"], num_tags: int) -> Bool[Array, "b c"]:
-    """Tells which tags each row lists.
+    """Returns which tags each row lists.
 
     Args:
-      tags: ids; a negative one, or one beyond the last tag, is none.
-      num_tags: how many tags there are.
+      tags: ids; one that is negative, or beyond the last tag, means none.
+      num_tags: number of tags.
     """
-    # A comparison with all of them, fused with the reduction; a scatter would not split by rows.
+    # A comparison with all tags, fused with the reduction; a scatter would not split by rows.
     return (tags[:, :, None] == jnp.arange(num_tags)).any(axis=1)
 
 
@@ -37,14 +37,14 @@ def find_tags(
     correcting: Bool[Array, "*b"],
     threshold: float = 0.6,
 ) -> Bool[Array, "b c"]:
-    """Tells which tags are found: those not given whose probability is above the threshold.
+    """Returns which tags are found: those not given whose probability is above the threshold.
 
     Args:
-      logits: of each tag.
+      logits: logit of each tag.
       given: the tags that are known.
-      mask: True on real rows; in the others nothing is found.
-      correcting: whether to find tags at all, of the batch or of each row.
-      threshold: of the probability, in (0, 1) (IDEA §4.1: 0.6).
+      mask: True on real rows; nothing is found in the others.
+      correcting: whether to find tags at all, for the batch or for each row.
+      threshold: threshold of the probability, in (0, 1) (IDEA §4.1: 0.6).
     """
     wanted = (mask & correcting)[:, None] & ~given
     return wanted & (jax.nn.sigmoid(logits.astype(jnp.float32)) > threshold)
@@ -59,17 +59,17 @@ def binary_cross_entropy(
 ) -> Float[Array, ""]:
     """Returns binary cross-entropy: eq. 1 and 3, or eq. 2 with weights.
 
-    With the tags that were found among the positive ones this is IDEA's SPLC: a found tag has the
-    loss of a positive one, log(p), in place of log(1 - p).
+    If `positive` includes the found tags, this is IDEA's SPLC: a found tag has the loss of a
+    positive one, log(p), instead of log(1 - p).
 
     Args:
-      logits: of each tag.
+      logits: logit of each tag.
       positive: the tags that are in the image.
-      mask: True on real rows; the others reach neither the value nor the gradient.
-      weights: of the tags; None for 1.
+      mask: True on real rows; the others affect neither the value nor the gradient.
+      weights: weights of the tags; None for 1.
 
     Returns:
-      The sum over tags and mean over real rows, float32; 0 without any.
+      The sum over tags and mean over real rows, float32; 0 if there are none.
     """
     logits = _clear(logits, mask)
     each = jax.nn.softplus(jnp.where(positive, -logits, logits))
@@ -85,24 +85,24 @@ def focal_cross_entropy(
     margin: float = 1.0,
     gamma: float = 2.0,
 ) -> Float[Array, ""]:
-    """Returns the loss that SPLC's authors train with: a margin on what is given, focal weights.
+    """Returns the loss of SPLC's authors: a margin on given tags, and focal weights.
 
-    The margin is taken off the logits of given tags alone. A term with probability q of its right
-    answer is -(1 - q)^gamma log(q), and the gradient flows through both factors.
+    The margin is subtracted from the logits of given tags only. A term with probability q of its
+    right answer is -(1 - q)^gamma log(q), and the gradient flows through both factors.
 
     Args:
-      logits: of each tag.
+      logits: logit of each tag.
       given: the tags that are known.
-      found: those that were found besides.
-      mask: True on real rows; the others reach neither the value nor the gradient.
-      margin: taken off the logits of given tags (Zhang et al. 2021: 1).
+      found: tags that were found in addition.
+      mask: True on real rows; the others affect neither the value nor the gradient.
+      margin: subtracted from the logits of given tags (Zhang et al. 2021: 1).
       gamma: exponent of the focal weight (Zhang et al. 2021: 2).
 
     Returns:
-      The sum over tags and mean over real rows, float32; 0 without any.
+      The sum over tags and mean over real rows, float32; 0 if there are none.
     """
     logits = _clear(logits, mask)
-    # Of the wrong answer.
+    # Logits of the wrong answer.
     logits = jnp.where(given, margin - logits, jnp.where(found, -logits, logits))
     return _average(jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits), mask)
 
@@ -116,16 +116,16 @@ def tag_recognition_loss(
     mask: Bool[Array, " b"],
     weights: Float[Array, " c"],
 ) -> Float[Array, ""]:
-    """Returns the loss of a name.
+    """Returns the loss with the given name.
 
     Args:
-      name: "bce" (eq. 1) and "weighted_bce" (eq. 2) take what is found for negative; "splc" is
-        eq. 2 with the found tags positive; "splc_focal" is that of SPLC's authors.
-      logits: of each tag.
+      name: "bce" (eq. 1) and "weighted_bce" (eq. 2) treat found tags as negative; "splc" is eq. 2
+        with found tags as positive; "splc_focal" is the loss of SPLC's authors.
+      logits: logit of each tag.
       given: the tags that are known.
-      found: as `find_tags` tells.
+      found: found tags, from `find_tags`.
       mask: True on real rows.
-      weights: of the tags, inversely proportional to the square root of their frequency.
+      weights: weights of the tags, inversely proportional to the square root of their frequency.
     """
     if name == "splc_focal":
         return focal_cross_entropy(logits, given, found, mask)
@@ -139,18 +139,18 @@ def measure_found(
     mask: Bool[Array, " b"],
     true: Bool[Array, "b c"] | None = None,
 ) -> dict[str, Float[Array, ""]]:
-    """Returns what to log of the tags that were found.
+    """Returns the metrics of the found tags.
 
     Args:
       given: the tags that are known.
-      found: as `find_tags` tells.
+      found: found tags, from `find_tags`.
       mask: True on real rows.
-      true: all tags of each image, where they are known; None where they are not.
+      true: all tags of each image if they are known, or None.
 
     Returns:
-      `tags_found`, the mean over images. With `true` also `found_precision`, the fraction of the
-      found tags that are true, and `found_recall`, the fraction found of the true tags not given;
-      both of all tags of the batch together, and 0 where there are none.
+      `tags_found`, the mean over images. With `true` also `found_precision`, the fraction of found
+      tags that are true, and `found_recall`, the fraction of the true tags not given that are
+      found; both over all tags of the batch together, and 0 if there are none.
     """
     count = lambda x: (x & mask[:, None]).sum().astype(jnp.float32)  # noqa: E731
     metrics = {"tags_found": count(found) / jnp.maximum(mask.sum(), 1)}
@@ -164,7 +164,7 @@ def measure_found(
 
 
 def _clear(logits: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Float[Array, "b c"]:
-    """Returns zeros in rows that do not count: what is not finite there reaches nothing."""
+    """Returns zeros in masked rows, so that values there that are not finite have no effect."""
     return jnp.where(mask[:, None], logits.astype(jnp.float32), 0)
 
 

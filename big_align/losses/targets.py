@@ -1,4 +1,4 @@
-"""Which pairs of a batch are positive, and what each counts in the mean."""
+"""Which pairs of a batch are positive, and the weight of each in the mean."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ def complete_targets(
     """Checks the targets of a contrastive loss and fills in those left out.
 
     Raises:
-      ValueError: as `contrastive_loss` says.
+      ValueError: as for `contrastive_loss`.
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
@@ -40,17 +40,17 @@ def complete_targets(
 
 
 class Labels(NamedTuple):
-    """Equal labels are positive for each other; a negative one is masked and equals none."""
+    """Equal labels are positive for each other; a negative label is masked and equals no other."""
 
     row: Int[Array, " b"]
     column: Int[Array, " c"]
 
 
 class Weights(NamedTuple):
-    """What multiplies each row's logsumexp, and each of its positive logits, in either mean.
+    """Factors of each row's logsumexp and of each of its positive logits, in either mean.
 
-    Rows that take no part weigh 0. Both losses sum their positives by image: texts with the same
-    label have the same number of positives.
+    Rows that take no part have weight 0. Both losses sum their positives by image: texts with the
+    same label have the same number of positives.
     """
 
     row: Float[Array, " b"]
@@ -66,14 +66,14 @@ def rank_labels(
     text_mask: Bool[Array, " c"],
     distinct: bool,
 ) -> Labels:
-    """Numbers labels from 0 to at most b + c - 1, and masked images -1, masked texts -2.
+    """Renumbers labels from 0 to at most b + c - 1, masked images as -1, masked texts as -2.
 
     Args:
       image_label: a label per image.
       text_label: a label per text.
       image_mask: True on real images.
       text_mask: True on real texts.
-      distinct: True where labels are 0, 1, ... already, which saves a sort.
+      distinct: whether labels already are 0, 1, ..., which saves a sort.
     """
     if not distinct:
         both = jnp.concatenate([image_label, text_label])
@@ -98,7 +98,7 @@ def pad_pairs(
 
 
 def average(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, " n"]:
-    """Returns one over the number of those counted for each of them, 0 for the others."""
+    """Returns one over the number of counted entries for each of them, 0 for the others."""
     return counted.astype(dtype) / jnp.maximum(counted.sum(), 1).astype(dtype)
 
 
@@ -108,13 +108,13 @@ def weigh_labels(
     label_smoothing: float,
     dtype: DTypeLike,
 ) -> Weights:
-    """Counts the positives of every example and the examples that have any.
+    """Computes weights from the positives of every example and the examples that have any.
 
     Args:
       labels: as `rank_labels` returns them.
       text_queries: as `contrastive_loss` takes them.
       label_smoothing: fraction of a target that its positives do not get.
-      dtype: of the weights.
+      dtype: type of the weights.
     """
 
     def count(label: Int[Array, " n"], counted: Bool[Array, " n"]) -> Int[Array, " labels"]:
@@ -129,7 +129,7 @@ def weigh_labels(
     row = average(takes_part, dtype)
     asked = (images > 0) & (queries > 0)
     column = average(real_text & asked[labels.column], dtype)
-    # All texts that take part weigh the same, so the weight of the heaviest is that of any.
+    # All texts that take part have the same weight, so the largest weight is that of each.
     fraction = jnp.where(takes_part, 1 - label_smoothing, 0).astype(dtype)
     column_fraction = jnp.where(asked[labels.row], fraction * column.max(), 0)
     return Weights(

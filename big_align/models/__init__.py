@@ -1,1 +1,1 @@
-"""Image and text towers, and the dual encoder that joins them."""
+"""Image and text towers, and the dual encoder that combines them."""

@@ -17,7 +17,7 @@ VARIANTS = {  # width, depth, mlp_dim, heads
 }
 
 PADDING_POSITION = 1
-"""RoBERTa numbers positions like token ids: behind that of padding."""
+"""RoBERTa numbers positions like token ids: real tokens start after the id of padding."""
 
 
 class BertBlock(nn.Module):
@@ -58,12 +58,12 @@ class BertBlock(nn.Module):
 class Bert(nn.Module):
     """BERT as a text tower.
 
-    Texts have one segment, so the embedding of segment 0 is the only one kept. There is no pooler:
-    ALIGN uses the [CLS] token's embedding as it is (§4.1).
+    Texts have one segment, so only the embedding of segment 0 is kept. There is no pooler: ALIGN
+    uses the [CLS] token's embedding directly (§4.1).
 
     Args:
       variant: "mini", "medium", "base" or "large".
-      width: of the tokens, instead of the variant's; likewise for the next three.
+      width: width of the tokens, instead of the variant's; likewise for the next three.
       depth: number of blocks.
       mlp_dim: hidden width of the perceptrons.
       heads: number of attention heads.
@@ -74,7 +74,7 @@ class Bert(nn.Module):
       pool: "cls" for the first token's output, "mean" for the mean over real tokens.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: recompute each block in the backward pass instead of storing its activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "base"
@@ -115,12 +115,12 @@ class Bert(nn.Module):
 
         Args:
           text: token ids, the first being [CLS].
-          text_mask: True on real tokens; padding changes nothing for them.
+          text_mask: True on real tokens; padding does not affect them.
           train: whether dropout is on.
 
         Returns:
-          The pooled features, and those of every token. They are finite for a text without any
-          real token, and mean nothing.
+          The pooled features, and those of every token. For a text without any real token, they are
+          finite but meaningless.
 
         Raises:
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
@@ -172,9 +172,9 @@ class Bert(nn.Module):
 class Roberta(Bert):
     """RoBERTa (Liu et al., 2019) as a text tower.
 
-    It differs from BERT in its positions: they count real tokens only, start at 2, and padding has
-    position 1. So the table has two rows more than `max_length`, which is the number of tokens. The
-    row before is never looked up. The arguments are those of `Bert`.
+    It differs from BERT in its positions: they count real tokens only and start at 2, and padding
+    has position 1. So the table has two more rows than `max_length`, which is the number of tokens;
+    row 0 is never used. The arguments are those of `Bert`.
     """
 
     vocab_size: int = 50265

@@ -20,13 +20,13 @@ class ClipText(nn.Module):
     """CLIP's transformer as a text tower.
 
     The pooled features are those of the last real token. The tokenizer ends every text with one
-    end-of-text id and marks nothing behind it as real, so this is where the published models pool:
-    open_clip at the largest id of a text, which end-of-text is, and transformers at its first
+    end-of-text id and marks nothing after it as real, so this is where the published models pool:
+    open_clip at the largest id of a text, which is end-of-text, and transformers at its first
     occurrence, even where padding has the same id.
 
     Args:
       variant: "b" (ViT-B/32, ViT-B/16), "l" (ViT-L/14) or "h" (ViT-H/14, which has "gelu").
-      width: of the tokens, instead of the variant's; likewise for the next three.
+      width: width of the tokens, instead of the variant's; likewise for the next three.
       depth: number of blocks.
       mlp_dim: hidden width of the perceptrons.
       heads: number of attention heads.
@@ -36,7 +36,7 @@ class ClipText(nn.Module):
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu" (OpenAI's weights).
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: recompute each block in the backward pass instead of storing its activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "b"
@@ -76,12 +76,12 @@ class ClipText(nn.Module):
 
         Args:
           text: token ids, the last real one being end-of-text.
-          text_mask: True on real tokens; padding changes nothing for them.
+          text_mask: True on real tokens; padding does not affect them.
           train: whether dropout is on.
 
         Returns:
-          The pooled features, and those of every token, after the final normalization. They are
-          finite for a text without any real token, and mean nothing.
+          The pooled features, and those of every token, after the final normalization. For a text
+          without any real token, they are finite but meaningless.
 
         Raises:
           ValueError: a setting is unknown, or the text has more tokens than there are positions.

@@ -1,4 +1,4 @@
-"""An image tower and a text tower that end in one space of unit-length embeddings."""
+"""An image tower and a text tower that embed into one space of unit-length vectors."""
 
 import flax.linen as nn
 import jax
@@ -19,11 +19,11 @@ def normalize_image(
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> Float[Array, "b h w 3"]:
-    """Standardizes the colors of uint8 images; float images pass as they are.
+    """Standardizes the colors of uint8 images; float images are returned unchanged.
 
     Args:
-      image: images; float ones are standardized already.
-      mean: of red, green and blue, on a scale from 0 to 1.
+      image: images; float ones are already standardized.
+      mean: means of red, green and blue, on a scale from 0 to 1.
       std: standard deviations, on the same scale.
 
     Returns:
@@ -41,7 +41,7 @@ def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
       x: embeddings.
 
     Returns:
-      Rows of length 1; a row of zeros stays one, and has a gradient of zero. A NaN stays one.
+      Rows of length 1; a row of zeros stays zero, and has a gradient of zero. NaN stays NaN.
     """
     x = x.astype(jnp.float32)
     square = jnp.sum(jnp.square(x), -1, keepdims=True)
@@ -50,27 +50,28 @@ def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
 
 
 class DualEncoder(nn.Module):
-    """Encodes images and texts by separate towers into one space (ALIGN §4.1).
+    """Encodes images and texts with separate towers into one space (ALIGN §4.1).
 
-    A linear layer takes the text tower's features to the embedding. The image tower's features are
-    the embedding themselves, unless a linear layer takes them to another size as well, as in
-    ALIGN's study of smaller towers (§6.1). Without a text tower it encodes images alone, for
-    objectives that learn from labels.
+    A linear layer maps the text tower's features to the embedding. The image tower's features are
+    the embedding themselves, unless a linear layer also maps them to another size, as in ALIGN's
+    study of smaller towers (§6.1). Without a text tower it encodes only images, for objectives that
+    learn from labels.
 
-    A locked tower stays as it is: it runs in evaluation mode whatever `train` says, and no gradient
-    enters it. So its features are a function of its input, and may be computed once and for all.
+    A locked tower does not change: it runs in evaluation mode whatever `train` says, and no
+    gradient enters it. So its features depend only on its input, and may be computed once in
+    advance.
 
     Args:
       image: the image tower.
       text: the text tower; None for none.
       embedding_dim: size of the embeddings; None for the width of the image tower.
-      image_projection: whether there is a linear layer on the image side too.
+      image_projection: whether there is a linear layer on the image side, too.
       projection_bias: whether the linear layers have a bias; CLIP's have none.
-      image_mean: of red, green and blue of uint8 images, on a scale from 0 to 1.
+      image_mean: means of red, green and blue of uint8 images, on a scale from 0 to 1.
       image_std: standard deviations, on the same scale.
-      locked: towers that are locked, of "image" and "text".
+      locked: which of the towers "image" and "text" are locked.
       image_dropout: rate on the image tower's features before the linear layer.
-      text_dropout: rate on the text tower's.
+      text_dropout: rate on the text tower's features.
     """
 
     image: nn.Module
@@ -113,10 +114,10 @@ class DualEncoder(nn.Module):
     def image_features(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
     ) -> Float[Array, "b f"]:
-        """Returns what the image tower pools, before any projection, at its own length.
+        """Returns what the image tower pools, before any projection, not normalized.
 
         Args:
-          image: uint8, or float and standardized already.
+          image: uint8, or float and already standardized.
           train: training mode of the tower.
 
         Returns:
@@ -127,10 +128,10 @@ class DualEncoder(nn.Module):
     def image_tokens(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b f"], Float[Array, "b t c"]]:
-        """Returns what the image tower pools, and what it has at every place.
+        """Returns what the image tower pools, and its features at every position.
 
         Args:
-          image: uint8, or float and standardized already.
+          image: uint8, or float and already standardized.
           train: training mode of the tower.
 
         Returns:
@@ -148,7 +149,7 @@ class DualEncoder(nn.Module):
         """Embeds images.
 
         Args:
-          image: uint8, or float and standardized already.
+          image: uint8, or float and already standardized.
           train: training mode of the tower.
 
         Returns:
@@ -159,10 +160,10 @@ class DualEncoder(nn.Module):
     def embed_features(
         self, features: Float[Array, "b f"], train: bool = False
     ) -> Float[Array, "b d"]:
-        """Takes pooled features of images to embeddings: the second half of `encode_image`.
+        """Maps pooled features of images to embeddings: the second half of `encode_image`.
 
         Args:
-          features: of the image tower.
+          features: pooled features of the image tower.
           train: training mode of the projection.
 
         Returns:
@@ -174,7 +175,7 @@ class DualEncoder(nn.Module):
     def text_features(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> Float[Array, "b f"]:
-        """Returns what the text tower pools, before the projection, at its own length.
+        """Returns what the text tower pools, before the projection, not normalized.
 
         Args:
           text: token ids.
@@ -218,10 +219,10 @@ class DualEncoder(nn.Module):
     def embed_text_features(
         self, features: Float[Array, "b f"], train: bool = False
     ) -> Float[Array, "b d"]:
-        """Takes pooled features of texts to embeddings: the second half of `encode_text`.
+        """Maps pooled features of texts to embeddings: the second half of `encode_text`.
 
         Args:
-          features: of the text tower.
+          features: pooled features of the text tower.
           train: training mode of the projection.
 
         Returns:
@@ -240,7 +241,7 @@ class DualEncoder(nn.Module):
         """Embeds images and texts.
 
         Args:
-          image: uint8, or float and standardized already.
+          image: uint8, or float and already standardized.
           text: token ids.
           text_mask: True on real tokens.
           train: training mode of the towers.

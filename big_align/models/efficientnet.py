@@ -1,7 +1,8 @@
 """EfficientNet B0 to B7, L2 and Lite 0 to 4, channels last.
 
 Tan and Le (2019); L2 is from Xie et al. (2020). Lite is the authors' version for small devices: no
-squeeze-excitation, ReLU6, and stem, head and the depth of the first and the last stage as at B0.
+squeeze-excitation, ReLU6, and the stem, the head and the depth of the first and last stages as in
+B0.
 """
 
 import functools
@@ -38,7 +39,7 @@ IMAGE_SIZES = {
     **{"b0": 224, "b1": 240, "b2": 260, "b3": 300, "b4": 380, "b5": 456, "b6": 528, "b7": 600},
     **{"l2": 800, "lite0": 224, "lite1": 240, "lite2": 260, "lite3": 280, "lite4": 300},
 }
-"""Pixels of an edge of the images that a variant was published for."""
+"""Size in pixels of the square images that a variant was published for."""
 
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280
 
@@ -54,7 +55,7 @@ STAGES = (  # repeats, kernel, stride, expansion, channels: at width 1 and depth
 
 SQUEEZE_RATIO = 0.25
 
-# Normal with a variance of 2 over the number of outputs that an input reaches.
+# Normal with variance 2 / fan-out.
 _conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 _depthwise_init = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
@@ -72,11 +73,11 @@ class InvertedBlock(nn.Module):
     Args:
       channels: width of the output.
       kernel: size of the depthwise filters.
-      stride: of the depthwise convolution.
+      stride: stride of the depthwise convolution.
       expansion: hidden width over input width; 1 leaves the expansion out.
-      drop_path: stochastic depth's rate, where there is a residual connection.
-      lite: no squeeze and excite, and ReLU6 instead of swish.
-      norm: makes a batch normalization of a given name.
+      drop_path: rate of stochastic depth, if there is a residual connection.
+      lite: whether there is no squeeze and excite, and ReLU6 instead of swish.
+      norm: makes a batch normalization with a given name.
       dtype: name of the type of the computation.
     """
 
@@ -91,7 +92,7 @@ class InvertedBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b h w c"], train: bool) -> Float[Array, "b h2 w2 c2"]:
-        """Transforms activations; adds them to the input where their shapes are the same."""
+        """Transforms activations, and adds the input if the shapes are equal."""
         activate = _activation(self.lite)
         inputs, width = x.shape[-1], x.shape[-1] * self.expansion
         if self.expansion != 1:
@@ -128,7 +129,7 @@ def _activation(lite: bool) -> Callable[[Array], Array]:
 
 
 def _pointwise_conv(channels: int, name: str, dtype: str, use_bias: bool = False) -> layers.Dense:
-    """A 1x1 convolution, as the matrix product it is: up to five times faster on CPUs."""
+    """Makes a 1x1 convolution as a matrix product: up to five times faster on CPUs."""
     return layers.Dense(
         channels,
         ("channels_in", "channels_out"),
@@ -149,23 +150,23 @@ class EfficientNet(nn.Module):
 
     Args:
       variant: "b0" to "b7", "l2", or "lite0" to "lite4"; sets the width and depth coefficients.
-      width: multiplies the channels, instead of the variant's coefficient.
-      depth: multiplies the blocks of each stage, instead of the variant's coefficient.
+      width: multiplier of the channels, instead of the variant's.
+      depth: multiplier of the blocks of each stage, instead of the variant's.
       lite: whether there is no squeeze-excitation, ReLU6 instead of swish, and the channels of stem
-        and head and the depth of the first and the last stage are those at width and depth 1;
-        instead of the variant's.
-      stem_stride: of the first convolution; 1 suits small images.
+        and head and the depth of the first and last stages are those at width and depth 1; instead
+        of the variant's.
+      stem_stride: stride of the first convolution; 1 suits small images.
       head: whether the 1x1 convolution to 1280 (at width 1) channels precedes the pooling.
       dropout: rate on the pooled features; None for the variant's published rate, which belongs to
         its classifier.
-      drop_path: stochastic depth's rate, of which block i of n, counted from 0, has i / n, as in
-        the authors' code (their drop connect): the last block has a little less.
+      drop_path: rate of stochastic depth; block i of n, counted from 0, has i / n of it, as in the
+        authors' code (their drop connect): the last block has slightly less than the full rate.
       group_size: examples that share batch-norm statistics; None for the global batch.
-      fixed_statistics: normalize by the running batch-norm statistics in training too, and leave
-        them as they are; for towers that start from weights.
-      momentum: of the running batch-norm statistics.
+      fixed_statistics: whether to normalize by the running batch-norm statistics in training too,
+        and leave them unchanged; for towers that start from weights.
+      momentum: momentum of the running batch-norm statistics.
       dtype: name of the type of the computation.
-      remat: recompute each block in the backward pass instead of storing its activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "b0"
@@ -235,7 +236,7 @@ class EfficientNet(nn.Module):
 
         Args:
           image: normalized images.
-          train: use and update batch statistics, drop blocks and features.
+          train: whether to use and update batch statistics, and drop blocks and features.
 
         Returns:
           The mean over all positions, and the features of every position, row by row.
@@ -292,7 +293,7 @@ class EfficientNet(nn.Module):
 
 
 def find_variant(blocks: int, stem: int, last: int, lite: bool) -> str | None:
-    """Finds the variant that has some sizes.
+    """Finds the variant with the given sizes.
 
     Args:
       blocks: number of blocks.

@@ -11,12 +11,12 @@ from big_align.models.parts import transformer
 class EmbeddingTable(nn.Module):
     """The ablation of the text encoder (Table 3): an embedding layer indexed with labels.
 
-    A text is one id, such as its class. Tokenizers that split texts into several tokens do not go
+    A text is one id, such as its class. Tokenizers that split texts into several tokens do not work
     with it: their first token is the same for every text.
 
     Args:
       vocab_size: number of texts.
-      width: of their vectors.
+      width: width of the vectors.
       dtype: name of the type of the result.
     """
 
@@ -26,7 +26,7 @@ class EmbeddingTable(nn.Module):
 
     @property
     def max_length(self) -> int:
-        """Tokens of a text."""
+        """Number of tokens of a text."""
         return 1
 
     @property
@@ -36,7 +36,7 @@ class EmbeddingTable(nn.Module):
 
     @property
     def stage_depths(self) -> tuple[int, ...]:
-        """Number of blocks, of which there are none."""
+        """Number of blocks, which is none."""
         return (0,)
 
     @property
@@ -51,12 +51,12 @@ class EmbeddingTable(nn.Module):
         """Looks up the vectors of texts.
 
         Args:
-          text: the id of each text, [b 1].
-          text_mask: has no influence, as a text is not padded.
-          train: has no influence.
+          text: id of each text, [b 1].
+          text_mask: has no effect, since a text is not padded.
+          train: has no effect.
 
         Returns:
-          The vectors, and the same as the features of the only token.
+          The vectors, and the same vectors as features of the only token.
 
         Raises:
           ValueError: a text has more than one token.

@@ -1,4 +1,4 @@
-"""ML-Decoder (Ridnik et al., 2021): logits of many labels from spatial tokens by few queries."""
+"""ML-Decoder (Ridnik et al., 2021): logits of many labels from spatial tokens with few queries."""
 
 import functools
 
@@ -25,7 +25,7 @@ class CrossAttention(nn.Module):
     def __call__(
         self, queries: Float[Array, "b g c"], tokens: Float[Array, "b t c"]
     ) -> Float[Array, "b g c"]:
-        """Gathers for every query what it asks for."""
+        """Returns the weighted mean of the values for every query."""
         width = queries.shape[-1]
 
         def project(name: str, x: Float[Array, "b l c"]):
@@ -40,21 +40,21 @@ class CrossAttention(nn.Module):
 class MLDecoder(nn.Module):
     """A recognition head: one layer of a transformer decoder without self-attention.
 
-    Each of a few queries answers for a group of classes, so the cost hardly grows with their
-    number. The queries may stay as they were drawn, since a learned projection follows (§3.3). Then
-    they are a parameter that gets no gradient, `queries`, so that checkpoints and weight files hold
-    them; name it among those that do not decay.
+    Each of a few queries scores a group of classes, so the cost hardly grows with the number of
+    classes. The queries may keep their initial values, since a learned projection follows (§3.3).
+    Then they are a parameter without a gradient, `queries`, so that checkpoints and weight files
+    contain them; exclude it from weight decay.
 
     Args:
       classes: number of logits.
-      groups: number of queries, each for ceil(classes / groups) classes; at most one a class.
-      width: of the queries and of the tokens they attend to.
+      groups: number of queries, each for ceil(classes / groups) classes; at most one per class.
+      width: width of the queries and of the tokens they attend to.
       heads: number of attention heads.
       mlp_dim: hidden width of the perceptron.
-      learned_queries: train the queries instead of keeping them fixed.
+      learned_queries: whether to train the queries instead of keeping them fixed.
       dropout: rate on each residual branch.
       layer_norm_eps: added to the variance.
-      initial_bias: of every logit.
+      initial_bias: initial bias of every logit.
       dtype: name of the type of the computation.
     """
 
@@ -99,8 +99,8 @@ class MLDecoder(nn.Module):
         axes = "channels_in", "embed"
         tokens = nn.relu(layers.Dense(self.width, axes, dtype=self.dtype, name="embed")(tokens))
         queries = self._queries(len(tokens))
-        # The authors keep the residual sum of the self-attention that they left out; as it is
-        # normalized next, it matters to the dropout alone.
+        # The authors keep the residual sum of the self-attention that they left out; since it is
+        # normalized next, it only matters for dropout.
         x = norm("query_norm")(queries + drop(queries))
         attend = CrossAttention(self.heads, self.dtype, name="attention")
         x = norm("attention_norm")(x + drop(attend(x, tokens)))
@@ -118,7 +118,7 @@ class MLDecoder(nn.Module):
         return queries.astype(layers.compute_dtype(self.dtype))
 
     def _pool(self, x: Float[Array, "b g c"]) -> Float[Array, "b classes"]:
-        """Turns the output of each query into the logits of its group, by weights of its own."""
+        """Maps the output of each query to the logits of its group, with weights of its own."""
         groups, width = x.shape[1:]
         shape = groups, width, -(-self.classes // groups)
         xavier = nn.initializers.xavier_normal(in_axis=1, out_axis=0)  # as the authors count fans
@@ -129,5 +129,5 @@ class MLDecoder(nn.Module):
         bias = self.param("group_bias", init, (self.classes,))
         multiply = functools.partial(jnp.einsum, "bgc,gcd->bgd", preferred_element_type=jnp.float32)
         logits = layer_weights.apply_weight(multiply, x, kernel, axes, x.dtype)
-        # When the groups do not divide the classes, the last places stand for none.
+        # If the groups do not divide the classes, the last entries belong to no class.
         return logits.reshape(len(x), -1)[:, : self.classes] + bias

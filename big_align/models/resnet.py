@@ -30,9 +30,9 @@ class ResidualBlock(nn.Module):
     Args:
       kind: "basic" or "bottleneck".
       channels: width of the 3x3 convolutions.
-      stride: of the first 3x3 convolution and of the shortcut.
-      drop_path: stochastic depth's rate.
-      norm: makes a batch normalization of a given name.
+      stride: stride of the first 3x3 convolution and of the shortcut.
+      drop_path: rate of stochastic depth.
+      norm: makes a batch normalization with a given name.
       dtype: name of the type of the computation.
     """
 
@@ -72,16 +72,16 @@ class ResNet(nn.Module):
       depths: blocks of each stage, instead of the variant's.
       stem_width: channels of the first convolution; None for `width`.
       stem: "imagenet", a 7x7 convolution of stride 2 and a max pooling of stride 2; for small
-        images "small", "patch" and "patch4", one convolution of stride 1, 2 or 4.
+        images "small", "patch" or "patch4", one convolution of stride 1, 2 or 4.
       dropout: rate on the pooled features.
-      drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
+      drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
       group_size: examples that share batch-norm statistics; None for the global batch.
-      fixed_statistics: normalize by the running batch-norm statistics in training too, and leave
-        them as they are; for towers that start from weights.
-      momentum: of the running batch-norm statistics.
+      fixed_statistics: whether to normalize by the running batch-norm statistics in training too,
+        and leave them unchanged; for towers that start from weights.
+      momentum: momentum of the running batch-norm statistics.
       epsilon: added to batch-norm variances.
       dtype: name of the type of the computation.
-      remat: recompute each block in the backward pass instead of storing its activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "50"
@@ -100,7 +100,7 @@ class ResNet(nn.Module):
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """The kind of block, and their number in each stage: the variant's, unless given."""
+        """The kind of block, and the number per stage: the variant's, unless given."""
         kind, depths = layers.choose("variant", self.variant, VARIANTS)
         return {"kind": kind, "depths": self.depths or depths}
 
@@ -123,7 +123,7 @@ class ResNet(nn.Module):
 
         Args:
           image: normalized images.
-          train: use and update batch statistics, drop blocks and features.
+          train: whether to use and update batch statistics, and drop blocks and features.
 
         Returns:
           The mean over all positions, and the features of every position, row by row.

@@ -1,8 +1,9 @@
 """Swin transformer (Liu et al., 2021): attention inside windows that are shifted every other block.
 
-Maps that windows do not divide are padded on the right and below, after the normalization, with
-zeros. As in the published models the padding takes part in attention (with its biases for keys and
-values); only the mask of shifted windows, laid over the padded map, keeps tokens apart.
+Feature maps that windows do not divide are padded with zeros on the right and at the bottom, after
+the normalization. As in the published models, the padding takes part in attention (with its biases
+for keys and values); only the mask of shifted windows, applied to the padded map, keeps tokens
+apart.
 """
 
 import functools
@@ -29,26 +30,26 @@ MLP_RATIO = 4
 
 
 def choose_window(grid: tuple[int, int], window: int, shift: int) -> tuple[int, int]:
-    """Returns window and shift for a map: one no larger than a window is not cut nor shifted.
+    """Returns window and shift for a map: one no larger than a window is not split or shifted.
 
     Args:
       grid: rows and columns of the map.
       window: tokens along an edge of a full window.
-      shift: of a full window, towards the top left.
+      shift: shift of a full window, toward the top left.
     """
     return (min(grid), 0) if min(grid) <= window else (window, shift)
 
 
 @functools.lru_cache
 def index_offsets(window: int, table_window: int) -> Int[np.ndarray, "q k"]:
-    """Returns for every pair of tokens of a window where their bias lies.
+    """Returns the index of the bias for every pair of tokens of a window.
 
-    A table has a row for each offset (rows, columns) of query minus key, from -(table_window - 1)
-    to table_window - 1, columns fastest.
+    A table has one row per offset (rows, columns) of query minus key, from -(table_window - 1) to
+    table_window - 1, columns fastest.
 
     Args:
       window: tokens along an edge of the window.
-      table_window: edge of the window that the table is made for; a smaller window uses its middle.
+      table_window: edge of the window that the table is for; a smaller window uses its middle.
     """
     rows, columns = np.divmod(np.arange(window**2), window)
     row = rows[:, None] - rows + table_window - 1
@@ -58,16 +59,16 @@ def index_offsets(window: int, table_window: int) -> Int[np.ndarray, "q k"]:
 
 @functools.lru_cache
 def mask_shifted(grid: tuple[int, int], window: int, shift: int) -> Bool[np.ndarray, "n q k"]:
-    """Returns for every window of a shifted map which tokens were together before the shift.
+    """Returns, for every window of a shifted map, which tokens were together before the shift.
 
     Args:
       grid: rows and columns of the padded map, multiples of the window.
       window: tokens along an edge of a window.
-      shift: how far the map was rolled towards the top left, less than the window.
+      shift: how far the map was rolled toward the top left, less than the window.
     """
 
     def label(size: int) -> np.ndarray:
-        """Numbers whole windows 0, the part of the last one that stayed 1, what came around 2."""
+        """Labels whole windows 0, of the last one the part that stayed 1, and what wrapped 2."""
         place = np.arange(size)
         return (place >= size - window).astype(int) + (place >= size - shift)
 
@@ -81,8 +82,8 @@ class WindowAttention(nn.Module):
 
     Args:
       heads: number of heads; divides the width.
-      window: tokens along an edge of the windows at hand.
-      table_window: edge of the window that the table of biases is made for.
+      window: tokens along an edge of the current windows.
+      table_window: edge of the window that the bias table is for.
       dtype: name of the type of the computation.
     """
 
@@ -99,7 +100,7 @@ class WindowAttention(nn.Module):
 
         Args:
           x: tokens of each window.
-          mask: True where a query (first) may attend to a key (second); None for everywhere.
+          mask: True where a query (first) may attend to a key (second); None if all may.
 
         Returns:
           Tokens of the same shape.
@@ -132,7 +133,7 @@ class SwinBlock(nn.Module):
       shift: how far the windows are shifted.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: rate after attention and after the perceptron.
-      drop_path: stochastic depth's rate.
+      drop_path: rate of stochastic depth.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
     """
@@ -162,7 +163,7 @@ class SwinBlock(nn.Module):
         return join(x, layers.MlpBlock(hidden, self.activation, self.dtype, name="mlp")(y))
 
     def _attend(self, x: Float[Array, "b l c"]) -> Float[Array, "b l c"]:
-        """Cuts the map into windows, attends in each, and puts them together again."""
+        """Splits the map into windows, attends within each, and joins them again."""
         window, shift = choose_window(self.grid, self.window, self.shift)
         rows, columns = self.grid
         below, right = -rows % window, -columns % window
@@ -181,7 +182,7 @@ class SwinBlock(nn.Module):
 
 
 class Merge(nn.Module):
-    """Turns every 2 x 2 tokens into one of twice the width; an odd edge is padded with zeros.
+    """Merges each 2 x 2 tokens into one of twice the width; an odd edge is padded with zeros.
 
     Args:
       layer_norm_eps: added to the variance.
@@ -196,7 +197,7 @@ class Merge(nn.Module):
         """Merges the tokens of a map."""
         channels = x.shape[-1]
         x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
-        # Columns outside rows: the order in which the published weights expect the four.
+        # Columns outermost: the order in which the published weights expect the four tokens.
         x = einops.rearrange(x, "b (h p) (w q) c -> b h w (q p c)", p=2, q=2)
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "norm")(x)
         axes = "channels_in", "embed"
@@ -209,16 +210,16 @@ class Swin(nn.Module):
 
     Args:
       variant: "tiny", "small", "base" or "large".
-      width: of the tokens of the first stage, instead of the variant's; each stage doubles it.
+      width: width of the first stage's tokens, instead of the variant's; each stage doubles it.
       depths: blocks of each stage, instead of the variant's.
       heads: attention heads of each stage, instead of the variant's.
       window: tokens along an edge of a window.
       dropout: rate after the embedding and at the end of every branch.
-      drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
+      drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: recompute each block in the backward pass instead of storing its activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "tiny"
@@ -266,7 +267,7 @@ class Swin(nn.Module):
           The mean over the tokens of the last stage, and these tokens, row by row.
 
         Raises:
-          ValueError: a setting is unknown, or depths, heads and widths do not go together.
+          ValueError: a setting is unknown, or depths, heads and widths do not fit together.
         """
         depths, heads = self.stage_depths, self.resolved["heads"]
         if len(depths) != len(heads):

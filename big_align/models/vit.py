@@ -25,16 +25,16 @@ ROTARY_BASE = 10_000.0
 
 
 def grid_angles(rows: int, columns: int, head_dim: int) -> Float[np.ndarray, "t half"]:
-    """Returns the angles by which rotary attention turns the channels of each patch.
+    """Returns the angles by which rotary attention rotates the channels of each patch.
 
     Rotary positions (Su et al., 2021) in two dimensions, as in MLCD's published models: the first
-    half of the angles is proportional to the row, the second half to the column, both at
-    frequencies that fall geometrically from 1 towards 1 / `ROTARY_BASE`.
+    half of the angles is proportional to the row, the second half to the column, both with
+    frequencies that fall geometrically from 1 toward 1 / `ROTARY_BASE`.
 
     Args:
-      rows: of patches.
-      columns: of patches.
-      head_dim: channels of an attention head; two of them turn together.
+      rows: rows of patches.
+      columns: columns of patches.
+      head_dim: channels of an attention head, which are rotated in pairs.
 
     Returns:
       Radians, row by row.
@@ -61,21 +61,21 @@ class ViT(nn.Module):
 
     Args:
       variant: size and patch, such as "b/16": "ti", "s", "b", "l" or "h", and pixels.
-      width: of the tokens, instead of the variant's; likewise for the next three.
+      width: width of the tokens, instead of the variant's; likewise for the next three.
       depth: number of blocks.
       mlp_dim: hidden width of the perceptrons.
       heads: number of attention heads.
       pool: "cls" for the class token's output, "mean" for the mean over patches, without it.
       positions: "learned", a table added to the tokens; or "rotary", angles in attention, for
         images of any size. The class token then has learned angles of its own.
-      patch_bias: whether the embedding of patches has a bias.
+      patch_bias: whether the patch embedding has a bias.
       input_norm: whether tokens are normalized before the first block.
       dropout: rate after the embedding and at the end of every branch.
-      drop_path: stochastic depth's rate at the last block, growing linearly from 0 at the first.
+      drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: recompute each block in the backward pass instead of storing its activations.
+      remat: whether blocks are recomputed in the backward pass instead of stored.
     """
 
     variant: str = "b/16"
@@ -128,14 +128,13 @@ class ViT(nn.Module):
         """Encodes images.
 
         Args:
-          image: normalized images; with learned positions of the size that the parameters were
-            made for.
+          image: normalized images; with learned positions, of the size that the parameters are for.
           train: whether dropout and stochastic depth are on.
 
         Returns:
           The pooled features, and those of every patch, row by row. The final normalization is
-          applied to both; the published CLIP and MLCD apply it to the class token alone, which is
-          the same for the pooled features.
+          applied to both; the published CLIP and MLCD apply it only to the class token, which makes
+          no difference for the pooled features.
 
         Raises:
           ValueError: a setting is unknown, or the image does not fit the patches or positions.

@@ -1,1 +1,1 @@
-"""One file an objective: what it encodes, its loss, its extra parameters."""
+"""Objectives, one file each: what it encodes, its loss, its extra parameters."""

@@ -20,16 +20,16 @@ class Align(ComposedObjective):
 
     Args:
       model: the dual encoder.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: initial value of the divisor of the cosines (§5: 1.0).
       learn_temperature: False keeps the initial value (Table 8: 1/128, 1/64, 1/32).
       min_temperature: lower bound, by projection after each update.
       label_smoothing: fraction of the target spread over the batch (§5: 0.1).
       negative_fraction: fraction of the batch that takes part in each softmax, see `Contrast`.
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Align(ComposedObjective):
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the sum of the directions (eq. 1 + eq. 2)."""
+        """Returns the sum of both directions (eq. 1 + eq. 2)."""
         scale = self.scale(params)
         directions = self.contrast(scale, outputs, batch)
         return sum(directions), describe_directions(directions, scale)

@@ -16,14 +16,14 @@ class Clip(ComposedObjective):
 
     Args:
       model: the dual encoder.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
       label_smoothing: fraction of the target spread over the batch.
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -41,5 +41,5 @@ class Clip(ComposedObjective):
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of the directions."""
+        """Returns the mean of both directions."""
         return self.contrast.average(self.scale(params), outputs, batch)

@@ -1,7 +1,7 @@
 """Classification by a parametric classifier on the image tower: iCLIP (Wei et al. 2023), §3.1.
 
-`linear` is eq. 1: inner products with a vector a class, and a bias. `cosine` is eq. 3: cosines,
-times exp(tau) as in CLIP. There is no text side.
+`linear` is eq. 1: inner products with one vector per class, and a bias. `cosine` is eq. 3: cosines
+times exp(tau), as in CLIP. There is no text side.
 """
 
 import flax.linen as nn
@@ -26,7 +26,7 @@ NO_TEXTS = (
 
 
 class CrossEntropy(ComposedObjective):
-    """Trains the image tower, or a classifier on a fixed one, by the classes of its images.
+    """Trains the image tower, or a classifier on a fixed one, with the classes of its images.
 
     Rows that are masked or have no label take no part, and neither do labels beyond the last class;
     the metric `labels_outside` counts the latter. The parameters are `model`, without those of a
@@ -34,17 +34,17 @@ class CrossEntropy(ComposedObjective):
 
     Args:
       model: the dual encoder; a text tower is not used.
-      mesh: the devices; unused, since every row is by itself.
-      num_classes: length of the list that labels count into.
+      mesh: the devices; unused, since every row is independent.
+      num_classes: length of the list that labels are indices into.
       classifier: "linear" or "cosine".
       label_smoothing: fraction of the target spread over all classes.
-      temperature: of "cosine", initial value of exp(-tau).
-      min_temperature: of "cosine", lower bound of exp(-tau).
+      temperature: for "cosine", initial value of exp(-tau).
+      min_temperature: for "cosine", lower bound of exp(-tau).
       train_image_tower: False keeps the image tower in evaluation mode and without gradient; its
-        parameters stay as they are if the optimizer freezes `frozen`.
+        parameters do not change if the optimizer freezes `frozen`.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -66,22 +66,22 @@ class CrossEntropy(ComposedObjective):
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
         check_bounds(temperature, min_temperature)
         cosine = classifier == "cosine"
-        # Of a classifier; there is nothing to compare with an embedding's cosines.
+        # It scales the classifier's cosines; there are no embeddings to compare.
         self.log_scale = LogScale(temperature, min_temperature) if cosine else None
-        # Weights of about unit length, where only their direction counts.
+        # Weights of about unit length, since only their direction counts.
         options = {"kernel_init": nn.initializers.lecun_normal(), "use_bias": False}
         self.classifier = make_classifier(num_classes, **options if cosine else {})
         self.label_smoothing = label_smoothing
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the image tower's parameters, the classifier's, and tau."""
+        """Makes the parameters of the image tower and of the classifier, and tau."""
         params, model_state = super().init(rng, batch)
         head = init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model)
         own = self.log_scale.init() if self.log_scale else {}
         return params | {"classifier": head} | own, model_state
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
-        """Returns what the softmax normalizes."""
+        """Returns the logits of the softmax."""
         weights = params["classifier"]
         if not self.log_scale:
             return self.classifier.apply({"params": weights}, features)

@@ -1,9 +1,9 @@
-"""iCLIP (Wei et al. 2023, §3.2): each image is named among all classes and the batch's captions.
+"""iCLIP (Wei et al. 2023, §3.2): images are classified over all classes and the batch's captions.
 
 The classifier's weights are the embeddings of the class texts "a photo of a NAME, DESCRIPTION"
-(eq. 5), which the text encoder makes anew in every step. A labeled image's positive is the text of
-its class, a captioned image's its own captions, and the candidates of both are the texts of every
-class and all captions of the batch (eq. 6).
+(eq. 5), which the text encoder computes again in every step. A labeled image's positive is the text
+of its class, a captioned image's positives are its own captions, and the candidates of both are the
+texts of all classes and all captions of the batch (eq. 6).
 """
 
 import jax.numpy as jnp
@@ -28,43 +28,44 @@ TEXT_TO_IMAGE = ("captions", "none", "all")
 
 
 class Iclip(ComposedObjective):
-    """Trains by one softmax over the texts of all classes and the captions of the batch.
+    """Trains with one softmax over the texts of all classes and the captions of the batch.
 
-    The positive of a row with a label is the text of its class; its text in the batch takes no
-    part. A row with a negative label is an image with its captions. A row whose label is beyond the
-    last class takes no part at all, as if it was masked; the metric `labels_outside` counts these.
+    The positive of a row with a label is the text of its class; the row's text in the batch takes
+    no part. A row with a negative label is an image with its captions. A row whose label is beyond
+    the last class takes no part at all, as if it were masked; the metric `labels_outside` counts
+    these.
 
-    Eq. 6 has images as queries only, which without labels is one direction of CLIP. `text_to_image`
-    says which texts ask for their images too, in a softmax over the images of the batch:
+    In eq. 6 only images are queries, which without labels is one direction of CLIP. `text_to_image`
+    says which texts are queries too, in a softmax over the images of the batch:
 
-      "captions": captions do. A class text does not: which images it is compared to would hang on
-        which classes the batch has, while eq. 6 was made to compare with all.
-      "none": no text does, as eq. 6 stands.
-      "all": captions do, and every class that has an image in the batch, once.
+      "captions": captions are. A class text is not: the images it is compared with would depend
+        on which classes the batch has, while eq. 6 was designed to compare with all.
+      "none": no text is, as in eq. 6.
+      "all": captions are, and every class that has an image in the batch, once.
 
-    The loss is the sum of eq. 6 and the mean over the texts that ask, the latter times the number
-    of labels that ask (a captioned image is one, with all its captions) per image. So each term
-    weighs one over the number of images, as in eq. 6: what an example counts for does not depend on
-    how many captions happen to be in its batch, and a mean would let a single one weigh as much as
-    all images together. Without captions the loss is eq. 6; without labels it is ALIGN's sum of
-    both directions, with the class texts as further candidates of the images.
+    The loss is the sum of eq. 6 and the mean over the text queries, the latter times the number of
+    labels among the queries (a captioned image is one, with all its captions) per image. So each
+    term has the weight of one over the number of images, as in eq. 6: the weight of an example does
+    not depend on how many captions happen to be in its batch, while a plain mean would give a
+    single one the weight of all images together. Without captions the loss is eq. 6; without labels
+    it is ALIGN's sum of both directions, with the class texts as further candidates of the images.
 
     Args:
       model: the dual encoder; its text tower has no running statistics.
-      mesh: over which class texts are encoded and the loss is computed.
-      classes: what the labels stand for.
-      tokenizer: turns class texts into ids, as it does captions.
-      template: class texts, with {} where the name goes.
-      with_descriptions: whether a class text goes on with the description of the class, where there
+      mesh: the devices over which class texts are encoded and the loss is computed.
+      classes: the classes that labels refer to.
+      tokenizer: turns class texts into ids, as it does with captions.
+      template: class text, with {} in place of the name.
+      with_descriptions: whether a class text continues with the description of the class, if there
         is one (eq. 5).
-      chunk: class texts that a device encodes at a time.
+      chunk: number of class texts that a device encodes at a time.
       text_to_image: "captions", "none" or "all".
-      temperature: initial value of exp(-tau); iCLIP does not say, CLIP §2.5: 0.07.
+      temperature: initial value of exp(-tau); not given for iCLIP, CLIP §2.5: 0.07.
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class Iclip(ComposedObjective):
         self.keep_logits_bytes = keep_logits_bytes
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Float[Array, "p d"]:
-        """Embeds the texts of all classes, in training mode; the rows beyond them are padding."""
+        """Embeds the texts of all classes, in training mode; further rows are padding."""
         return self._encode_classes(params, rng)
 
     def _encode_classes(self, params: Params, rng: PRNGKeyArray | None) -> Float[Array, "p d"]:
-        """Embeds the texts of all classes; without `rng` in evaluation mode."""
+        """Embeds the texts of all classes; in evaluation mode if `rng` is None."""
 
         def encode_text(params: Params, text: Array, text_mask: Array, key: Array | None) -> Array:
             return self.model.apply(
@@ -112,12 +113,12 @@ class Iclip(ComposedObjective):
     def loss(
         self, params: Params, outputs: Outputs, prepared: Float[Array, "p d"], batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns eq. 6, and the other direction as `text_to_image` says."""
+        """Returns eq. 6, plus the other direction as set by `text_to_image`."""
         label, num_classes = batch["label"], self.class_texts.count
         labeled = labeled_rows(label, batch["mask"], num_classes)
         pair = batch["mask"] & (label < 0)
         captions = real_texts(batch).reshape(len(label), -1) & pair[:, None]
-        own_label = len(prepared) + jnp.arange(len(label))  # of a pair; no class has it
+        own_label = len(prepared) + jnp.arange(len(label))  # for pairs; no class has it
         scale = self.scale(params)
         image_to_text, text_to_image = directions = blockwise_contrastive_loss(
             outputs["zimg"],
@@ -143,7 +144,7 @@ class Iclip(ComposedObjective):
         own_label: Int[Array, " b"],
         captions: Bool[Array, "b k"],
     ) -> dict[str, Array]:
-        """Returns what the loss knows of its texts, the classes and the captions of the batch."""
+        """Returns the text arguments of the loss, for the classes and the captions of the batch."""
         texts = {
             "ztxt": (of_classes, of_captions.reshape(captions.size, -1)),
             "text_label": (
@@ -161,7 +162,7 @@ class Iclip(ComposedObjective):
     def classify(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b c"]:
-        """Returns the logits of the classes by their texts, in evaluation mode."""
+        """Returns the logits of the classes from their texts, in evaluation mode."""
         zimg = self.embed_image(params, model_state, batch)
         ztxt = self._encode_classes(params, None)[: self.class_texts.count]
         return compute_logits(zimg, ztxt, self.scale(params))

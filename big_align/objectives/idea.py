@@ -1,14 +1,14 @@
-"""IDEA (Huang et al. 2022): the tags in captions train a recognizer, whose finds become texts.
+"""IDEA (Huang et al. 2022): tags in captions train a recognizer; the tags it finds become texts.
 
 Captions name some of what an image shows. A head on the image tower learns their tags, and after a
-while finds others (§3.2). An image with found tags gets a second text, made of tags, in the same
-step (§3.3), and contrastive learning has two positives for it.
+while finds others (§3.2). In the same step, an image with found tags gets a second text made of
+tags (§3.3), so contrastive learning has two positives for it.
 
-Eq. 6 is the mean of both directions of KL(target || softmax), each row's target spread evenly over
-its positives. (It is written with its arguments exchanged, which is infinite wherever a target is
-0; and Algorithm 1 has targets of 1 for both texts of an image, which is no distribution.) So it is
-CLIP's cross-entropy less the entropy of the targets: without a found tag it is CLIP's loss, and an
-image whose two texts fit it alike loses nothing by having two.
+Eq. 6 is the mean over both directions of KL(target || softmax), where each row's target is spread
+evenly over its positives. (The paper exchanges the arguments, which is infinite wherever a target
+is 0; and Algorithm 1 has targets of 1 for both texts of an image, which is not a distribution.) So
+it is CLIP's cross-entropy minus the entropy of the targets: without a found tag it is CLIP's loss,
+and an image whose two texts fit it equally well loses nothing by having two.
 """
 
 import jax.numpy as jnp
@@ -44,34 +44,34 @@ NO_TEXTS = (
 
 
 class Idea(ComposedObjective):
-    """Trains by contrast, and by recognition of tags whose finds become further texts (eq. 7).
+    """Trains by contrast, and by recognizing tags that become further texts when found (eq. 7).
 
-    The batch has `tags`, those of the texts that an example was given, and where it is known
-    `true_tags`, all tags of the image. The parameters are `model`, `log_scale` and `recognizer`.
-    The ablations are settings: Tables 1 and 4 go from `recognition=False` over `tag_to_text=False`
-    and `retain=False` to the defaults (RmTopFreq is a property of the tag list). Table 1's second
-    row is `contrast=False`, recognition alone, and so are those of Table 3, which set `head` and
-    `loss` too.
+    The batch has `tags`, those of the texts that an example was given, and, if known, `true_tags`,
+    all tags of the image. The parameters are `model`, `log_scale` and `recognizer`. The ablations
+    are settings: Tables 1 and 4 go from `recognition=False` via `tag_to_text=False` and
+    `retain=False` to the defaults (RmTopFreq is a property of the tag list). Table 1's second row
+    is `contrast=False`, recognition alone, and so are the rows of Table 3, which also set `head`
+    and `loss`.
 
-    Without contrast the loss is that of recognition. Texts are not encoded, and what contrast alone
-    trains is not there: text tower, projections and temperature. Of the captions their tags are
-    read, and nothing else.
+    Without contrast, the loss is that of recognition. Texts are not encoded, and there is nothing
+    that only contrast would train: no text tower, projections or temperature. Captions are read
+    only for their tags.
 
     Args:
       model: the dual encoder.
-      mesh: over which the contrastive loss is computed.
-      tags: what is recognized.
-      tokenizer: that of the captions.
-      contrast: False leaves recognition alone.
-      recognition: False leaves contrastive learning alone, which is CLIP.
+      mesh: the devices over which the contrastive loss is computed.
+      tags: the tags to recognize.
+      tokenizer: the tokenizer of the captions.
+      contrast: False trains recognition alone.
+      recognition: False trains contrast alone, which is CLIP.
       recognizer: scores tags.
-      discovery: when tags are found, and what becomes of them.
+      discovery: when tags are found, and how they are used.
       temperature: initial value of exp(-tau); the paper does not say, CLIP §2.5: 0.07.
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
 
     Raises:
       UserError: the tag list was made for another vocabulary.
-      ValueError: a value is out of its range, a text is too short for a tag, or nothing is trained.
+      ValueError: a value is out of range, a text is too short for a tag, or nothing is trained.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class Idea(ComposedObjective):
         self.contrast = Contrast(mesh) if contrast else None
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
-        """Adds `correcting` [b]: whether tags are found yet."""
+        """Adds `correcting` [b]: whether tags are found already."""
         correcting = jnp.broadcast_to(step >= self.change_step, batch["mask"].shape)
         return {**batch, "correcting": correcting}
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns eq. 7, the sum of recognition and contrast, or the one that there is."""
+        """Returns eq. 7, the sum of recognition and contrast, or the one that is trained."""
         finder = self.finder
         if finder is None:
             return self._compare(params, outputs, batch)
@@ -136,7 +136,7 @@ class Idea(ComposedObjective):
     def _compare(
         self, params: Params, outputs: Outputs, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of both terms of eq. 6; a text has one image, which has no entropy."""
+        """Returns the mean of both terms of eq. 6; a text has one image, so its entropy is 0."""
         scale = self.scale(params)
         image_to_text, text_to_image = self.contrast(scale, outputs, batch)
         texts = real_texts(batch).reshape(len(batch["mask"]), -1).sum(axis=1)

@@ -16,28 +16,28 @@ from big_align.types import Batch, Metrics, Outputs, Params
 
 
 class Lit(ComposedObjective):
-    """Trains the text tower, both linear layers there may be and the temperature by CLIP's loss.
+    """Trains the text tower, up to two linear projections, and the temperature with CLIP's loss.
 
-    What is locked is the tower; its parameters should come from `config.init.image`, and the
-    optimizer freezes `frozen`. `model.image_projection = False` takes its features as they are for
-    the embedding; True adds a linear layer that was no part of it and is trained. Where the
-    projection does come with the tower (`config.init.all` from a dual encoder), naming
-    "model/project_image" in `config.optimizer.frozen` as well locks it too.
+    The tower itself is locked; its parameters should come from `config.init.image`, and the
+    optimizer freezes `frozen`. `model.image_projection = False` uses its features directly as the
+    embedding; True adds a linear layer that was not part of it and is trained. If the projection
+    does come with the tower (`config.init.all` from a dual encoder), naming "model/project_image"
+    in `config.optimizer.frozen` as well locks it too.
 
-    A batch with `image_embedding` needs no images: float [b f], the tower's pooled features, as the
-    tool embed has written them. They may be scaled to unit length where there is no projection.
-    Evaluation runs the tower, so its weights are needed all the same.
+    A batch with `image_embedding` needs no images: float [b f], the tower's pooled features, as
+    written by the tool embed. They may be scaled to unit length if there is no projection.
+    Evaluation runs the tower, so its weights are needed anyway.
 
     Args:
       model: the dual encoder.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
       label_smoothing: fraction of the target spread over the batch.
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -55,5 +55,5 @@ class Lit(ComposedObjective):
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of the directions."""
+        """Returns the mean of both directions."""
         return self.contrast.average(self.scale(params), outputs, batch)

@@ -1,8 +1,8 @@
-"""MLCD (An et al. 2024, §3.2): images against cluster centers, of which several are theirs.
+"""MLCD (An et al. 2024, §3.2): images against cluster centers, several of which are their own.
 
 The clusters of each image were found beforehand from another model's embeddings. The centers are a
-table beside the parameters, split over all devices; a step sees but the rows that it draws. MLC
-and UNICOM, which the paper compares with, differ in the loss alone.
+table besides the parameters, split over all devices; a step sees only the rows that it draws. MLC
+and UNICOM, with which the paper compares, differ only in the loss.
 """
 
 from collections.abc import Mapping
@@ -30,36 +30,36 @@ NO_TEXTS = (
 
 
 class Mlcd(ComposedObjective):
-    """Trains the image tower by the clusters of its images.
+    """Trains the image tower with the clusters of its images.
 
     The batch's `clusters` is int32 [b p], nearest first and -1 for none. Images that are masked or
     have no cluster take no part. The parameters are `model`, without those of a text tower; the
-    table "centers" holds the class centers. What a step has drawn of it reaches `loss` as
+    table "centers" holds the class centers. The rows that a step has drawn from it reach `loss` as
     `params["drawn"]`.
 
     Args:
       model: the encoder; its text tower, if any, is left out.
-      mesh: over which the centers are split and the loss is computed.
-      num_clusters: how many centers there are (MLCD §4.1: one million).
-      loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, by the nearest center alone).
-      labels_per_image: how many of an image's clusters, from the nearest on, are its labels (MLCD
+      mesh: the devices over which the centers are split and the loss is computed.
+      num_clusters: number of centers (MLCD §4.1: one million).
+      loss: "mlcd" (eq. 5), "mlc" (eq. 4) or "unicom" (eq. 3, with the nearest center alone).
+      labels_per_image: number of an image's clusters, nearest first, that are its labels (MLCD
         §4.1: 8).
       sampling_ratio: fraction of the centers that is sampled as negatives in each step (MLCD §4.1:
         0.1).
-      negatives: "sampled", an image's negatives are the sampled centers alone (MLCD §3.2:
-        |Ω'n| = r |Ωn|); or "drawn", with them all centers that are positive for another image of
-        the batch, so that the share of the centers that are negatives depends on the batch too.
-      scale: what multiplies the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
+      negatives: "sampled", only the sampled centers are an image's negatives (MLCD §3.2: |Ω'n| = r
+        |Ωn|); or "drawn", so are all centers that are positive for another image of the batch, so
+        that the fraction of the centers that are negatives also depends on the batch.
+      scale: factor of the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
       margin: added to the angle between an image and its centers (MLCD A.1: 0.3).
-      min_similarity: the least cosine that the clusters of images were kept from (Table 5d), which
-        the folder of clusters must have been made with; None takes any folder.
+      min_similarity: the least cosine for which clusters of images were kept (Table 5d), which the
+        folder of clusters must have been made with; None accepts any folder.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     watched = {"cosine_gap": "below"}
-    """Where the cosines meet all images look alike, and the loss hardly tells."""
+    """When the cosines meet, all images look alike, though the loss hardly shows it."""
 
     def __init__(
         self,
@@ -103,18 +103,18 @@ class Mlcd(ComposedObjective):
 
     @property
     def table_sizes(self) -> dict[str, int]:
-        """How many centers there are, without padding."""
+        """The number of centers, without padding."""
         return {TABLE: self.num_clusters}
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Checks that there are clusters, as many as centers, and enough of each image.
+        """Checks that there are clusters, as many as centers, with enough for each image.
 
         Args:
           folders: the folders of precomputed fields, by field.
-          where: these data's place in the config, for messages.
+          where: the place of the data in the config, for error messages.
 
         Raises:
-          ConfigError: there are none, or others; the message says what to set.
+          ConfigError: clusters are missing or do not fit; the message says what to set.
           UserError: the folder is broken.
         """
         super().check_precomputed(folders, where)
@@ -143,18 +143,18 @@ class Mlcd(ComposedObjective):
             )
 
     def describe_fields(self) -> dict[str, tuple[int, ...]]:
-        """Needs the clusters of each image."""
+        """Requires the clusters of each image."""
         return {"clusters": (self.labels_per_image,)}
 
     def init_tables(self, rng: PRNGKeyArray) -> dict[str, Float[Array, "k_pad d"]]:
-        """Makes centers of random directions."""
+        """Makes centers with random directions."""
         dim = self.model.embedding_dim or self.model.image.output_dim
         return {TABLE: init_values(rng, self.num_clusters, dim, self.mesh)}
 
     def draw(
         self, tables: Mapping[str, Table], batch: Batch, rng: PRNGKeyArray
     ) -> dict[str, Drawn]:
-        """Draws the centers that are positive for some image, and a sample of all."""
+        """Draws the centers that are positive for some image, and a sample of all centers."""
         drawn = draw_rows(
             tables[TABLE].values,
             self._labels(batch),
@@ -166,7 +166,7 @@ class Mlcd(ComposedObjective):
         return {TABLE: drawn}
 
     def _labels(self, batch: Batch) -> Int[Array, "b p"]:
-        """Returns the clusters that count, -1 in the rows of padding.
+        """Returns the clusters that count, with -1 in padding rows.
 
         Raises:
           UserError: images have fewer clusters than `labels_per_image`.
@@ -185,9 +185,10 @@ class Mlcd(ComposedObjective):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the loss over the drawn centers, `params["drawn"]`.
 
-        Metrics are the mean cosines of images with their own centers and with their negatives (Fig.
-        3), by how much the former are larger, which share of the other centers an image's negatives
-        were (r of §3.2), how many centers were drawn, and how many clusters are beyond the last.
+        Metrics are the mean cosines of images with their own centers and with their negatives
+        (Fig. 3), the difference of these, the fraction of the other centers that were an image's
+        negatives (r of §3.2), the number of drawn centers, and the number of clusters beyond the
+        last one.
         """
         drawn = params["drawn"][TABLE]
         loss, metrics = sampled_cluster_loss(

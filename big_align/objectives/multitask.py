@@ -1,7 +1,7 @@
 """The naive multi-task baseline of iCLIP (Wei et al. 2023, §4.2): one image tower, two heads.
 
-Labeled images train a linear classifier on the pooled features (eq. 1), captioned images CLIP's
-loss with the text tower (eq. 2), and the two losses are averaged.
+Labeled images train a linear classifier on the pooled features (eq. 1), captioned images train with
+CLIP's loss and the text tower (eq. 2), and the two losses are averaged.
 """
 
 import jax
@@ -23,22 +23,22 @@ from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 class MultiTask(ComposedObjective):
     """Trains a classifier on labeled rows, and contrasts captioned rows with each other.
 
-    A row with a label in [0, `num_classes`) takes part in the classifier's loss only, one with a
-    negative label in the contrast only; a label beyond the last class takes part in neither and is
-    counted in the metric `labels_outside`. The loss is the mean of the two; in a batch with rows of
-    one kind only it is the loss of that kind. Texts of labeled rows are encoded and not used.
+    A row with a label in [0, `num_classes`) takes part only in the classifier's loss, and one with
+    a negative label only in the contrast; a label beyond the last class takes part in neither and
+    is counted in the metric `labels_outside`. The loss is the mean of the two; in a batch with only
+    one kind of rows, it is the loss of that kind. Texts of labeled rows are encoded but not used.
 
     Args:
       model: the dual encoder.
-      mesh: over which the loss is computed.
-      num_classes: length of the list that labels count into.
-      temperature: initial value of exp(-tau), of the contrast.
+      mesh: the devices over which the loss is computed.
+      num_classes: length of the list that labels are indices into.
+      temperature: initial value of exp(-tau) for the contrast.
       min_temperature: lower bound of exp(-tau).
       label_smoothing: fraction of the target spread over the classes or the batch, in both losses.
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class MultiTask(ComposedObjective):
         self.classifier = make_classifier(num_classes)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the towers' parameters, tau and the classifier."""
+        """Makes the parameters of the towers and of the classifier, and tau."""
         params, model_state = super().init(rng, batch)
         head = init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model)
         return params | {"classifier": head}, model_state
@@ -74,7 +74,7 @@ class MultiTask(ComposedObjective):
         logits = self.logits(params, outputs["features"])
         classification = softmax_cross_entropy(logits, label, mask, self.label_smoothing)
 
-        # Each is 0 where it has no rows.
+        # Each loss is 0 if it has no rows.
         kinds = labeled_rows(label, mask, self.num_classes), real_texts(captioned)
         tasks = sum(kind.any().astype(jnp.float32) for kind in kinds)
         total = (classification + contrastive) / jnp.maximum(tasks, 1)
@@ -83,7 +83,7 @@ class MultiTask(ComposedObjective):
         return total, metrics | losses
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
-        """Returns what the classifier's softmax normalizes."""
+        """Returns the logits of the classifier's softmax."""
         return self.classifier.apply({"params": params["classifier"]}, features)
 
     def classify(
@@ -94,7 +94,7 @@ class MultiTask(ComposedObjective):
 
 
 class FeaturesAndTexts(Encoder):
-    """Encodes images and texts, and returns the image tower's pooled features too."""
+    """Encodes images and texts, and also returns the image tower's pooled features."""
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics of both towers."""
@@ -103,7 +103,7 @@ class FeaturesAndTexts(Encoder):
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns `features` [b f], and `zimg` and `ztxt` as `TwoTowers` does."""
+        """Returns `features` [b f], and `zimg` and `ztxt` like `TwoTowers`."""
         inputs = batch["image"], *flatten_texts(batch)
         (features, zimg, ztxt), new_state = self.train(
             params, model_state, rng, *inputs, method=_encode_all

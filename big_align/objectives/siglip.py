@@ -1,8 +1,8 @@
-"""SigLIP (Zhai et al. 2023, "Sigmoid loss for language image pre-training"): every pair is decided.
+"""SigLIP (Zhai et al. 2023, "Sigmoid loss for language image pre-training"): a decision per pair.
 
-Each image and each text of the batch are asked whether they belong together, by a logistic loss
-over cosines times exp(t'), plus a bias b. Both are learned. Among the pairs of a batch few are
-positive: b = -10 lets training begin where nearly all are called negative (§3.2).
+For each image and each text of the batch, a logistic loss decides whether they belong together,
+from their cosine times exp(t') plus a bias b. Both are learned. Few of the pairs of a batch are
+positive: b = -10 lets training start where nearly all are classified as negative (§3.2).
 """
 
 import math
@@ -21,20 +21,20 @@ from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
 class Siglip(ComposedObjective):
-    """Trains by a logistic loss over all pairs of images and texts.
+    """Trains with a logistic loss over all pairs of images and texts.
 
-    Images and texts of one label are positive for each other; an image-text pair has a label of its
-    own. The parameters are `model`, `log_scale`, which is t', and `bias`.
+    Images and texts with the same label are positive for each other; each image-text pair has a
+    label of its own. The parameters are `model`, `log_scale`, which is t', and `bias`.
 
     Args:
       model: the dual encoder.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-t') (§3.2: t' = log 10).
       min_temperature: lower bound of exp(-t'), by projection after each update; the paper has none.
       bias: initial value of b (§3.2: -10).
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Siglip(ComposedObjective):
         self.bias = bias
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes the towers' parameters, t' and b."""
+        """Makes the parameters of the towers, t' and b."""
         params, model_state = super().init(rng, batch)
         return params | {"bias": jnp.float32(self.bias)}, model_state
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the sum over all pairs, divided by the number of images (Algorithm 1)."""
+        """Returns the sum over all pairs divided by the number of images (Algorithm 1)."""
         texts, label = real_texts(batch), distinguish_pairs(batch["label"])
         scale = self.scale(params)
         loss = blockwise_sigmoid_loss(

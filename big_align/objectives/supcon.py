@@ -1,9 +1,10 @@
 """SupCon (Khosla et al. 2020): views of images of one class attract each other; no texts.
 
-Training has two stages, and this is the first: the tower learns, followed by a projection head
-that serves the loss alone. The second stage trains a classifier on the locked tower: a config with
-the same image tower, `config.objective.name = "cross_entropy"` with `train_image_tower = False`,
-and `config.init.image` naming this stage's workdir. k-NN and linear probe need no second stage.
+Training has two stages, and this is the first: it trains the tower, followed by a projection head
+that only the loss uses. The second stage trains a classifier on the locked tower: a config with the
+same image tower, `config.objective.name = "cross_entropy"` with `train_image_tower =
+False`, and `config.init.image` naming this stage's workdir. k-NN and linear probe need no second
+stage.
 """
 
 from collections.abc import Mapping
@@ -32,20 +33,20 @@ NO_TEXTS = (
 
 
 class SupCon(ComposedObjective):
-    """Trains the image tower by supervised contrast of several views an image.
+    """Trains the image tower by supervised contrast of several views per image.
 
-    The batch's `image` is [b v h w 3] with v >= 2 views. The parameters are `model`, the image
-    tower's, and `head`, the projection's. A captioned image is a class of its own: its views are
-    positive for each other alone.
+    The batch's `image` is [b v h w 3] with v >= 2 views. The parameters are `model`, those of the
+    image tower, and `head`, those of the projection. A captioned image is a class of its own: its
+    views are positive only for each other.
 
     Args:
       model: the encoder; its text tower, if any, is left out.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: divisor of the cosines, not learned (Khosla et al. §4: 0.1).
-      projection_dim: size of what the head makes of the tower's features (§3: 128).
+      projection_dim: size of the head's output (§3: 128).
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     takes_views = True
@@ -97,7 +98,7 @@ class ViewTower(Encoder):
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns `zviews` [b v d], the projections of all views; unit length."""
+        """Returns `zviews` [b v d], the unit-length projections of all views."""
         views = _views(batch)
         images = views.reshape(-1, *views.shape[2:])
         features, state = self.train(
@@ -117,7 +118,7 @@ class ViewTower(Encoder):
 
 
 class ProjectionHead(nn.Module):
-    """A hidden layer of the features' own width, and a linear layer (Khosla et al. §3, "Proj").
+    """A hidden layer as wide as the features, and a linear layer (Khosla et al. §3, "Proj").
 
     Args:
       dim: size of the result.
@@ -127,7 +128,7 @@ class ProjectionHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: Float[Array, "b f"]) -> Float[Array, "b d"]:
-        """Projects features; the result is not of unit length yet."""
+        """Projects features; the result does not have unit length yet."""
         init = {"kernel_init": nn.initializers.lecun_normal()}
         width = features.shape[-1]
         hidden = layers.Dense(width, ("embed", "mlp"), name="hidden", **init)(features)
@@ -138,7 +139,7 @@ def _views(batch: Mapping) -> Array:
     """Returns the images of a training batch.
 
     Raises:
-      UserError: there are fewer than two views an image.
+      UserError: there are fewer than two views per image.
     """
     image = batch["image"]
     if image.ndim != 5 or image.shape[1] < 2:

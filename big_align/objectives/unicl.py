@@ -1,17 +1,17 @@
 """UniCL (Yang et al. 2022): images, texts and labels in one space, contrasted by their labels.
 
-Every image and text of equal label are positive for each other, whichever rows they stand in; an
-image-text pair has a label of its own (Algorithm 1). Cosines are multiplied by exp(tau), and each
-row of either softmax spreads its target evenly over its own positives.
+All images and texts with the same label are positive for each other, whichever rows they are in;
+each image-text pair has a label of its own (Algorithm 1). Cosines are multiplied by exp(tau), and
+each row of either softmax spreads its target evenly over its own positives.
 
-The two directions are named here by where the softmax starts:
+The two directions are named here by the query of the softmax:
   image_to_text  each image is classified over the texts of the batch (eq. 2),
   text_to_image  each text is classified over the images of the batch (eq. 3).
 The paper's §3.2 and Algorithm 1 do the same, but §3.3 and Table 3 swap the names: §3.3 says that
 eq. 3 becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies an image
-over class vectors, which is eq. 2 with class vectors for texts. Table 3's third row trains by the
-term that "resembles CE" alone, and §4.1 explains its distance from cross-entropy by an image being
-compared with the classes of its batch only. So that row is image_to_text here.
+over class vectors, which is eq. 2 with class vectors as texts. Table 3's third row trains with only
+the term that "resembles CE", and §4.1 explains its distance from cross-entropy by the fact that an
+image is compared only with the classes of its batch. So that row is image_to_text here.
 """
 
 import math
@@ -35,15 +35,15 @@ class Unicl(ComposedObjective):
 
     Args:
       model: the dual encoder.
-      mesh: over which the loss is computed.
+      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-tau) (§3.4: tau = 1).
       min_temperature: lower bound of exp(-tau), by projection after each update.
-      direction: "both" trains by the mean of the directions; "image_to_text" (Table 3's third row)
-        and "text_to_image" train by one, and log the other.
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      direction: "both" trains the mean of the directions; "image_to_text" (Table 3's third row) and
+        "text_to_image" train one, and log the other.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Unicl(ComposedObjective):
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of the directions, or the one that is trained."""
+        """Returns the mean of both directions, or the one that is trained."""
         label = distinguish_pairs(batch["label"])
         loss, metrics = self.contrast.average(self.scale(params), outputs, batch, label)
         return loss if self.direction == "both" else metrics[f"{self.direction}_loss"], metrics
@@ -74,7 +74,7 @@ def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:
     """Gives each image-text pair a label that no other row has (Algorithm 1, TargetM).
 
     Args:
-      label: of the global batch; negative for an image-text pair, and a class otherwise.
+      label: labels of the global batch; negative for an image-text pair, and a class otherwise.
 
     Returns:
       Labels in which pair i has -1 - i, which is unique over all devices.

@@ -1,1 +1,1 @@
-"""What a run needs on a machine that is not there: topologies, HLO, costs, a table."""
+"""What a run needs on a machine that is not available: topologies, HLO, costs, a table."""

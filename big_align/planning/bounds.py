@@ -1,4 +1,4 @@
-"""The least time of a step: what it computes, moves and sends, over a chip's published peaks."""
+"""Lower bounds for the time of a step: what it computes, moves and sends at a chip's peaks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ class Bound:
     """Seconds that one device needs for each part of a step, at the peaks of its chip.
 
     Attributes:
-      compute: FLOPs over the chip's bfloat16 peak, whatever their type: TPUs multiply float32 so
-        unless told otherwise.
+      compute: FLOPs over the chip's bfloat16 peak, whatever their type: TPUs multiply float32 this
+        way unless told otherwise.
       memory: bytes over the bandwidth of main memory.
       inside: bytes sent over all links of the slice or node.
-      between: bytes sent to other slices or nodes, over the device's part of its host's network;
+      between: bytes sent to other slices or nodes, over the device's share of its host's network;
         None if some are sent and the network's speed is not published.
     """
 
@@ -27,22 +27,22 @@ class Bound:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds by name, without what is not known."""
+        """Seconds by name, without unknown parts."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
     @property
     def binds(self) -> str:
-        """Which part takes longest."""
+        """The part that takes longest."""
         return max(self.parts, key=self.parts.get)
 
     @property
     def seconds(self) -> float:
-        """The least time of a step, if everything else happens meanwhile."""
+        """The least time of a step, if everything overlaps."""
         return max(self.parts.values())
 
     @property
     def in_turn(self) -> float:
-        """The time of a step at the peaks if nothing happens meanwhile."""
+        """The time of a step at the peaks if nothing overlaps."""
         return sum(self.parts.values())
 
 
@@ -53,7 +53,7 @@ def bound_step(
 
     Args:
       chip: its peaks.
-      flops: that one device executes.
+      flops: FLOPs that one device executes.
       traffic: bytes between one device and its main memory.
       sent: the collectives of a step.
     """

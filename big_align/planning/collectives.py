@@ -10,7 +10,7 @@ from big_align.planning.hlo import HloProgram
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 COMPUTE = ("fusion", "dot", "convolution", "custom-call")
-"""What a collective can hide behind."""
+"""Operations that a collective can overlap with."""
 CHAIN = re.compile(r'chain_id="(\d+)"')
 """What the steps of one collective have in common."""
 
@@ -22,14 +22,14 @@ class Collective:
     Attributes:
       kind: one of `KINDS`.
       dtype: element type.
-      devices: how many take part together.
-      places: over how many slices or nodes these lie.
-      count: how many run, loops counted; one with arrays of several types counts in each.
-      bytes: of the whole arrays: what an all-gather makes and a reduce-scatter takes, on one
-        device.
-      sent_inside: bytes that one device sends inside its slice or node.
+      devices: number of devices that take part together.
+      places: number of slices or nodes of these devices.
+      count: number of executions, loops included; one with arrays of several types counts for each.
+      bytes: size of the whole arrays: the output of an all-gather and the input of a
+        reduce-scatter, on one device.
+      sent_inside: bytes that one device sends within its slice or node.
       sent_between: bytes that one device sends to others.
-      overlapped: how many run beside computations, of those that `count` counts.
+      overlapped: how many of those in `count` overlap with computations.
     """
 
     kind: str
@@ -51,7 +51,7 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
       places: the slice or node of each device, in the order of the mesh.
 
     Raises:
-      ValueError: a notation of groups is not known.
+      ValueError: a notation of groups is unknown.
     """
     found: dict[tuple, Collective] = {}
     chains = set()
@@ -59,7 +59,8 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
         kind = _kind(run)
         if kind is None:
             continue
-        # TPUs cut an asynchronous collective into steps, each inside of a fusion beside it.
+        # TPUs split an asynchronous collective into steps, each inside a fusion that runs beside
+        # it.
         if chain := CHAIN.search(run.instruction.attributes):
             if (kind, chain[1]) in chains:
                 continue
@@ -84,7 +85,7 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
 
 
 def _overlaps(run: Run) -> bool:
-    """Tells whether something is computed between the start of a collective and its end."""
+    """Returns whether something is computed between the start and the end of a collective."""
     if not run.instruction.opcode.endswith("-start"):
         return False
     schedule = list(run.computation.instructions)
@@ -95,13 +96,13 @@ def _overlaps(run: Run) -> bool:
 
 
 def _kind(run: Run) -> str | None:
-    """Returns which collective an instruction is; the end of an asynchronous one is none."""
+    """Returns which collective an instruction is; None for the end of an asynchronous one."""
     kind = run.instruction.opcode.removesuffix("-start")
     if kind == "ragged-all-to-all":
         return "all-to-all"
     if kind not in KINDS:
         return None
-    # TPUs scatter a sum by a fusion that sums and keeps a slice.
+    # TPUs reduce-scatter with a fusion that sums and keeps a slice.
     users = run.computation.users[run.instruction.name]
     if kind == "all-reduce" and run.fused and users:
         if all(user.opcode == "dynamic-slice" for user in users):
@@ -110,7 +111,7 @@ def _kind(run: Run) -> str | None:
 
 
 def _sizes(run: Run) -> Iterator[tuple[str, int]]:
-    """Yields type and bytes of what goes in, by type."""
+    """Yields the types of the inputs, with the bytes of each."""
     sizes: dict[str, int] = {}
     for arrays in run.computation.operand_arrays(run.instruction):
         for array in arrays:
@@ -128,10 +129,10 @@ def _groups(run: Run, kind: str, num_devices: int) -> list[list[int]]:
 
 
 def _sent(kind: str, whole: int, devices: int, places: int) -> tuple[float, float]:
-    """Returns the bytes that one device has to send inside of its place, and to others.
+    """Returns the bytes that one device has to send within its place, and to others.
 
-    Rings inside of each place, then rings over the places of what each device has of the result:
-    an all-gather of n devices sends (n - 1) / n of the whole from each, a sum twice that.
+    Rings within each place, then rings over the places for each device's part of the result: in an
+    all-gather of n devices, each sends (n - 1) / n of the whole; in an all-reduce, twice that.
     """
     if kind == "collective-permute":
         return (0.0, float(whole)) if places > 1 else (float(whole), 0.0)

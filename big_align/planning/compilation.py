@@ -1,9 +1,9 @@
-"""Compiles the step of a config in a process of its own, and reads what the compiler found.
+"""Compiles the step of a config in a separate process, and reads what the compiler found.
 
-XLA decides on placement, fusion, scheduling and memory first and writes machine code afterwards,
-which takes most of the time and changes none of it. So the process is stopped when the compiler has
-written down which buffer lies where, unless machine code is asked for: that alone shows failures of
-the last stage.
+XLA first decides on placement, fusion, scheduling and memory and then writes machine code, which
+takes most of the time but changes none of these. So the process is stopped once the compiler has
+written the assignment of buffers, unless machine code is requested: only that shows failures of the
+last stage.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from big_align.errors import UserError
 from big_align.planning.machines import check_machine, virtual_devices
 
 LAST = "-buffer-assignment.txt"
-"""What XLA writes of a program after its text, and before it makes machine code of it."""
+"""The file that XLA writes after a program's text and before its machine code."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to compile, for what, and how.
+    """What to compile, for which machine, and how.
 
     Attributes:
       config: path of the config file.
       overrides: as in `--config.batch_size=8`.
-      topology: the machine's name.
-      slices: TPU slices.
-      effort: of XLA in optimizing time and memory, from -1 to 1; None leaves its default.
-      machine_code: whether the compiler goes on to the end.
+      topology: name of the machine.
+      slices: number of TPU slices.
+      effort: XLA's effort in optimizing time and memory, from -1 to 1; None for its default.
+      machine_code: whether the compiler runs to the end.
     """
 
     config: str
@@ -47,15 +47,15 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A step that was compiled, or that does not fit.
+    """A step that was compiled, or does not fit.
 
     Attributes:
-      traced: what is known without a compiler, see `tracing.trace`.
+      traced: what is known without compiling, see `tracing.trace`.
       text: the program; None if it does not fit.
-      memory: bytes of a device by what they are for, see `read_memory`; empty if it does not fit.
-      refused: why the compiler would not compile it, None if it did.
-      seconds: wall time of tracing and of all.
-      xla_bytes: XLA's own count of bytes accessed, where machine code was made.
+      memory: bytes on a device by purpose, see `read_memory`; empty if it does not fit.
+      refused: why the compiler refused to compile it, None if it did compile.
+      seconds: wall time of tracing, and in total.
+      xla_bytes: XLA's own count of bytes accessed, if machine code was made.
     """
 
     traced: dict[str, Any]
@@ -70,7 +70,7 @@ def compile_step(request: Request) -> CompiledStep:
     """Compiles a step.
 
     Raises:
-      UserError: the config does not fit the machine, or one of them is not known.
+      UserError: the config does not fit the machine, or one of them is unknown.
     """
     check_machine(request.topology, request.slices)
     start = time.perf_counter()
@@ -99,9 +99,9 @@ def compile_step(request: Request) -> CompiledStep:
 
 
 def _run(folder: Path, request: Request) -> tuple[int, str]:
-    """Runs the process to its end, or to where it may stop; returns status and what it printed."""
+    """Runs the process to its end or until it may stop; returns its status and its output."""
     flags = f"--xla_force_host_platform_device_count={virtual_devices(request.topology)}"
-    # libtpu must not look for chips, and libraries not greet.
+    # libtpu must not look for chips, and libraries should not print greetings.
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     root = str(Path(__file__).resolve().parents[2])
@@ -125,20 +125,20 @@ def _run(folder: Path, request: Request) -> tuple[int, str]:
 
 
 def _size_of_last(dump: Path) -> int:
-    """Returns the size of the last file that is needed, 0 before it is there; then it grows."""
+    """Returns the size of the last required file, 0 before it exists; it then grows."""
     found = dump.glob(f"*after_optimizations{LAST}")
     return max((path.stat().st_size for path in found), default=0)
 
 
 def read_memory(path: Path) -> dict[str, int]:
-    """Reads which buffers a program has in a device's main memory, from XLA's buffer assignment.
+    """Reads the buffers of a program in a device's main memory from XLA's buffer assignment.
 
     Args:
-      path: of "...-buffer-assignment.txt".
+      path: path of "...-buffer-assignment.txt".
 
     Returns:
       Bytes of `arguments` (the state, which the new state replaces in place, and the batch),
-      `outputs` that have buffers of their own, `temporaries`, `constants`, and `peak`: all of them.
+      `outputs` with buffers of their own, `temporaries`, `constants`, and `peak`: the sum of all.
     """
     memory = dict.fromkeys(("arguments", "outputs", "temporaries", "constants"), 0)
     with open(path) as lines:
@@ -163,12 +163,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _shorten(message: str) -> str:
-    """Keeps the sentence that says how much memory is lacking."""
+    """Returns the sentence that says how much memory is missing."""
     line = " ".join(message.split()).removeprefix("RESOURCE_EXHAUSTED: ")
     return re.split(r"(?<=\.) (?=[A-Z])", line)[0][:300]
 
 
 def _crash(output: str) -> str:
-    """Returns what a compiler says that ends its process."""
+    """Returns the message with which a compiler ends its process."""
     fatal = re.search(r"^F\d{4} .*?\] (.*)$", output, re.MULTILINE)
     return fatal[1] if fatal else (output.strip().splitlines() or ["no message"])[-1]

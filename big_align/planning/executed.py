@@ -1,7 +1,7 @@
 """FLOPs that a compiled program executes on one device: matrix products and convolutions.
 
-XLA's own count takes the body of a loop once. Here it counts as often as the loop runs, and what
-fusions, calls and asynchronous operations run is followed.
+XLA's own count includes the body of a loop only once. Here it counts as often as the loop runs, and
+fusions, calls and asynchronous operations are included.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ class Run:
     """An instruction and how often a program runs it.
 
     Attributes:
-      computation: where it stands.
-      instruction: what is run.
-      times: how often, loops counted.
-      fused: whether it is inside of a fusion, so that its operands and outputs are not in memory.
+      computation: the computation that contains it.
+      instruction: the instruction.
+      times: number of executions, loops included.
+      fused: whether it is inside a fusion, so that its operands and outputs are not in memory.
     """
 
     computation: Computation
@@ -39,8 +39,8 @@ _CALLS = {"fusion": "calls", "async-start": "calls", "call": "to_apply"}
 def walk(program: HloProgram) -> Iterator[Run]:
     """Yields every instruction that a program runs.
 
-    A loop whose trips the compiler does not know counts once. Of the branches of a conditional the
-    first counts.
+    A loop whose trip count the compiler does not know counts once. Of the branches of a
+    conditional, the first counts.
     """
     yield from _walk(program, program.entry, 1, False)
 
@@ -64,7 +64,7 @@ def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[R
 
 
 def count_unknown_loops(program: HloProgram) -> int:
-    """Counts the loops that run an unknown number of times; they are counted as one trip."""
+    """Counts the loops with an unknown number of trips, which are counted as one trip."""
     loops = {
         (run.computation.name, run.instruction.name)
         for run in walk(program)
@@ -74,10 +74,10 @@ def count_unknown_loops(program: HloProgram) -> int:
 
 
 def count_executed_flops(program: HloProgram) -> Counter[str]:
-    """Counts the FLOPs of products and convolutions by the element type of what is multiplied.
+    """Counts the FLOPs of products and convolutions by element type of the factors.
 
-    Of two types the wider counts: it is what the multiplication is done in. A convolution counts
-    the products with what is really there, none with padding or with the zeros of dilation, as
+    Of two types the wider one counts, in which the multiplication is done. A convolution counts
+    only products with actual elements, not those with padding or with the zeros of dilation, since
     compilers write matrix products as convolutions with much of both.
     """
     flops: Counter[str] = Counter()
@@ -98,7 +98,7 @@ def _dot_flops(instruction: Instruction, left: Array, right: Array) -> int:
 
 
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """2 x output features and batch x input features of a group x pairs of places that meet."""
+    """Counts 2 x output features and batch x input features per group x pairs that meet."""
     names = re.split("_|->", instruction.attribute("dim_labels") or "")
     image, kernel, out = names
     output = instruction.outputs[0].shape
@@ -112,7 +112,7 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
             output[out.index(label)],
             *window[spatial],
         )
-    # The kernel's input features are those of one group, and the output's batch is that of one.
+    # The kernel's input features are those per group, and so is the output's batch.
     features = output[out.index("f")] * right.shape[kernel.index("i")]
     return 2 * output[out.index("b")] * features * pairs
 
@@ -134,7 +134,7 @@ def _parse_window(text: str | None, rank: int) -> list[tuple[int, int, int, int]
 def _meeting_places(
     image: int, kernel: int, output: int, stride: int, low: int, image_step: int, kernel_step: int
 ) -> int:
-    """Counts pairs of a place of the output and of the kernel that meet a place of the image."""
+    """Counts pairs of an output and a kernel position that meet a position in the image."""
     place = stride * np.arange(output)[:, None] + kernel_step * np.arange(kernel)[None] - low
     inside = (place >= 0) & (place <= (image - 1) * image_step) & (place % image_step == 0)
     return int(inside.sum())

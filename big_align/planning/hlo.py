@@ -1,7 +1,7 @@
 """Reads the text of a compiled program: computations, their instructions, shapes and attributes.
 
-The grammar is that of XLA's HLO text (openxla.org/xla/hlo_dumps, hlo_to_text); only what costs are
-counted from is kept.
+The grammar is that of XLA's HLO text (openxla.org/xla/hlo_dumps, hlo_to_text); only what is needed
+to count costs is kept.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ class Array:
     """One array of a program.
 
     Attributes:
-      dtype: element type, as HLO calls it: "bf16", "f32", "pred".
+      dtype: element type, as named in HLO: "bf16", "f32", "pred".
       shape: sizes of its axes on one device.
-      space: where it lies: 0 is the device's main memory, others are on the chip.
+      space: memory space: 0 is the device's main memory, others are on the chip.
     """
 
     dtype: str
@@ -48,12 +48,12 @@ class Instruction:
     """One instruction.
 
     Attributes:
-      name: unique in its computation.
+      name: unique within its computation.
       opcode: as in "dot" or "all-gather-start".
-      outputs: what it makes; several arrays for a tuple, nested tuples laid flat.
+      outputs: its results; several arrays for a tuple, with nested tuples flattened.
       operands: names of the instructions that it reads.
-      attributes: the text behind the operands.
-      is_root: whether it is what its computation returns.
+      attributes: the text after the operands.
+      is_root: whether it is the return value of its computation.
       literal: the text of the operands, for constants and the number of a parameter.
     """
 
@@ -72,13 +72,13 @@ class Instruction:
             return None
         start = match.end()
         end = _end_of_value(self.attributes, start)
-        # The only value with a comma outside of parentheses: mesh['a'=2], device_ids=(...) {'a'}.
+        # The only value with a comma outside parentheses: mesh['a'=2], device_ids=(...) {'a'}.
         if self.attributes.startswith(", device_ids=", end):
             end = _end_of_value(self.attributes, end + 1)
         return self.attributes[start:end]
 
     def dimensions(self, name: str) -> tuple[int, ...]:
-        """Returns the numbers of an attribute, () where it is missing."""
+        """Returns the numbers in an attribute, () if it is missing."""
         return tuple(map(int, re.findall(r"\d+", self.attribute(name) or "")))
 
     def called(self, name: str) -> tuple[str, ...]:
@@ -87,14 +87,14 @@ class Instruction:
 
     @property
     def trip_count(self) -> int | None:
-        """How often a loop runs, None where the compiler does not know."""
+        """How often a loop runs, None if the compiler does not know."""
         match = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
         return int(match[1]) if match else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """Instructions by name, in the order in which they stand."""
+    """Instructions by name, in their original order."""
 
     name: str
     instructions: dict[str, Instruction]
@@ -110,7 +110,7 @@ class Computation:
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """Which instructions read each instruction, by its name."""
+        """The instructions that read each instruction, by its name."""
         found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for each in self.instructions.values():
             for name in each.operands:
@@ -119,14 +119,14 @@ class Computation:
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """Its parameters by their numbers."""
+        """Its parameters by number."""
         found = (each for each in self.instructions.values() if each.opcode == "parameter")
         return {int(each.literal): each for each in found}
 
 
 @dataclasses.dataclass(frozen=True)
 class HloProgram:
-    """Computations by name, and the name of the one that is run."""
+    """Computations by name, and the name of the entry computation."""
 
     computations: dict[str, Computation]
     entry: str
@@ -211,7 +211,7 @@ def _split_tuple(text: str) -> list[str]:
 
 
 def _parse_arrays(text: str) -> tuple[Array, ...]:
-    """Reads all arrays of a type; an asynchronous start has those that it reads as well."""
+    """Reads all arrays of a type; an asynchronous start also has those that it reads."""
     return tuple(
         Array(
             dtype,
@@ -223,7 +223,7 @@ def _parse_arrays(text: str) -> tuple[Array, ...]:
 
 
 def element_bits(dtype: str) -> int:
-    """Returns the bits of an element; tokens and other things without a size have none."""
+    """Returns the bits of an element; 0 for tokens and other types without a size."""
     if dtype in _BITS:
         return _BITS[dtype]
     match = re.match(r"[a-z]+(\d+)", dtype)
@@ -231,7 +231,7 @@ def element_bits(dtype: str) -> int:
 
 
 def _matching(text: str, start: int) -> int:
-    """Returns where the parenthesis that opens at `start` closes; quoted text does not count."""
+    """Returns where the parenthesis opened at `start` closes; quoted text is skipped."""
     opening, depth, position = text[start], 0, start
     closing = _PAIRS[opening]
     while position < len(text):

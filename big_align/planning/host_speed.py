@@ -1,4 +1,4 @@
-"""How many images one core decodes and transforms in a second."""
+"""How many images per second one core decodes and transforms."""
 
 import io
 import random
@@ -10,18 +10,18 @@ from PIL import Image
 from big_align.data.images.image_ops import Transform
 
 PHOTO_SIZE = (500, 375)
-"""Width and height of photographs as data sets from the web have them."""
+"""Width and height of typical photographs in data sets from the web."""
 
 
 def measure_images_per_core(transform: str, seconds: float = 1.0) -> float:
     """Decodes and transforms JPEGs in one thread for a while.
 
     Args:
-      transform: of `config.data.transform`.
-      seconds: how long.
+      transform: operations of `config.data.transform`.
+      seconds: duration of the measurement.
 
     Returns:
-      Images a second of processor time, of this machine.
+      Images per second of processor time, on this machine.
     """
     operations, rng = Transform(transform), random.Random(0)
     photos = [_make_photo(seed) for seed in range(8)]
@@ -34,7 +34,7 @@ def measure_images_per_core(transform: str, seconds: float = 1.0) -> float:
 
 
 def _make_photo(seed: int) -> bytes:
-    """Makes a JPEG of the size and about the bytes of a photograph: smooth areas and some noise."""
+    """Makes a JPEG with about the size and bytes of a photograph: smooth areas and some noise."""
     rng, (width, height) = np.random.default_rng(seed), PHOTO_SIZE
     coarse = rng.integers(0, 256, (12, 16, 3)).astype(np.uint8)
     picture = np.asarray(Image.fromarray(coarse).resize(PHOTO_SIZE, Image.Resampling.BICUBIC))

@@ -1,4 +1,4 @@
-"""The machine that is planned for: TPU slices, or nodes of GPUs, with their published peaks."""
+"""The machine to plan for: TPU slices, or nodes of GPUs, with their published peaks."""
 
 import dataclasses
 
@@ -11,14 +11,14 @@ from big_align.planning import topologies
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Devices to compile for, and what they are.
+    """Devices to compile for, and their properties.
 
     Attributes:
       name: as in "v5e:16x16" or "h100:8x8".
-      slices: how many of them are joined by the data center's network.
+      slices: number of slices, connected by the data center's network.
       chip: its published peaks.
-      devices: that programs can be compiled for; GPUs are stood in for by CPU devices.
-      hosts: how many processes there are.
+      devices: devices that programs can be compiled for; CPU devices stand in for GPUs.
+      hosts: number of processes.
     """
 
     name: str
@@ -29,16 +29,16 @@ class Machine:
 
     @property
     def stands_in(self) -> bool:
-        """Whether the devices are CPUs in place of what is meant."""
+        """Whether the devices are CPUs that stand in for the actual ones."""
         return self.devices[0].platform == "cpu"
 
     @property
     def num_chips(self) -> int:
-        """Chips of all slices."""
+        """Number of chips in all slices."""
         return len(self.devices) // self.chip.devices_per_chip
 
     def place(self, device: jax.Device) -> int:
-        """Returns the number of the slice or node of a device: inside, the network is fast."""
+        """Returns the number of the slice or node of a device, within which the network is fast."""
         if self.stands_in:
             return self.devices.index(device) // self.chip.devices_per_host
         return getattr(device, "slice_index", None) or 0
@@ -49,10 +49,10 @@ def find_machine(name: str, slices: int = 1) -> Machine:
 
     Args:
       name: a TPU topology, "v5e:16x16", or NODES x GPUS of a GPU, "h100:8x8".
-      slices: TPU slices.
+      slices: number of TPU slices.
 
     Raises:
-      UserError: the machine is not known, or there are not enough virtual devices for it.
+      UserError: the machine is unknown, or there are not enough virtual devices for it.
     """
     check_machine(name, slices)
     kind, count = name.partition(":")[0], count_devices(name, slices)
@@ -72,10 +72,10 @@ def find_machine(name: str, slices: int = 1) -> Machine:
 
 
 def count_chips(name: str, slices: int = 1) -> int:
-    """Returns the chips of a machine.
+    """Returns the number of chips of a machine.
 
     Raises:
-      UserError: the machine is not known.
+      UserError: the machine is unknown.
     """
     if name.partition(":")[0] not in CHIPS:
         raise UserError(
@@ -89,7 +89,7 @@ def count_chips(name: str, slices: int = 1) -> int:
 
 
 def count_devices(name: str, slices: int = 1) -> int:
-    """Returns the devices of a machine, as jax counts them."""
+    """Returns the number of devices of a machine, as JAX counts them."""
     return count_chips(name, slices) * CHIPS[name.partition(":")[0]].devices_per_chip
 
 
@@ -97,7 +97,7 @@ def check_machine(name: str, slices: int = 1) -> None:
     """Checks that a machine can be planned for.
 
     Raises:
-      UserError: it is not known, or libtpu is not installed.
+      UserError: it is unknown, or libtpu is not installed.
     """
     if slices < 1:
         raise UserError(f"--slices={slices}: at least 1 is needed")
@@ -110,10 +110,10 @@ def check_machine(name: str, slices: int = 1) -> None:
 
 
 def gpu_shape(name: str) -> tuple[int, int]:
-    """Returns nodes and GPUs a node of "h100:8x8".
+    """Returns nodes and GPUs per node of "h100:8x8".
 
     Raises:
-      UserError: the name has another form.
+      UserError: the name has a different form.
     """
     kind, _, shape = name.partition(":")
     sizes = shape.split("x")
@@ -124,15 +124,15 @@ def gpu_shape(name: str) -> tuple[int, int]:
 
 
 def virtual_devices(name: str) -> int:
-    """Returns how many CPU devices have to stand in for those of a machine."""
+    """Returns the number of CPU devices that have to stand in for those of a machine."""
     return count_devices(name) if name.partition(":")[0] in _gpus() else 1
 
 
 def same_size(kind: str, num_chips: int) -> str:
-    """Returns the machine of a kind with a number of chips; GPUs in nodes of 8.
+    """Returns the machine of a kind with a given number of chips; GPUs in nodes of 8.
 
     Raises:
-      UserError: the kind is not known, or none of its topologies has as many.
+      UserError: the kind is unknown, or none of its topologies has this number.
     """
     if kind in _gpus():
         nodes, rest = divmod(num_chips, 8)

@@ -1,4 +1,4 @@
-"""Which devices take part in a collective together: the notations of HLO text.
+"""Which devices take part in a collective together: the notations in HLO text.
 
 Explicit lists {{0,1},{2,3}}, iota tilings [2,4]<=[4,2]T(1,0), mesh axes mesh['a'=2,'b'=4] {'b'},
 and the pairs of a permutation {{0,1},{1,0}}.
@@ -17,10 +17,10 @@ def parse_groups(text: str | None, num_devices: int) -> Groups:
 
     Args:
       text: the value of `replica_groups`; None or "{}" is one group of all.
-      num_devices: how many devices the program runs on.
+      num_devices: number of devices that the program runs on.
 
     Raises:
-      ValueError: the notation is not known.
+      ValueError: the notation is unknown.
     """
     text = (text or "{}").strip()
     if text.startswith("mesh["):
@@ -61,7 +61,7 @@ def _iota(text: str) -> np.ndarray:
 def _parse_mesh(text: str) -> Groups:
     """Reads mesh['a'=4,'b'=2], device_ids=(...) {'a':(1)2,'b'}: axes, or factors of axes, vary.
 
-    'a':(1)2 is a factor of 2 of the axis, with 1 outside of it.
+    'a':(1)2 is a factor of 2 of the axis, with 1 outside it.
     """
     match = re.match(
         r"mesh\[(?P<axes>[^\]]*)\](?:,? ?device_ids=\((?P<ids>[^{]*)\))? ?\{(?P<used>[^}]*)\}", text

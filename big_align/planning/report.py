@@ -1,4 +1,4 @@
-"""What a plan says: numbers as JSON holds them, and the same as a table."""
+"""The report of a plan: numbers as JSON values, and the same numbers as a table."""
 
 import math
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ def make_report(
     price: float | None = None,
     images_per_core: float | None = None,
 ) -> dict[str, Any]:
-    """Gathers what is known of a step.
+    """Gathers what is known about a step.
 
     Args:
       request: what was compiled.
-      program: what came of it.
-      price: dollars for an hour of one chip.
-      images_per_core: that a core of a host decodes and transforms in a second.
+      program: the result of the compilation.
+      price: dollars per hour for one chip.
+      images_per_core: images per second that a core of a host decodes and transforms.
     """
     traced, chip = program.traced, CHIPS[request.topology.partition(":")[0]]
     fits = program.text is not None and program.memory["peak"] <= chip.device_memory
@@ -71,7 +71,7 @@ def make_report(
 
 
 def _describe_step(program: CompiledStep, chip: Chip, notes: list[str]) -> dict[str, Any]:
-    """Counts what a compiled step executes, reads and sends, and how long that takes at least."""
+    """Counts what a compiled step executes, reads and sends, and its least time."""
     traced, hlo = program.traced, parse_program(program.text)
     executed, traffic = count_executed_flops(hlo), count_traffic(hlo)
     devices, useful = traced["devices"], traced["useful_flops"]
@@ -108,7 +108,7 @@ def _describe_run(
     price: float | None,
     images_per_core: float | None,
 ) -> dict[str, Any]:
-    """Multiplies the bound of a step: rates, the whole run, and what a host has to load."""
+    """Scales the bound of a step up: rates, the whole run, and what a host has to load."""
     seconds = report["time"]["bound"]
     rate = traced["batch_size"] / seconds
     hours = traced["total_steps"] * seconds / 3600
@@ -146,7 +146,7 @@ def _list_notes(request: Request, program: CompiledStep) -> list[str]:
 
 
 def format_report(report: dict[str, Any]) -> str:
-    """Formats a report as lines of text."""
+    """Formats a report as text."""
     slices = f", {report['slices']} slices" if report["slices"] > 1 else ""
     lines = [
         f"{report['config']} on {report['topology']}{slices}: {report['chips']:,} chips, "
@@ -196,7 +196,7 @@ def _format_work(report: dict[str, Any]) -> list[str]:
 
 
 def _scale(count: float | int) -> str:
-    """Writes a count with a prefix: "1.23 T"."""
+    """Formats a count with a prefix: "1.23 T"."""
     for prefix, unit in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if count >= unit:
             return f"{count / unit:.2f} {prefix}"
@@ -242,10 +242,10 @@ COLUMNS = ("fits", "GiB", "ms", "bound by", "images/s", "useful", "chip-hours", 
 
 
 def format_comparison(names: Sequence[str], reports: Sequence[dict[str, Any]]) -> str:
-    """Formats several reports, a line each.
+    """Formats several reports, one line each.
 
     Args:
-      names: what tells each one from the others.
+      names: names that distinguish the reports.
       reports: the reports.
     """
     width = max(map(len, names)) + 2

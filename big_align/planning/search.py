@@ -1,4 +1,4 @@
-"""What to change in a config so that it fits, at the least cost."""
+"""Finds what to change in a config so that it fits, at the least cost."""
 
 import dataclasses
 import itertools
@@ -17,10 +17,10 @@ class Choice:
     """One way to run a config.
 
     Attributes:
-      dtype: in which towers compute; None where they have no choice.
-      remat: whether towers compute blocks again instead of storing them; None likewise.
-      microbatches: parts of the batch of a device.
-      fsdp: over how many devices parameters are split.
+      dtype: type in which towers compute; None if towers have no choice.
+      remat: whether towers recompute blocks instead of storing them; None likewise.
+      microbatches: number of parts of a device's batch.
+      fsdp: number of devices that parameters are split over.
     """
 
     dtype: str | None
@@ -29,7 +29,7 @@ class Choice:
     fsdp: int
 
     def overrides(self, towers: Iterable[str]) -> tuple[str, ...]:
-        """Returns the choice as flags of a command line.
+        """Returns the choice as command-line flags.
 
         Args:
           towers: the parts of config.model that have the fields.
@@ -50,25 +50,25 @@ class Choice:
 
 
 def list_towers(config: ConfigDict) -> list[str]:
-    """Returns the towers that can compute blocks again and choose a type."""
+    """Returns the towers that can recompute blocks and choose a type."""
     return [name for name in ("image", "text") if {"dtype", "remat"} <= set(config.model[name])]
 
 
 def list_choices(
     config: ConfigDict, num_devices: int, fsdp: Iterable[int], microbatches: Iterable[int]
 ) -> list[Choice]:
-    """Lists what can be tried, the cheapest computation first.
+    """Lists the choices that can be tried, cheapest computation first.
 
-    What does not divide the devices or the batch is left out.
+    Choices that do not divide the devices or the batch are left out.
 
     Args:
       config: the config.
-      num_devices: how many devices there are.
+      num_devices: number of devices.
       fsdp: values of `config.mesh.fsdp`.
       microbatches: values of `config.microbatches`.
 
     Raises:
-      UserError: nothing divides.
+      UserError: no choice divides them.
     """
     towers = list_towers(config)
     dtypes = [config.model[tower].dtype for tower in towers][:1] or [None]
@@ -94,7 +94,7 @@ def search(
 ) -> Iterator[tuple[Choice, dict[str, Any]]]:
     """Compiles choices in turn; yields each with its report.
 
-    A choice is skipped when one that computes and sends no more fits already.
+    A choice is skipped if one that computes and sends no more already fits.
     """
     fitting: list[Choice] = []
     for choice in choices:
@@ -107,6 +107,6 @@ def search(
 
 
 def find_cheapest(reports: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns the report with the fewest chip-hours among those that fit, None if none does."""
+    """Returns the report with the fewest chip-hours among those that fit, None if none fits."""
     fitting = [report for report in reports if report["fits"]]
     return min(fitting, key=lambda report: report["run"]["chip_hours"], default=None)

@@ -1,6 +1,6 @@
-"""Files of the right size for those that a config names and that are not there yet.
+"""Placeholders of the right size for files that a config names but that do not exist yet.
 
-A plan needs the number of classes and tags, not what they are called.
+A plan needs the number of classes and tags, not their names.
 """
 
 import json
@@ -15,21 +15,21 @@ from big_align.runs.check import BlankTokenizer
 from big_align.runs.dataset import OWN_NAMES
 
 CLASSES = {"imagenet21k": 21_841, "imagenet22k": 21_841, "imagenet": 1000}
-"""Length of a class list that is not there, by a word in its path."""
+"""Length of a class list that does not exist, by a word in its path."""
 TAGS = {"cc3m": 2500}
-"""Length of a tag list, likewise (IDEA §4.1)."""
+"""Length of a tag list that does not exist, likewise (IDEA §4.1)."""
 OTHERWISE = 1000
 
 
 def fill_in(config: ConfigDict, folder: Path) -> list[str]:
-    """Writes what is not there, and names it in the config instead.
+    """Writes placeholders for missing files, and puts their paths into the config.
 
     Args:
-      config: changed in place.
-      folder: where the files go.
+      config: the config; changed in place.
+      folder: folder for the files.
 
     Returns:
-      What was assumed, a line for each.
+      What was assumed, one line per file.
     """
     said = []
     data = config.data

@@ -1,7 +1,7 @@
-"""TPU topologies, described on a machine that has none of them.
+"""TPU topologies, described on a machine without any TPU.
 
-libtpu compiles for a topology by its name. The devices that it describes have coordinates, process
-and slice indices as on the real machine, and can be compiled for, but not run on.
+libtpu compiles for a topology given by name. The devices that it describes have coordinates,
+process and slice indices as on the real machine; programs can be compiled for them, but not run.
 """
 
 import importlib.util
@@ -15,11 +15,11 @@ from jax.experimental import topologies
 from big_align.errors import UserError
 
 _ENVIRONMENT = {
-    # Without these libtpu looks for the metadata server of a TPU VM, and for its neighbors.
+    # Without these, libtpu looks for the metadata server of a TPU VM, and for its neighbors.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    # Planning runs beside other processes that have loaded libtpu.
+    # Planning runs alongside other processes that have loaded libtpu.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
@@ -30,9 +30,9 @@ class Generation:
 
     Attributes:
       shapes: the slices that Cloud TPU offers, "4x4" or "2x2x4", in chips.
-      host: chips of a host along x, y and z, in a slice of several hosts.
-      single_host: shapes that one host holds whole, though they are larger or smaller than `host`.
-      arguments: what libtpu has to be told besides the name.
+      host: chips per host along x, y and z, in a slice with several hosts.
+      single_host: shapes that fit on one host, though they are larger or smaller than `host`.
+      arguments: further arguments for libtpu besides the name.
     """
 
     shapes: tuple[str, ...]
@@ -52,7 +52,7 @@ _CUBES = (
 GENERATIONS = {
     "v2": Generation(("2x2", "4x4", "8x8", "8x16", "16x16")),
     "v3": Generation(("2x2", "4x4", "8x8", "8x16", "16x16", "16x32", "32x32")),
-    # A v4 chip is one device ("megacore") on Cloud TPU; libtpu describes two unless told.
+    # A v4 chip is one device ("megacore") on Cloud TPU; libtpu describes two unless told otherwise.
     "v4": Generation(_CUBES, arguments=(("chip_config_name", "megacore"),)),
     "v5e": Generation(_FLAT, single_host=("1x1", "2x4")),
     "v5p": Generation((*_CUBES, "16x16x24")),
@@ -62,7 +62,7 @@ GENERATIONS = {
 
 
 def names() -> list[str]:
-    """Returns all known topologies, "v5e:4x4"."""
+    """Returns all known topologies, such as "v5e:4x4"."""
     return [f"{name}:{shape}" for name, each in GENERATIONS.items() for shape in each.shapes]
 
 
@@ -75,7 +75,7 @@ def parse_topology(name: str) -> tuple[Generation, tuple[int, ...]]:
     """Returns the generation of a topology and its shape in chips.
 
     Raises:
-      UserError: the topology is not known.
+      UserError: the topology is unknown.
     """
     kind, _, shape = name.partition(":")
     if kind not in GENERATIONS:
@@ -88,7 +88,7 @@ def parse_topology(name: str) -> tuple[Generation, tuple[int, ...]]:
 
 
 def count_chips(name: str) -> int:
-    """Returns the chips of one slice of a topology."""
+    """Returns the number of chips in one slice of a topology."""
     return math.prod(parse_topology(name)[1])
 
 
@@ -107,14 +107,14 @@ def topology_devices(name: str, slices: int = 1) -> list[jax.Device]:
 
     Args:
       name: "GENERATION:SHAPE", such as "v5e:16x16".
-      slices: how many slices of that shape, joined by the data center's network.
+      slices: number of slices of that shape, connected by the data center's network.
 
     Returns:
-      Devices with `coords`, `process_index` and, of several slices, `slice_index`, that programs
-      can be compiled for. Processes are numbered within each slice first.
+      Devices with `coords`, `process_index` and, if there are several slices, `slice_index`, for
+      which programs can be compiled. Processes are numbered within each slice first.
 
     Raises:
-      UserError: the topology is not known, or libtpu is not installed.
+      UserError: the topology is unknown, or libtpu is not installed.
     """
     generation, shape = parse_topology(name)
     if slices < 1:

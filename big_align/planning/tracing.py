@@ -1,10 +1,10 @@
-"""Traces the real train step of a config for a machine, and hands it to the compiler.
+"""Traces the real train step of a config for a machine, and passes it to the compiler.
 
-It runs as a process of its own (`compilation.compile_step`), since the number of virtual devices is
-fixed when jax starts, and since a compiler can only be stopped with its process:
+It runs as a separate process (`compilation.compile_step`), since the number of virtual devices is
+fixed when JAX starts, and since a compiler can only be stopped with its process:
   python -m big_align.planning.tracing FOLDER
-FOLDER/request.json says what to do; what is found out goes to FOLDER/traced.json, the compiler's
-own account to FOLDER/dump, and to FOLDER/failed.json what went wrong.
+FOLDER/request.json says what to do; results go to FOLDER/traced.json, the compiler's own output to
+FOLDER/dump, and error messages to FOLDER/failed.json.
 """
 
 import json
@@ -60,7 +60,7 @@ def main(folder: Path) -> int:
 
 
 def _write(path: Path, content: Any) -> None:
-    """Writes JSON so that whoever sees the file sees all of it."""
+    """Writes JSON so that a process that sees the file sees all of it."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content))
     part.rename(path)
@@ -82,10 +82,10 @@ def _describe(compiled: jax.stages.Compiled) -> dict[str, Any]:
 def _options(
     machine: Machine, given: dict[str, Any], effort: float | None, folder: Path
 ) -> dict[str, Any]:
-    """Returns the options of the run, and what the plan needs of the compiler besides."""
+    """Returns the options of the run, and those that the plan needs in addition."""
     options = given | {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True}
     if machine.stands_in:
-        # Nothing is run: what LLVM would make of the program is not looked at.
+        # Nothing is run, so what LLVM makes of the program does not matter.
         return options | {"xla_backend_optimization_level": 0}
     if effort is None:
         return options
@@ -95,15 +95,15 @@ def _options(
 def trace(
     config: ConfigDict, machine: Machine, folder: Path
 ) -> tuple[dict[str, Any], jax.stages.Lowered]:
-    """Traces the step of a config; nothing is made but shapes.
+    """Traces the step of a config; makes nothing but shapes.
 
     Args:
-      config: what it names need not be there.
-      machine: what to compile for.
-      folder: where stand-ins for missing files go.
+      config: the config; files that it names need not exist.
+      machine: the machine to compile for.
+      folder: folder for placeholders of missing files.
 
     Returns:
-      What is known without a compiler, as JSON holds it, and the traced step.
+      What is known without compiling, as JSON values, and the traced step.
 
     Raises:
       UserError: the config does not fit the machine.
@@ -139,7 +139,7 @@ def trace(
 
 
 def _drop_unused(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    """Leaves out what no result depends on, as every compiler does."""
+    """Drops what no result depends on, as every compiler does."""
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
@@ -147,7 +147,7 @@ def check_batch(config: ConfigDict, num_devices: int) -> None:
     """Checks that the batch divides over devices and micro-batches.
 
     Raises:
-      UserError: it does not; the message names the nearest that do.
+      UserError: it does not; the message names the nearest sizes that do.
     """
     size, parts = config.batch_size, config.microbatches
     if size % (num_devices * parts):

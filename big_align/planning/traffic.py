@@ -1,10 +1,10 @@
 """Bytes that a compiled program moves between main memory and one device.
 
-XLA's "bytes accessed" counts what fusions read inside of themselves, and the body of a loop once.
-Here an instruction outside of fusions reads its operands and writes its outputs, as often as it
-runs; of an operand that is only sliced it reads the slices, and of a buffer that is updated in
-place it writes the update. What the compiler keeps in on-chip memory is not counted. A buffer that
-two instructions read counts twice.
+XLA's "bytes accessed" includes what fusions read internally, and the body of a loop only once. Here
+an instruction outside fusions reads its operands and writes its outputs, as often as it runs. If an
+operand is only sliced, it reads the slices; if a buffer is updated in place, it writes the update.
+What the compiler keeps in on-chip memory is not counted. A buffer that two instructions read counts
+twice.
 """
 
 from big_align.planning.collectives import CHAIN
@@ -32,7 +32,7 @@ def count_traffic(program: HloProgram) -> int:
 def _instruction_bytes(program: HloProgram, computation: Computation, each: Instruction) -> int:
     operands = computation.operand_arrays(each)
     if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
-        return _bytes(each.outputs)  # Most starts return what they read as well.
+        return _bytes(each.outputs)  # most starts also return what they read
     if each.opcode == "fusion":
         inside = program.computations[each.called("calls")[0]]
         read = sum(
@@ -48,12 +48,12 @@ def _instruction_bytes(program: HloProgram, computation: Computation, each: Inst
 
 
 def _bytes(arrays: tuple[Array, ...]) -> int:
-    """Bytes of those that lie in main memory."""
+    """Returns the bytes of the arrays that are in main memory."""
     return sum(array.bytes for array in arrays if array.space == 0)
 
 
 def _read_of_parameter(inside: Computation, number: int, arrays: tuple[Array, ...]) -> int:
-    """Bytes that a fusion reads of an operand: its slices, if nothing else looks at it."""
+    """Returns the bytes that a fusion reads of an operand: its slices, if only these are used."""
     parameter = inside.parameters.get(number)
     if parameter is None or _bytes(arrays) == 0:
         return _bytes(arrays)
@@ -62,7 +62,7 @@ def _read_of_parameter(inside: Computation, number: int, arrays: tuple[Array, ..
         if user.opcode in _SLICES and user.operands[0] == parameter.name:
             read += sum(array.bytes for array in user.outputs)
         elif user.opcode == "tuple" or CHAIN.search(user.attributes):
-            continue  # It is handed on.
+            continue  # it is passed on
         elif user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name:
             continue
         else:
@@ -71,7 +71,7 @@ def _read_of_parameter(inside: Computation, number: int, arrays: tuple[Array, ..
 
 
 def _written_by_fusion(inside: Computation, fusion: Instruction) -> int:
-    """Bytes that a fusion writes: of a buffer that is updated in place, the update."""
+    """Returns the bytes that a fusion writes: the update, if a buffer is updated in place."""
     roots = [inside.root]
     if inside.root.opcode == "tuple":
         roots = [inside.instructions[name] for name in inside.root.operands]

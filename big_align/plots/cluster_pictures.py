@@ -26,13 +26,13 @@ def draw_labels(
     pixels: Pixels,
     count: int,
 ) -> Figure:
-    """Draws images, and beside each a row of other images for each of its labels (Fig. 2, 7).
+    """Draws images, each followed by a row of other images for each of its labels (Fig. 2, 7).
 
     Args:
-      chosen: the labels to show of each image.
+      chosen: the labels to show for each image.
       examples: images of each label.
-      pixels: gives the picture of an image as a square.
-      count: how many examples a label.
+      pixels: returns the picture of an image as a square.
+      count: number of examples per label.
     """
     heights = [max(len(labels), 1) for labels in chosen.values()]
     width = max(heights) + count
@@ -55,11 +55,11 @@ def draw_labels(
 
 @dataclasses.dataclass(frozen=True)
 class Cosines:
-    """How cosines of images with centers are spread.
+    """How cosines of images with centers are distributed.
 
     Attributes:
       positive: counts in `BINS` equal steps from -1 to 1, with the labels of an image.
-      negative: the same with drawn centers that are no labels of it.
+      negative: the same with drawn centers that are not labels of the image.
       positive_mean: mean over all of them.
       negative_mean: mean over all of them.
     """
@@ -80,13 +80,13 @@ def measure_cosines(
 
     Args:
       batches: embeddings [n d] of any length, and their labels int [n p], -1 for none; an image
-        without any label is left out.
+        without labels is left out.
       centers: the center of each label, of any length.
-      negatives: how many centers are drawn, once for all images.
-      seed: of the draw.
+      negatives: number of centers drawn, once for all images.
+      seed: seed of the draw.
 
     Raises:
-      UserError: the embeddings have another width than the centers, or a label has no center.
+      UserError: embeddings and centers differ in width, or a label has no center.
     """
     drawn = np.random.default_rng(seed).choice(
         len(centers), min(negatives, len(centers)), replace=False
@@ -102,7 +102,7 @@ def measure_cosines(
         for labels in clusters.T:
             label_of |= labels[:, None] == drawn
         for side, values in enumerate((positive, (zimg @ others.T)[~label_of])):
-            inside = np.clip(values, -1, 1)  # rounding leads beyond
+            inside = np.clip(values, -1, 1)  # rounding may exceed the range
             counts[side] += np.histogram(inside, BINS, (-1, 1))[0]
             sums[side] += inside.sum(dtype=np.float64)
     means = sums / np.maximum(counts.sum(1), 1)
@@ -123,10 +123,10 @@ def _check_fit(embeddings: np.ndarray, clusters: np.ndarray, centers: np.ndarray
 
 
 def draw_cosines(measured: Mapping[str, Cosines]) -> Figure:
-    """Draws the histograms and, of three and more, which make a curve, the means in their order.
+    """Draws histograms and, if there are at least three, a curve of their means, in order.
 
     Args:
-      measured: by a title, as the step of training.
+      measured: cosines by title, such as the step of training.
     """
     panels = 2 if len(measured) < 3 else 4
     figure = Figure(figsize=(4 * panels, 3.2), layout="constrained")
@@ -151,14 +151,14 @@ def draw_cosines(measured: Mapping[str, Cosines]) -> Figure:
 def patch_features(
     pretrained: Pretrained, image: UInt8[np.ndarray, "b h w 3"]
 ) -> Float[np.ndarray, "b y x c"]:
-    """Returns the features of an image tower at every place of its grid, in evaluation mode.
+    """Returns the features of an image tower at every position of its grid, in evaluation mode.
 
     Args:
-      pretrained: an image tower or a dual encoder that tells how images are prepared.
-      image: square images, prepared so.
+      pretrained: an image tower or dual encoder that says how images are prepared.
+      image: square images, prepared that way.
 
     Raises:
-      UserError: it is a text tower, or does not tell.
+      UserError: it is a text tower, or does not say it.
     """
     seen, tower = find_preprocessing(pretrained), pretrained.tower("image")
     pixels = normalize_image(jnp.asarray(image), seen.mean, seen.std)
@@ -171,7 +171,7 @@ def find_preprocessing(pretrained: Pretrained) -> Preprocessing:
     """Returns how images are prepared for a model.
 
     Raises:
-      UserError: the model does not tell.
+      UserError: the model does not say it.
     """
     if pretrained.preprocessing is None:
         raise UserError(
@@ -184,11 +184,11 @@ def find_preprocessing(pretrained: Pretrained) -> Preprocessing:
 def find_components(features: Float[np.ndarray, "b y x c"]) -> Float[np.ndarray, "b y x 3"]:
     """Returns the first three principal components of patches, over all the given images together.
 
-    The sign of a component is arbitrary; here the mean of the first is larger inside the images
-    than at their edges, and the largest weight of the others is positive.
+    The sign of a component is arbitrary. Here the mean of the first is larger inside the images
+    than at their edges, and the largest weight of each of the others is positive.
 
     Args:
-      features: at every place of the grids; at least three numbers a place.
+      features: features at every position of the grids; at least three numbers per position.
     """
     rows = features.reshape(-1, features.shape[-1]).astype(np.float64)
     rows -= rows.mean(0)
@@ -197,7 +197,7 @@ def find_components(features: Float[np.ndarray, "b y x c"]) -> Float[np.ndarray,
     components = (rows @ (axes * np.where(largest < 0, -1, 1))).reshape(*features.shape[:3], 3)
     first = components[..., 0]
     inside = first[:, 1:-1, 1:-1]
-    # The mean over everything is zero: it is larger inside where it is positive there.
+    # The mean over everything is zero: if it is positive inside, it is larger there.
     if inside.size and inside.mean() < -1e-9 * np.abs(first).max():
         components[..., 0] *= -1
     return components
@@ -210,7 +210,7 @@ def color_components(
 
     Args:
       components: as `find_components` returns them.
-      shown: the places that are spread over the colors; the others become black.
+      shown: the positions to color; the others become black.
     """
     shown = np.ones(components.shape[:3], bool) if shown is None else shown
     colors = np.zeros(components.shape, np.uint8)
@@ -229,12 +229,12 @@ def draw_patches(
 ) -> Figure:
     """Draws images and the principal components of their patches as colors (Fig. 6).
 
-    Below each image: its own components where the first is positive, which tells the object from
-    the background; and those of all images together, where equal colors mean equal features.
+    Below each image: its own components where the first is positive, which separates the object
+    from the background; and those of all images together, where equal colors mean equal features.
 
     Args:
       images: the pictures.
-      features: of their patches.
+      features: features of their patches.
     """
     own = [find_components(one[None]) for one in features]
     objects = [color_components(one, one[..., 0] > 0)[0] for one in own]

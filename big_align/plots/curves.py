@@ -1,4 +1,4 @@
-"""Curves of how a run went, without a display."""
+"""Curves of a run's progress, without a display."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from big_align.errors import UserError
 
 
 def draw_curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
-    """Draws the loss and, a panel for each evaluator, its numbers, over the steps.
+    """Draws the loss and, with one panel per evaluator, its numbers, over the steps.
 
     Args:
       series: steps and values by name, as `logs.read_metrics` returns.

@@ -1,4 +1,4 @@
-"""A page about data, in one file: counts, faults, sizes, texts, duplicates, and pictures."""
+"""A page about data, in a single file: counts, faults, sizes, texts, duplicates, and pictures."""
 
 import html
 import math
@@ -30,12 +30,12 @@ def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]
     """Writes a page about the parts of some data.
 
     Args:
-      title: of the page.
+      title: title of the page.
       command: the flags that name the data.
-      parts: the name of each part, what describes it, and what was found.
+      parts: the name, the description and the report of each part.
 
     Returns:
-      HTML that needs no other file.
+      HTML that needs no other files.
     """
     body = [f"<h1>{html.escape(title)}</h1><p class=soft><code>{html.escape(command)}</code></p>"]
     for name, description, report in parts:
@@ -45,7 +45,7 @@ def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]
 
 
 def summarize(report: Report) -> list[tuple[str, str, bool]]:
-    """Returns the numbers that matter: each with what it counts, and whether it is a fault."""
+    """Returns the important numbers: each with its description, and whether it is a fault."""
     broken = sum(fault.count for fault in report.faults)
     looked = "all" if report.read == report.examples else f"a sample of {report.read:,}"
     shards = f"{report.shards:,} shard{'s' * (report.shards != 1)}"
@@ -79,7 +79,7 @@ def _percent(count: int, total: int) -> str:
 
 
 def _write_part(report: Report) -> Iterable[str]:
-    """Yields the pieces of the HTML of one part."""
+    """Yields the HTML fragments of one part."""
     yield "<div class=tiles>"
     for number, what, warn in summarize(report):
         yield f"<div class='tile{' warn' * warn}'><b>{number}</b><span>{what}</span></div>"
@@ -131,7 +131,7 @@ def _write_picture(picture: Picture, length: int) -> str:
 
 
 def _write_tokens(tokens: Sequence[str], length: int) -> str:
-    """Writes tokens; of those that are cut off, the end mark is not the text's own."""
+    """Writes tokens; in texts that are cut off, the end mark is not the text's own."""
     spans = []
     kept = len(tokens) if len(tokens) <= length else length - (tokens[-1] in SPECIAL)
     for place, token in enumerate(tokens):
@@ -142,13 +142,13 @@ def _write_tokens(tokens: Sequence[str], length: int) -> str:
 
 
 def _draw_histogram(title: str, values: Int[np.ndarray, " n"], mark: int, note: str) -> str:
-    """Draws how often values occur, as SVG, with a mark that some lie beyond.
+    """Draws a histogram of values as SVG, with a mark that some may exceed.
 
     Args:
-      title: above it.
-      values: what is counted; the largest hundredth shares the last bar.
+      title: title above it.
+      values: the values to count; the largest hundredth shares the last bar.
       mark: a value to compare with; 0 for none.
-      note: beside the mark.
+      note: note next to the mark.
     """
     top = max(float(np.percentile(values, 99)), mark * 1.1, 1)
     width = max(1, math.ceil(top / BINS))

@@ -1,4 +1,4 @@
-"""Pictures of what an evaluation shows, as pixels: the logs of a run take them in milliseconds."""
+"""Pictures of exhibits as pixels, made in milliseconds, for the logs of a run."""
 
 import functools
 import os
@@ -11,12 +11,12 @@ from PIL import Image, ImageDraw, ImageFont
 from big_align.exhibits.exhibit import Confusion, Examples, Exhibit, Finding
 
 CELL, GAP, LINE, SIZE, WIDTH = 128, 10, 20, 14, 980
-"""Pixels: the side of an image, what is between two, and lines, letters and the whole picture."""
+"""In pixels: side of an image, gap between images, line height, font size, and total width."""
 INK, RIGHT, WRONG, BLUE = (20, 20, 20), (26, 143, 60), (119, 119, 119), (8, 81, 156)
 
 
 def draw_exhibit(exhibit: Exhibit) -> UInt8[np.ndarray, "h w 3"]:
-    """Draws what an evaluation shows on white; right answers are green."""
+    """Draws an exhibit on white; right answers are green."""
     draw = _draw_confusion if isinstance(exhibit, Confusion) else _draw_examples
     return np.asarray(draw(exhibit))
 
@@ -28,7 +28,7 @@ def _font(name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
 
 
 def _draw_examples(examples: Examples) -> Image.Image:
-    """Draws a band for each query: its text, its picture, and what was found beside it."""
+    """Draws a band for each query: its text, its picture, and next to it what was found."""
     tops = np.cumsum([2 * GAP + LINE, *map(_height_of, examples.rows)]).tolist()
     cells = max((1 + len(row.found) for row in examples.rows if _has_images(row)), default=0)
     wide = max(WIDTH, GAP + cells * (CELL + GAP))
@@ -96,7 +96,7 @@ def _draw_confusion(confusion: Confusion) -> Image.Image:
 
 
 def _shorten(text: str, width: int, face: str = "DejaVuSans") -> str:
-    """Returns a text that is no wider, cut if need be."""
+    """Returns a text that fits into a width, shortened if necessary."""
     kept = text
     while kept and _font(face).getlength(kept + "…" * (kept != text)) > width:
         kept = kept[:-1]

@@ -1,4 +1,4 @@
-"""The look of pages in one file, light and dark, on a screen and on a phone."""
+"""The style of single-file pages, light and dark, for screens and phones."""
 
 import html
 
@@ -38,12 +38,12 @@ td, th { padding: .45rem .8rem .45rem 0; border-bottom: 1px solid var(--line);
 
 
 def write_frame(title: str, style: str, body: str) -> str:
-    """Returns a page that needs no other file.
+    """Returns a page that needs no other files.
 
     Args:
-      title: of the page.
-      style: what it has beside `STYLE`.
-      body: HTML.
+      title: title of the page.
+      style: styles in addition to `STYLE`.
+      body: HTML of the body.
     """
     return (
         '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width='

@@ -17,20 +17,20 @@ RIGHT, WRONG = "#1a8f3c", "#777777"
 def draw_nearest_images(
     figure: Figure | SubFigure, pairs: Pairs, pixels: Pixels, queries: Sequence[int], k: int = 5
 ) -> None:
-    """Draws a row for each caption: its k nearest images, those that it describes framed in green.
+    """Draws a row for each caption: its k nearest images, with its own framed in green.
 
     Args:
       figure: where to draw.
-      pairs: what is searched.
-      pixels: gives the picture of an example by its number.
+      pairs: the pairs to search.
+      pixels: returns the picture of an example, given its number.
       queries: rows of `pairs.ztxt`.
-      k: how many images.
+      k: number of images.
     """
     rows = figure.subplots(len(queries), k, squeeze=False)
     nearest = find_nearest(pairs.ztxt[list(queries)], pairs.zimg, k)
     for axes, query, found in zip(rows, queries, nearest, strict=True):
-        # The title keeps the height free; the text is left out of the layout, which would widen
-        # the first column by it.
+        # The title reserves the height; the text is not part of the layout, since it would widen
+        # the first column.
         axes[0].set_title(" ", fontsize=9)
         text = _shorten(f"“{pairs.captions[query]}”", 90)
         axes[0].text(0, 1.04, text, transform=axes[0].transAxes, fontsize=9).set_in_layout(False)
@@ -44,14 +44,14 @@ def draw_nearest_images(
 def draw_nearest_captions(
     figure: Figure | SubFigure, pairs: Pairs, pixels: Pixels, queries: Sequence[int], k: int = 5
 ) -> None:
-    """Draws a row for each image: it and its k nearest captions, its own ones in green.
+    """Draws a row for each image: it and its k nearest captions, with its own in green.
 
     Args:
       figure: where to draw.
-      pairs: what is searched.
-      pixels: gives the picture of an example by its number.
+      pairs: the pairs to search.
+      pixels: returns the picture of an example, given its number.
       queries: rows of `pairs.zimg`.
-      k: how many different captions.
+      k: number of different captions.
     """
     rows = figure.subplots(len(queries), 2, squeeze=False, width_ratios=(1, 5))
     for (picture, text), query in zip(rows, queries, strict=True):
@@ -74,14 +74,14 @@ def draw_nearest_captions(
 def draw_retrieval(
     pairs: Pairs, pixels: Pixels, images: Sequence[int], captions: Sequence[int], k: int = 5
 ) -> Figure:
-    """Draws captions with their nearest images, and below them images with their nearest captions.
+    """Draws captions with their nearest images, and below images with their nearest captions.
 
     Args:
-      pairs: what is searched.
-      pixels: gives the picture of an example by its number.
+      pairs: the pairs to search.
+      pixels: returns the picture of an example, given its number.
       images: rows of `pairs.zimg`.
       captions: rows of `pairs.ztxt`.
-      k: how many of the nearest.
+      k: number of nearest ones to show.
     """
     heights = 1.9 * len(captions), 1.7 * len(images)
     figure = Figure(figsize=(1.7 * k, sum(heights)), layout="constrained")

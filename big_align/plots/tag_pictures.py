@@ -1,4 +1,4 @@
-"""Pictures of the tags that a model finds beside those of the caption (IDEA, Fig. 5)."""
+"""Pictures of the tags that a model finds, next to those of the caption (IDEA, Fig. 5)."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ COLUMNS, LINES, WIDTH = 2, 9, 46
 
 
 def draw_tags(images: Sequence[TaggedImage]) -> Figure:
-    """Draws images, and beside each its caption and the tags found with their probabilities.
+    """Draws images, each with its caption and the tags found with their probabilities.
 
-    Those in green are named by another caption of the image, those in gray by none.
+    Tags in green are named by another caption of the image, those in gray by none.
     """
     rows = -(-len(images) // COLUMNS)
     figure = Figure(figsize=(10.4, 1.75 * rows), layout="constrained")

@@ -12,34 +12,34 @@ from big_align.errors import UserError
 
 FIRST, SECOND = "tab:green", "tab:orange"
 LEAST = 4
-"""Points that a map needs: with fewer there are no neighbors to keep."""
+"""Least number of points in a map: with fewer there are no neighborhoods to preserve."""
 
 
 class Concepts(NamedTuple):
     """Names of two lists, with their embeddings by one model.
 
     Attributes:
-      first: unit-length embeddings of the names that are looked up.
-      second: of those among which the nearest is found.
+      first: unit-length embeddings of the names to look up.
+      second: those of the names among which the nearest is found.
     """
 
     first: Float[np.ndarray, "n d"]
     second: Float[np.ndarray, "m d"]
 
     def nearest(self, queries: Sequence[int]) -> Int[np.ndarray, " q"]:
-        """Returns which of `second` has the largest cosine with each query of `first`."""
+        """Returns the row of `second` with the largest cosine for each query, a row of `first`."""
         return np.argmax(self.first[list(queries)] @ self.second.T, axis=1)
 
 
 def lay_out(
     embeddings: Float[np.ndarray, "n d"], seed: int = 0, perplexity: float = 30.0
 ) -> Float[np.ndarray, "n 2"]:
-    """Places embeddings in a plane by t-SNE of their cosines (van der Maaten and Hinton 2008).
+    """Places embeddings in a plane with t-SNE of their cosines (van der Maaten and Hinton 2008).
 
     Args:
-      embeddings: of unit length.
-      seed: of scikit-learn's optimization.
-      perplexity: about how many neighbors each keeps; less where there are few points.
+      embeddings: unit-length embeddings.
+      seed: seed of scikit-learn's optimization.
+      perplexity: approximate number of neighbors of each point; less if there are few points.
 
     Raises:
       UserError: there are fewer than four embeddings.
@@ -60,14 +60,14 @@ def draw_concepts(
     queries: Sequence[int],
     seed: int = 0,
 ) -> Figure:
-    """Draws a map for each model: two lists of names, and the nearest of the second to queries.
+    """Draws a map per model: two lists of names, and the nearest in the second for each query.
 
     Args:
-      models: embeddings, by what the panel is called.
-      names: of the two lists.
-      lists: what the lists are called, for the legend.
-      queries: which of the first list are named, with the line to their nearest of the second.
-      seed: of the maps.
+      models: embeddings, by the title of the panel.
+      names: names of the two lists.
+      lists: names of the lists, for the legend.
+      queries: those of the first list to label, with a line to their nearest in the second.
+      seed: seed of the maps.
     """
     figure = Figure(figsize=(8 * len(models), 8.6), layout="constrained")
     axes = figure.subplots(1, len(models), squeeze=False)[0]
@@ -89,7 +89,7 @@ def draw_concepts(
 
 
 def _name(axis: Axes, name: str, place: Float[np.ndarray, " 2"], color: str, above: bool) -> None:
-    """Writes a name above or below its point, so that the two of a pair do not cover each other."""
+    """Writes a name above or below its point, so that those of a pair do not overlap."""
     axis.annotate(
         name.replace("$", r"\$"),
         place,

@@ -1,1 +1,1 @@
-"""A page about a run, in one file, from what its workdir holds."""
+"""A single-file page about a run, made from the contents of its workdir."""

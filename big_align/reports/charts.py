@@ -1,4 +1,4 @@
-"""Curves as SVG that follows the colors of the page."""
+"""Curves as SVG that uses the colors of the page."""
 
 import html
 import math
@@ -8,17 +8,17 @@ from typing import NamedTuple
 from big_align.reports.run_record import Series, finite
 
 COLORS = 8
-"""Colors of the page: --c0 and so on."""
+"""Number of colors of the page: --c0 and so on."""
 POINTS = 240
-"""Points of a curve at most; more are averaged."""
+"""Most points of a curve; if there are more, they are averaged."""
 WIDTH, HEIGHT = 360, 170
-"""Of a chart, about as many pixels: its letters are as large as others."""
+"""Size of a chart, roughly in pixels, so that its font is as large as that of the page."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 354, 10, 146
-"""Where the lines of a chart end."""
+"""The edges of the plotting area of a chart."""
 
 
 class Bounds(NamedTuple):
-    """The steps and values that a chart encloses."""
+    """The steps and values in the range of a chart."""
 
     first: int
     last: int
@@ -26,12 +26,12 @@ class Bounds(NamedTuple):
     high: float
 
     def across(self, step: int) -> float:
-        """Returns where a step lies."""
+        """Returns the horizontal position of a step."""
         part = (step - self.first) / (self.last - self.first) if self.last > self.first else 0.5
         return LEFT + 6 + (RIGHT - LEFT - 12) * part
 
     def down(self, value: float) -> float:
-        """Returns where a value lies."""
+        """Returns the vertical position of a value."""
         return BOTTOM - (BOTTOM - TOP) * (value - self.low) / (self.high - self.low)
 
 
@@ -39,11 +39,11 @@ def draw_chart(title: str, curves: Mapping[str, Series]) -> str:
     """Draws curves over the steps.
 
     Args:
-      title: above them.
-      curves: steps and values by name, whose places choose colors; what is not finite is left out.
+      title: title above the curves.
+      curves: steps and values by name, colored in order; values that are not finite are left out.
 
     Returns:
-      HTML; "" where there is nothing to draw.
+      HTML; "" if there is nothing to draw.
     """
     thin = {name: _thin(finite(values)) for name, values in curves.items()}
     everything = [point for points in thin.values() for point in points]
@@ -65,7 +65,7 @@ def draw_chart(title: str, curves: Mapping[str, Series]) -> str:
 
 
 def _thin(values: Series) -> Series:
-    """Averages neighbors where there are more points than can be seen."""
+    """Averages neighboring points if there are more than can be seen."""
     if len(values) <= POINTS:
         return values
     size = math.ceil(len(values) / POINTS)
@@ -74,9 +74,9 @@ def _thin(values: Series) -> Series:
 
 
 def choose_ticks(low: float, high: float) -> list[float]:
-    """Returns round numbers with equal steps, the first not above `low`, the last not below `high`.
+    """Returns evenly spaced round numbers, from not above `low` to not below `high`.
 
-    There are three to seven.
+    There are three to seven of them.
     """
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         middle, half = (low + high) / 2, abs(low) / 10 or 1.0
@@ -88,7 +88,7 @@ def choose_ticks(low: float, high: float) -> list[float]:
 
 
 def _draw_grid(ticks: list[float], bounds: Bounds) -> str:
-    """Draws a line at each round value, and tells the first and the last step."""
+    """Draws a line at each round value, and labels the first and the last step."""
     pieces = []
     for tick in ticks:
         y, label = bounds.down(tick), format_tick(tick, ticks[1] - ticks[0])
@@ -104,7 +104,7 @@ def _draw_grid(ticks: list[float], bounds: Bounds) -> str:
 
 
 def _draw_curve(name: str, points: Series, bounds: Bounds, number: int) -> str:
-    """Draws a line; where there are few points a dot each, which tells its value."""
+    """Draws a line; if there are few points, also a dot for each that shows its value."""
     if not points:
         return ""
     color = f"var(--c{number % COLORS})"
@@ -130,7 +130,7 @@ def _write_legend(curves: Mapping[str, Series]) -> str:
 
 
 def format_tick(value: float, step: float) -> str:
-    """Formats a round value so that it differs from those a step away."""
+    """Formats a round value so that it differs from those one step away."""
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     if digits > 5 or abs(value) >= 1e6:
         return f"{value:.1e}"
@@ -138,7 +138,7 @@ def format_tick(value: float, step: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Formats a number with four digits that count."""
+    """Formats a number with four significant digits."""
     if not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:

@@ -1,4 +1,4 @@
-"""The page that sets several runs beside each other."""
+"""The page that compares several runs."""
 
 import html
 import os
@@ -16,7 +16,7 @@ def compare_runs(records: Sequence[RunRecord]) -> str:
     """Returns the page about several runs.
 
     Args:
-      records: two or more.
+      records: records of two or more runs.
     """
     names = name_runs(records)
     title = f"{len(records)} runs"
@@ -29,7 +29,7 @@ def compare_runs(records: Sequence[RunRecord]) -> str:
 
 
 def name_runs(records: Sequence[RunRecord]) -> list[str]:
-    """Returns names that differ: of the folders, with as much of their paths as that takes."""
+    """Returns distinct names: of the folders, with as much of their paths as necessary."""
     paths = [os.path.abspath(record.workdir).split(os.sep) for record in records]
     for length in range(1, max(map(len, paths)) + 1):
         names = ["/".join(path[-length:]) for path in paths]
@@ -50,7 +50,7 @@ def _write_runs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[
 
 
 def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    """Writes the last numbers of every run side by side, the best marked."""
+    """Writes the last numbers of every run side by side, with the best marked."""
     known = list(dict.fromkeys(key for record in records for key in record.evaluations))
     if not known:
         return
@@ -66,7 +66,7 @@ def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> It
 
 
 def _write_curves(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    """Draws every number of all runs into one chart, a run in one color throughout."""
+    """Draws every number of all runs in one chart, with the same color for a run throughout."""
     training = [sections.training_curves(record) for record in records]
     curves = [
         {"loss": own.pop("loss"), **record.evaluations, **own}
@@ -80,7 +80,7 @@ def _write_curves(names: Sequence[str], records: Sequence[RunRecord]) -> Iterato
 
 
 def _write_configs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    """Writes the fields in which the configs differ."""
+    """Writes the fields that differ between configs."""
     first = records[0].config
     fields: dict[str, None] = {}
     for record in records[1:]:

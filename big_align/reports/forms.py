@@ -1,4 +1,4 @@
-"""What the JSON of a workdir must look like, for a page to be made of it."""
+"""The form that a workdir's JSON must have for a page to be made from it."""
 
 import inspect
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from big_align.errors import UserError, put_in_a_line
 
 
 def _is_pair(value: Any) -> bool:
-    """Tells whether a value is a list of two."""
+    """Returns whether a value is a list of two."""
     return isinstance(value, list) and len(value) == 2
 
 
 def _is_confusion(value: Any) -> bool:
-    """Tells whether counts of classes have a row each, and a column each and one for others."""
+    """Returns whether class counts have one row per class, and one more column for others."""
     if not (isinstance(value, dict) and fits(value, LABELED_COUNTS)):
         return False
     size = len(value["names"])
@@ -48,17 +48,17 @@ START = {
 
 
 def check_form(value: Any, form: Any, where: str) -> None:
-    """Checks a value of JSON.
+    """Checks a JSON value.
 
     Args:
-      value: as it was read.
-      form: a type, or a function that tells; `[form]` is a list of such, a tuple has several of
-        which one must fit; a dictionary has forms by field, `*` for those that are not named, and
-        may lack, or have null for, a field whose name ends in "?".
-      where: the file and the place in it, for messages.
+      value: the value that was read.
+      form: a type, or a predicate; `[form]` is a list of values with this form, and a tuple has
+        several forms, one of which must fit; a dictionary has forms by field, with `*` for fields
+        that are not named; a field whose name ends in "?" may be missing or null.
+      where: the file and the place in it, for error messages.
 
     Raises:
-      UserError: it is something else; the message names the place.
+      UserError: the value does not have the form; the message names the place.
     """
     if form is Any:
         return
@@ -87,7 +87,7 @@ def check_form(value: Any, form: Any, where: str) -> None:
 
 
 def fits(value: Any, form: Any) -> bool:
-    """Tells whether a value has a form."""
+    """Returns whether a value has a form."""
     try:
         check_form(value, form, "")
     except UserError:

@@ -1,4 +1,4 @@
-"""The pictures of a run: what its evaluations show, kept in the workdir and handed to logs."""
+"""The pictures of a run: what its evaluations show, kept in the workdir and passed to logs."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from big_align.plots.exhibit_pictures import draw_exhibit
 
 FILE = "pictures.json"
 TIMES = 20
-"""Pictures are made at most so often in a run, which bounds their time and the size of logs."""
+"""Largest number of times per run that pictures are made, which bounds time and log sizes."""
 
 
 class Gallery:
-    """Collects what evaluations show, on the first process alone.
+    """Collects what evaluations show, only in the first process.
 
-    A picture that cannot be made is a warning: it never ends a run.
+    A picture that cannot be made is a warning: it never stops a run.
 
     Args:
-      workdir: `pictures.json` there holds the newest.
+      workdir: the newest pictures are in its `pictures.json`.
       total_steps: the last step, after which pictures are always made.
-      always: what is shown beside the evaluations, by name, and made once.
+      always: what to show besides the evaluations, by name; made once.
     """
 
     def __init__(self, workdir: str, total_steps: int, always: Mapping[str, Show]):
@@ -46,20 +46,20 @@ class Gallery:
         self._shown = {}
 
     def add(self, name: str, show: Show) -> None:
-        """Makes what an evaluation shows, if pictures are due.
+        """Makes the exhibits of an evaluation, if pictures are due.
 
         Args:
-          name: of the evaluator.
-          show: makes it.
+          name: name of the evaluator.
+          show: makes the exhibits.
         """
         if self._due:
             self._shown |= _try_to_show(name, show)
 
     def finish(self, step: int) -> dict[str, UInt8[np.ndarray, "h w 3"]]:
-        """Writes the pictures of an evaluation down, and returns them by names for logs.
+        """Writes the pictures of an evaluation to the workdir, and returns them by name for logs.
 
         Args:
-          step: that was evaluated.
+          step: the step that was evaluated.
         """
         if not self._due:
             return {}
@@ -86,7 +86,7 @@ class Gallery:
 
 
 def _try_to_show(name: str, show: Show) -> dict[str, list[Exhibit]]:
-    """Makes exhibits by the name of what they are of; where they fail there are none."""
+    """Makes exhibits, by the name of the evaluator; returns none if that fails."""
     try:
         return {name: list(show())}
     except Exception as error:

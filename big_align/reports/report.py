@@ -1,4 +1,4 @@
-"""The page about a run, or about several beside each other, in one file that opens anywhere."""
+"""A page about a run, or comparing several, in a single file that opens anywhere."""
 
 import html
 import os
@@ -17,14 +17,14 @@ def write_report(workdirs: Sequence[str], output: str | None = None) -> str:
     """Writes the page of one run, or one that compares several.
 
     Args:
-      workdirs: of the runs.
+      workdirs: workdirs of the runs.
       output: the file; by default `report.html` in the first workdir.
 
     Returns:
       The path of the file.
 
     Raises:
-      UserError: a workdir holds nothing of a run.
+      UserError: a workdir holds no run.
       OSError: the file cannot be written.
     """
     records = [read_record(workdir) for workdir in workdirs]
@@ -37,8 +37,8 @@ def write_report(workdirs: Sequence[str], output: str | None = None) -> str:
 
 
 def refresh_report(workdir: str) -> None:
-    """Writes the page of a run that ends, from its first process; a fault is a line, no error."""
-    import jax  # the tool, which writes pages too, starts in a moment without it
+    """Writes the page of a run that ends, from its first process; a failure only prints a line."""
+    import jax  # the tool, which also writes pages, starts quickly without it
 
     if jax.process_index() != 0 or not os.path.exists(os.path.join(workdir, "starts.jsonl")):
         return

@@ -1,4 +1,4 @@
-"""What a workdir tells about its run, read as it is: while a run writes, or after it was killed."""
+"""What a workdir says about its run, even while the run writes or after it was killed."""
 
 import dataclasses
 import json
@@ -15,23 +15,23 @@ from big_align.training.logs.line_files import number_of, parse_line, read_lines
 Series = list[tuple[int, float]]
 """Steps, ascending, and values."""
 TRAINING = ("epoch/", "time/")
-"""Beginnings of names that are no evaluator's."""
+"""Prefixes of names that do not belong to an evaluator."""
 LARGE = 4_000_000
-"""Bytes of metrics that are read whole."""
+"""Bytes of metrics up to which they are read completely."""
 
 
 @dataclasses.dataclass
 class RunRecord:
-    """What a workdir tells about its run; what it does not tell is empty.
+    """What a workdir says about its run; fields without information are empty.
 
     Attributes:
-      workdir: as it was given.
-      config: every field.
-      starts: how each process was started, the first first.
+      workdir: the workdir, as given.
+      config: all fields of the config.
+      starts: how each process was started, oldest first.
       series: steps and values of training, by name.
-      evaluations: of the evaluators, by `evaluator/number`.
+      evaluations: numbers of the evaluators, by `evaluator/number`.
       seconds: where the time of all processes went, by phase.
-      pictures: the step they are of, and exhibits by evaluator.
+      pictures: the step of the pictures, and exhibits by evaluator.
     """
 
     workdir: str
@@ -44,18 +44,18 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """What the run is called: its folder."""
+        """The name of the run: its folder."""
         return pathlib.Path(self.workdir).absolute().name
 
     @property
     def last_start(self) -> dict[str, Any]:
-        """The newest process."""
+        """The newest start of a process."""
         return self.starts[-1] if self.starts else {}
 
     def find_changes(self) -> tuple[str, dict[str, list[Any]]]:
-        """Returns the config file that the run comes from, and what was changed of it: both values.
+        """Returns the config file of the run, and the changes to it as pairs of values.
 
-        A process that continued by the workdir's own config adds its changes.
+        A process that continued with the workdir's own config adds its changes.
         """
         own = [pathlib.Path(str(x.get("config"))).name == "config.json" for x in self.starts]
         origin = max((n for n, is_own in enumerate(own) if not is_own), default=0)
@@ -68,13 +68,13 @@ class RunRecord:
 
     @property
     def step(self) -> int:
-        """The last step that is known of."""
+        """The last known step."""
         ends = [values[-1][0] for values in (self.series | self.evaluations).values() if values]
         return max(ends, default=0)
 
     @property
     def total_steps(self) -> int:
-        """The step that the run goes to; 0 if that is not known."""
+        """The last step of the run; 0 if not known."""
         return int(self.config.get("total_steps") or 0)
 
 
@@ -82,7 +82,7 @@ def read_record(workdir: str) -> RunRecord:
     """Reads a workdir.
 
     Raises:
-      UserError: there is no such folder, nothing of a run in it, or a file that is damaged.
+      UserError: there is no such folder, no run in it, or a damaged file.
     """
     folder = pathlib.Path(workdir)
     config = _read_object(folder / "config.json", forms.CONFIG)
@@ -116,10 +116,10 @@ def _is_evaluation(name: str, evaluators: set[str]) -> bool:
 
 
 def _read_object(path: pathlib.Path, form: Any) -> dict[str, Any]:
-    """Reads a JSON object; {} where there is no file.
+    """Reads a JSON object; {} if there is no file.
 
     Raises:
-      UserError: it is no JSON, or not of its form.
+      UserError: it is not JSON, or does not have the form.
     """
     if not path.is_file():
         return {}
@@ -132,9 +132,9 @@ def _read_object(path: pathlib.Path, form: Any) -> dict[str, Any]:
 
 
 def _read_metrics(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Reads metrics; of a long run the newest line of training, and some that are evenly spread.
+    """Reads metrics; for a long run, the newest line of training and evenly spaced other lines.
 
-    So a run that is told to stop has its page in a second, however long it was.
+    So a run that was asked to stop has its page in a second, however long it was.
     """
     if not path.exists():
         return
@@ -152,7 +152,7 @@ def _read_metrics(path: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def _collect(lines: list[dict[str, Any]]) -> dict[str, Series]:
-    """Returns steps and values of every number, by its name."""
+    """Returns steps and values of every number, by name."""
     series: dict[str, dict[int, float]] = {}
     for line in lines:
         step = line.get("step")
@@ -165,7 +165,7 @@ def _collect(lines: list[dict[str, Any]]) -> dict[str, Series]:
 
 
 def _read_evaluations(path: pathlib.Path) -> dict[str, Series]:
-    """Reads a line for each evaluation, with its numbers by name in one of its fields."""
+    """Reads one line per evaluation, each with numbers by name in one of its fields."""
     lines = []
     for line in read_lines(path, ("step",)):
         nested = [x for x in line.values() if isinstance(x, dict) and any("/" in k for k in x)]
@@ -175,5 +175,5 @@ def _read_evaluations(path: pathlib.Path) -> dict[str, Series]:
 
 
 def finite(values: Series) -> Series:
-    """Returns the values that are numbers."""
+    """Returns the values that are finite."""
     return [(step, value) for step, value in values if math.isfinite(value)]

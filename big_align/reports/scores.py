@@ -1,4 +1,4 @@
-"""Which of several evaluations is best: most numbers should be high, losses low, some are facts."""
+"""Which of several evaluations is best: most numbers should be high, losses low; some are facts."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ FACT = re.compile(r"(^|_)(strength|tags|per_image|deviation|std|examples)$|^freq
 
 
 def is_fact(name: str) -> bool:
-    """Tells whether a number is neither better nor worse for being larger.
+    """Returns whether a number is neither better nor worse for being larger.
 
     Args:
       name: `evaluator/number`.
@@ -17,14 +17,14 @@ def is_fact(name: str) -> bool:
 
 
 def find_best(name: str, values: Sequence[float | None]) -> int | None:
-    """Returns the place of the best value.
+    """Returns the index of the best value.
 
     Args:
       name: `evaluator/number`.
       values: some may be missing.
 
     Returns:
-      The first of the best; None where they do not differ, or cannot be compared.
+      Index of the first of the best; None if all are equal, or cannot be compared.
     """
     key = name.partition("/")[2] or name
     known = {place: value for place, value in enumerate(values) if value is not None}

@@ -49,13 +49,13 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: .6r
 details summary { cursor: pointer; color: var(--soft); margin: .8rem 0; }
 """
 ROOM = 1_700_000
-"""Characters of pictures at most: a page stays under two megabytes."""
+"""Most characters of pictures, so that a page stays under two megabytes."""
 UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
-"""Numbers of training without a curve."""
+"""Numbers of training for which no curve is drawn."""
 
 
 def write_tiles(tiles: Sequence[tuple[str, str]]) -> str:
-    """Writes numbers, each with what it counts."""
+    """Writes numbers, each with its description."""
     cells = (
         f"<div class=tile><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>"
         for number, what in tiles
@@ -64,12 +64,13 @@ def write_tiles(tiles: Sequence[tuple[str, str]]) -> str:
 
 
 def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Any = ()) -> str:
-    """Writes a table whose first column names things.
+    """Writes a table whose first column contains names.
 
     Args:
-      head: of the columns; those that begin with a space hold text, the others numbers.
+      head: titles of the columns; if one starts with a space, the column has text, otherwise
+        numbers.
       rows: cells, as text.
-      best: places of cells that are marked, as (row, column).
+      best: positions of cells to mark, as (row, column).
     """
     kinds = ["", *("value" if name.startswith(" ") else "n" for name in head[1:])]
     top = "".join(
@@ -87,7 +88,7 @@ def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], best: Any = 
 
 
 def summarize(record: RunRecord) -> list[tuple[str, str]]:
-    """Returns the numbers that matter most, each with what it is."""
+    """Returns the most important numbers, each with its description."""
     total = f" of {record.total_steps:,}" if record.total_steps else ""
     tiles = [(f"{record.step:,}{total}", "steps are done")]
     for name, what in (("loss", "loss"), ("images_per_second", "images per second")):
@@ -140,16 +141,16 @@ def write_evaluations(record: RunRecord) -> Iterator[str]:
 
 
 def training_curves(record: RunRecord) -> dict[str, Series]:
-    """Returns what is drawn of training: the loss, rates, and what the objective tells."""
+    """Returns the curves of training: the loss, rates, and metrics of the objective."""
     first = "loss", "learning_rate", "images_per_second"
     others = (name for name in record.series if "/" not in name and name not in UNDRAWN)
     return {name: record.series.get(name, []) for name in dict.fromkeys([*first, *others])}
 
 
 def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
-    """Returns the numbers of each evaluator; what is no score, such as tags an image, apart.
+    """Returns the numbers of each evaluator; non-scores, such as tags per image, separately.
 
-    Where there are more than there are colors, they are parted into as many charts as it takes.
+    If there are more numbers than colors, they are split over several charts.
     """
     groups: dict[str, dict[str, Series]] = {}
     for name, values in record.evaluations.items():
@@ -176,7 +177,7 @@ def write_curves(record: RunRecord) -> Iterator[str]:
 
 
 def write_pictures(record: RunRecord) -> Iterator[str]:
-    """Writes what the last evaluation with pictures has shown."""
+    """Writes what the last evaluation with pictures showed."""
     room = ROOM
     for evaluator, exhibits in (record.pictures.get("exhibits") or {}).items():
         for exhibit in exhibits:
@@ -197,7 +198,7 @@ def _write_rows(exhibit: Mapping[str, Any]) -> str:
 
 
 def _write_row(row: Mapping[str, Any], pictured: bool) -> str:
-    """Writes a query, its text above, and what was found: pictures, or lines of text."""
+    """Writes a query with its text above, and what was found: pictures, or lines of text."""
     query, found = row["query"], row["found"]
     above = f"<p>{html.escape(query['text'])}</p>" if query["text"] else ""
     cells = [_write_image(query["image"], "query" * pictured)] if query["image"] else []
@@ -235,7 +236,7 @@ def _write_confusion(exhibit: Mapping[str, Any]) -> str:
 
 
 def write_training(record: RunRecord) -> Iterator[str]:
-    """Writes what was trained: changes of the config, data, parameters, versions and devices."""
+    """Writes what was trained: config changes, data, parameters, versions and devices."""
     start = record.last_start
     yield "<h2>What was trained</h2>"
     config, changes = record.find_changes()
@@ -298,7 +299,7 @@ def _format_date(start: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Formats the value of a field; of a whole node the beginning."""
+    """Formats the value of a field; only the beginning of a whole node."""
     if isinstance(value, str):
         return value
     return textwrap.shorten(json.dumps(value, default=str), 90, placeholder=" …")

@@ -1,4 +1,4 @@
-"""How the processes of a run were started: a line each in `WORKDIR/starts.jsonl`."""
+"""How the processes of a run were started: one line each in `WORKDIR/starts.jsonl`."""
 
 import importlib.metadata
 import json
@@ -17,14 +17,14 @@ PACKAGES = ("big_align", "jax", "flax", "optax", "orbax-checkpoint", "numpy", "t
 def compare_configs(
     before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
 ) -> dict[str, list[Any]]:
-    """Returns the fields in which two configs differ, with both values; None where one lacks it.
+    """Returns the fields that differ between two configs, with both values; None if one lacks it.
 
-    A whole node that only one has is one entry.
+    A whole node that only one config has is one entry.
 
     Args:
       before: nested names and values.
       after: the same.
-      where: the place of both in their configs.
+      where: the place of both within their configs.
     """
     changes: dict[str, list[Any]] = {}
     for name in dict.fromkeys([*before, *after]):
@@ -38,7 +38,7 @@ def compare_configs(
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON would give it back: a file and a run are the same, but for tuples."""
+    """Returns a value as JSON returns it, since configs from files have lists instead of tuples."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -46,9 +46,9 @@ def describe_machine(devices: int, kind: str, processes: int) -> dict[str, Any]:
     """Returns versions and devices.
 
     Args:
-      devices: how many, of all processes.
-      kind: what they are.
-      processes: how many.
+      devices: number of devices, over all processes.
+      kind: kind of the devices.
+      processes: number of processes.
     """
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -62,7 +62,7 @@ def describe_machine(devices: int, kind: str, processes: int) -> dict[str, Any]:
 
 
 def record_start(workdir: str, facts: Mapping[str, Any]) -> None:
-    """Appends what is known of a process that begins or continues a run."""
+    """Appends a record of a process that starts or continues a run."""
     path = pathlib.Path(workdir) / FILE
     keep_lines(path, lambda _: True)
     append_line(path, facts)

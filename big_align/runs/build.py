@@ -38,16 +38,16 @@ def build_mesh(config: Node) -> Mesh:
 
 
 def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
-    """Builds what is trained.
+    """Builds the objective to train.
 
     Args:
       config: the config.
       mesh: the devices.
-      tokenizer: makes the ids of class texts, for objectives that encode them.
+      tokenizer: makes the ids of class texts for objectives that encode them.
 
     Raises:
       ConfigError: a value does not fit, or an objective over classes has no class list, or one that
-        recognizes tags no tag list.
+        recognizes tags has no tag list.
     """
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
@@ -70,7 +70,7 @@ def build_optimizer(
         total_steps=config["total_steps"],
     )
     node = dict(config["optimizer"])
-    # The name is an argument here: one function makes every chain.
+    # The name is an argument here, since one function makes every chain.
     name = {"name": node.get("name")}
     optimizer = make(
         optimizers.make_optimizer, node, "config.optimizer", learning_rate=schedule, **name
@@ -79,7 +79,7 @@ def build_optimizer(
 
 
 def build_row_optimizer(config: Node) -> RowOptimizer:
-    """Builds what updates the rows of class tables: the optimizer's settings, row by row."""
+    """Builds the optimizer of the rows of class tables: the optimizer's settings, row by row."""
     return optimizers.make_row_optimizer(**config["optimizer"])
 
 
@@ -106,7 +106,7 @@ def build_tokenizer(config: Node) -> Any:
 def build_train_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainingData:
-    """Builds what makes this process's rows of every training batch.
+    """Builds the data that makes this process's rows of every training batch.
 
     Raises:
       ConfigError: a field does not fit; the message names it.
@@ -116,7 +116,7 @@ def build_train_loader(
         row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
         return build_pipeline(config, row, rows)
     parts = build_streams(config, tokenizer)
-    shared = next(iter(parts.values())).settings  # of `settings.SHARED` all parts have the same
+    shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
     return make(
         TrainLoader,
         {},
@@ -132,15 +132,15 @@ def build_train_loader(
 def make_loader(
     config: Node | str, *overrides: str, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainingData:
-    """Makes the training batches of a config, for a trainer of one's own.
+    """Makes the training batches of a config, for use with a trainer of your own.
 
         with big_align.make_loader("configs/quickstart.py", "--config.batch_size=64") as loader:
             for batch in loader.iterate(start_step=0):
 
     Args:
-      config: a config, or its file as `--config` takes it.
-      overrides: as in `--config.batch_size=64`, where a file is given.
-      rows: the rows of the global batch that this process makes, ascending; None is all.
+      config: a config, or its file in the form that `--config` takes.
+      overrides: as in `--config.batch_size=64`, if a file is given.
+      rows: the rows of the global batch that this process makes, ascending; None makes all.
 
     Raises:
       UserError: a field of the config, or the data, cannot be used.
@@ -151,7 +151,7 @@ def make_loader(
 
 
 def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
-    """Builds the evaluators by their names in the config."""
+    """Builds the evaluators, by their names in the config."""
     evaluators = {}
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
@@ -178,13 +178,13 @@ def build_checkpointer(
     read_only: bool = False,
     parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
 ) -> Checkpointer:
-    """Builds what saves and restores the training state, and `parts` beside it."""
+    """Builds the checkpointer of the training state, and of `parts` besides."""
     node, given = without(config["checkpoint"], "every"), {"workdir": workdir, "parts": parts}
     return make(Checkpointer, node, "config.checkpoint", read_only=read_only, **given)
 
 
 def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
-    """Returns what a checkpoint must agree on to be continued: the stream of examples."""
+    """Returns what a checkpoint must agree with to be continued: the stream of examples."""
     return {
         "tokenizer": tokenizer.fingerprint,
         "seed": config["seed"],
@@ -196,7 +196,7 @@ def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
 
 
 def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
-    """Returns one row of a training batch, of zeros: the shapes to build a model with."""
+    """Returns one row of a training batch, all zeros: the shapes with which to build a model."""
     part = next(iter(dataset.read_parts(config).values()))
     node, where = part.loader, part.where
     shape = shape_of_image(node["transform"], f"{where}.transform")

@@ -1,4 +1,4 @@
-"""Features of locked towers are computed once, before training, and then read in their place."""
+"""Features of locked towers, computed once before training and then read instead of inputs."""
 
 import copy
 import hashlib
@@ -25,21 +25,21 @@ from big_align.runs.initial_weights import check_frozen, read_initial_weights
 from big_align.training.state import describe_state
 
 FOLDER = "features"
-"""Of a workdir: where features lie unless the config says otherwise."""
+"""Folder of a workdir that holds the features, unless the config names another."""
 
 
 def cache_features(config: Any, workdir: str) -> Any:
-    """Computes the features of locked towers that are not there yet.
+    """Computes the features of locked towers that do not exist yet.
 
-    Whoever has the same weights, image operations, tokenizer and source finds them again: the name
-    of a folder is a digest of these.
+    The name of a folder is a digest of the weights, image operations, tokenizer and source, so runs
+    that share all of these also share the features.
 
     Args:
-      config: of the run; its towers start from `config.init`.
-      workdir: of the run.
+      config: config of the run; its towers start from `config.init`.
+      workdir: workdir of the run.
 
     Returns:
-      The config of a run that reads them as precomputed fields.
+      The config of a run that reads the features as precomputed fields.
 
     Raises:
       ConfigError: the data cannot be opened.
@@ -71,8 +71,8 @@ class LockedTowers:
     """The locked towers of a config with their weights, on the devices of this process.
 
     Args:
-      config: of the run.
-      dtype: of the features that are kept.
+      config: config of the run.
+      dtype: type in which the features are stored.
 
     Raises:
       WeightsMismatch: a locked tower has no weights.
@@ -117,7 +117,7 @@ class LockedTowers:
         return str(folder)
 
     def _describe(self, tower: str, part: dataset.Part) -> dict[str, Any]:
-        """Returns what the features of a tower are a function of."""
+        """Returns everything that the features of a tower depend on."""
         below = {k: x for k, x in self._weights.items() if k.split("/")[1] == tower}
         described = {
             "source": part.source,

@@ -32,21 +32,21 @@ from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, ModelState, Objective, Params
 
 CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
-"""Fields that have one of a few values."""
+"""Fields that take one of a few values."""
 INIT = ("all", "image", "text")
-"""What of a model may start from earlier weights; so may the objective's tables, by name."""
+"""Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 
 
 def check_config(config: Node, training: bool = True) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
 
     Args:
-      config: of a run.
-      training: whether it is to be trained: then a step's batch has to fit the devices that are
-        here, and the run that goes before is checked too.
+      config: config of a run.
+      training: whether it is to be trained: then a batch must also fit the devices of this machine,
+        and the first run is checked too.
 
     Raises:
-      ConfigError: names the first field that is wrong, and what would be right.
+      ConfigError: names the first wrong field, and what would be right.
     """
     for field in config:
         if field not in FIELDS:
@@ -90,10 +90,10 @@ def check_config(config: Node, training: bool = True) -> None:
 
 
 def check_first(config: Node) -> None:
-    """Checks the run that goes before a run, if there is one.
+    """Checks the first run of a run, if there is one.
 
     Raises:
-      ConfigError: names its first field that is wrong, or weights that would not be used.
+      ConfigError: names its first wrong field, or weights that would not be used.
     """
     first = config.get("first") or {}
     if not first:
@@ -110,7 +110,7 @@ def check_first(config: Node) -> None:
 
 
 class BlankTokenizer:
-    """Makes texts of the right length and of nothing, without reading a vocabulary."""
+    """Makes blank texts of the right length, without reading a vocabulary."""
 
     vocab_size = 0
     fingerprint = ""
@@ -121,13 +121,13 @@ class BlankTokenizer:
 
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         shape = len(texts), self.length
-        # An empty text has no ids, like one between ids of start and end that are not known here.
+        # An empty text has no ids, as if between start and end ids, which are not known here.
         real = np.array([text != "" for text in texts], bool)
         return np.zeros(shape, np.int32), np.broadcast_to(real[:, None], shape)
 
 
 def _check_data(config: Node) -> None:
-    """Checks the nodes whose objects read data, without making them."""
+    """Checks the nodes of objects that read data, without making the objects."""
     _lookup_and_check(config["tokenizer"], tables.TOKENIZERS, "config.tokenizer")
     for where, node in dataset.part_nodes(config).values():
         if node.get("source"):
@@ -177,7 +177,7 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
 
 
 def _check_init(node: Node, objective: Objective, training: bool) -> None:
-    """Checks that what the weights, and the rows of tables, start from is there.
+    """Checks that the initial weights, and initial rows of tables, exist.
 
     A run that is only evaluated has them in its checkpoint.
     """
@@ -202,7 +202,7 @@ def _check_init(node: Node, objective: Objective, training: bool) -> None:
 def _check_objective(
     config: Node, objective: Objective, tokenizer: BlankTokenizer
 ) -> tuple[Params, ModelState]:
-    """Traces the towers on the shapes of a training batch: they check their values themselves."""
+    """Traces the towers on the shapes of a training batch: they check their own values."""
     one = build.example_batch(config, tokenizer)
     views = one["image"].shape[1:-3]
     if views and not objective.takes_views:
@@ -219,7 +219,7 @@ def _check_objective(
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error
-    jax.eval_shape(build.build_optimizer(config)[0].init, params)  # its paths must lead somewhere
+    jax.eval_shape(build.build_optimizer(config)[0].init, params)  # checks its paths
     rows = build.build_row_optimizer(config)
     jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
     loose = set(objective.frozen) - set(config["optimizer"].get("frozen") or ())
@@ -237,7 +237,7 @@ def _check_verbs(
     weights: tuple[Params, ModelState],
     tokenizer: BlankTokenizer,
 ) -> None:
-    """Checks that the objective can do what evaluators ask for: they run when it is trained."""
+    """Checks that the objective has the methods that evaluators call, by tracing them."""
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], tables.EVALUATORS, where)
@@ -262,7 +262,7 @@ def _check_verbs(
 def _evaluated_batch(
     config: Node, node: Node, tokenizer: BlankTokenizer, where: str
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of a batch that an evaluator would have embedded."""
+    """Returns the shapes of a batch that an evaluator would embed."""
     size = config["evaluate_batch_size"]
     image = shape_of_image(node["transform"], f"{where}.transform")
     shapes = {
@@ -274,12 +274,12 @@ def _evaluated_batch(
 
 
 def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
-    """Checks that the number by which the best checkpoint is told will be measured.
+    """Checks that the number that decides which checkpoint is best will be measured.
 
-    The evaluators of others need not say what they measure; then the first evaluation shows it.
+    Evaluators from elsewhere need not list their numbers; then the first evaluation shows them.
 
     Raises:
-      ConfigError: no evaluator has the number; the message lists what there is.
+      ConfigError: no evaluator has the number; the message lists those that exist.
     """
     wanted = config["checkpoint"].get("keep_best")
     if wanted is None:
@@ -306,10 +306,10 @@ def read_cached_features(config: Node) -> CachedFeatures:
 
 
 def check_cached_features(config: Node) -> None:
-    """Checks that features can stand for what goes into the towers, without reading anything.
+    """Checks that features can replace the inputs of the towers, without reading anything.
 
     Raises:
-      ConfigError: a tower is trained, or its inputs are not the same at every visit.
+      ConfigError: a tower is trained, or its inputs are not the same on every visit.
     """
     towers = read_cached_features(config).towers
     where = "config.cached_features.towers"
@@ -334,7 +334,7 @@ def check_cached_features(config: Node) -> None:
 
 
 def check_precomputed(config: Node, objective: Objective) -> None:
-    """Checks the folders of precomputed fields against the objective, which reads what they say.
+    """Checks the folders of precomputed fields with the objective, which reads their metadata.
 
     Raises:
       ConfigError: one is missing or does not fit.

@@ -1,6 +1,6 @@
-"""Command lines of a run: a config file with overrides, a workdir, and mistakes told in one line.
+"""Command lines of a run: a config file with overrides, a workdir, and one-line error messages.
 
-main.py and the tools that work on a run share it; each adds its own absl flags.
+main.py and the tools that work on a run share this module; each adds its own absl flags.
 """
 
 import os
@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-# TensorFlow, which only some tokenizers and sources use, greets with a page, and calls it an error
-# that a machine has no GPU. What really fails is an exception as well.
+# TensorFlow, which only some tokenizers and sources use, starts with a page of messages, and logs
+# the lack of a GPU as an error. Real failures are exceptions anyway.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
@@ -42,7 +42,7 @@ CHECKPOINT = flags.DEFINE_string(
 
 
 def load_config(path: str, *overrides: str) -> ConfigDict:
-    """Loads a config as a command line would, for a notebook.
+    """Loads a config like a command line does, for a notebook.
 
     Args:
       path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
@@ -61,7 +61,7 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
 
 
 def describe_command() -> dict[str, Any]:
-    """Returns how this process was started, and what it has changed of its config file."""
+    """Returns the command that started this process, and its changes to the config file."""
     path = flags.FLAGS["config"].config_filename
     changes = compare_configs(load_config(path).to_dict(), CONFIG.value.to_dict())
     command = shlex.join(["python", *sys.orig_argv[1:]])
@@ -69,22 +69,22 @@ def describe_command() -> dict[str, Any]:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the command line and calls `main`; an error that the user can mend is one line.
+    """Parses the command line and calls `main`; prints an error that the user can fix as one line.
 
-    The exit status is 0 when `main` has finished, 1 after an error, and that of `Stopped` when it
-    was told to stop.
+    The exit status is 0 after `main` has finished, 1 after an error, and that of `Stopped` after a
+    request to stop.
     """
     app.run(lambda _: _report_errors(main), flags_parser=_parse_argv)
 
 
 def _report_errors(main: Callable[[], None]) -> None:
     logging.set_verbosity(logging.WARNING)
-    # Orbax warns of its own defaults at every start; its errors are exceptions anyway.
+    # Orbax warns about its own defaults at every start; its errors are exceptions anyway.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     sys.unraisablehook = _pass_over_closed_loops
     try:
         main()
-    except (UserError, OSError) as error:  # a disk that is full, a folder without permission
+    except (UserError, OSError) as error:  # a full disk, a folder without permission
         logging.flush()
         processes.fail(error)
         nameless = isinstance(error, OSError) and error.errno and error.filename is None
@@ -102,16 +102,16 @@ def _report_errors(main: Callable[[], None]) -> None:
 
 
 def _pass_over_closed_loops(unraisable: Any) -> None:
-    """Shows what cannot be raised, but for pages of what Orbax leaves when a save has failed."""
+    """Shows unraisable exceptions, except the many that Orbax leaves when a save has failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
 
 
 def evaluated_config() -> ConfigDict:
-    """Returns the config of the command line, to evaluate or show what was trained.
+    """Returns the config of the command line, for evaluating or showing what was trained.
 
-    One that a run has left is for the devices that are here, whatever the run was on, unless the
-    command line says more of the mesh.
+    The config that a run has left is used with the devices of this machine, whatever the run used,
+    unless the command line sets a field of the mesh.
     """
     config = CONFIG.value
     said = any(path.partition(".")[0] == "mesh" for path in read_overrides(sys.argv))
@@ -126,7 +126,7 @@ def chosen_checkpoint() -> int | str | None:
     """Returns the step that --checkpoint names, or "best"; None for the newest.
 
     Raises:
-      UserError: it is neither.
+      UserError: it is neither a step nor "best".
     """
     given = CHECKPOINT.value
     if given in (None, "best"):
@@ -150,7 +150,7 @@ def _parse_argv(argv: list[str]) -> list[str]:
 
 
 def _write_help(argv: list[str]) -> str:
-    """Writes what the program is for, its flags, and the fields of the config that is given."""
+    """Writes a description of the program, its flags, and the fields of the given config."""
     texts = [(sys.modules["__main__"].__doc__ or "").strip(), "Flags:"]
     rows = []
     for module, defined in flags.FLAGS.flags_by_module_dict().items():
@@ -170,7 +170,7 @@ def _write_help(argv: list[str]) -> str:
 
 
 def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
-    """Returns a flag with what it may be given, and what it does."""
+    """Returns a flag with its possible values, and its description."""
     choices = getattr(flag.parser, "enum_values", None)
     value = "|".join(choices) if choices else flag.default or flag.name.upper()
     written = f"--{flag.name}" if flag.boolean else f"--{flag.name}={value}"
@@ -178,10 +178,10 @@ def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
 
 
 def _find_workdir_config(argv: list[str]) -> list[str]:
-    """Puts the config of the workdir into a command line that names none.
+    """Adds the workdir's config to a command line that names no config.
 
     Raises:
-      UserError: the workdir has none, or there is no workdir.
+      UserError: the workdir has no config, or there is no workdir.
     """
     words = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
     if any(re.fullmatch(r"--?config(=.*)?", word, re.DOTALL) for word in words):
@@ -202,14 +202,14 @@ def _find_workdir_config(argv: list[str]) -> list[str]:
 
 
 def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) -> list[str]:
-    """Parses flags; whatever is wrong becomes a ValueError of one line that names the flag."""
+    """Parses flags; any error becomes a one-line ValueError that names the flag."""
     try:
         parser = values["config"].parser = ConfigParser(argv)
         rest = values(parser.argv)
-        # A file that cannot be loaded is an object that raises on any access.
+        # A file that cannot be loaded becomes an object that raises on any access.
         getattr(config.value, "is_locked", None)
         if isinstance(config.value, ConfigDict):
-            with config.value.unlocked():  # components that a flag sets as a whole
+            with config.value.unlocked():  # for components that a flag sets as a whole
                 complete_config(config.value)
     except Exception as error:  # A config file is code: it may raise anything.
         raise ValueError(_describe(error, argv)) from error
@@ -219,7 +219,7 @@ def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) 
 
 
 def _describe(error: Exception, argv: list[str]) -> str:
-    """Tells in one line what is wrong with a command line."""
+    """Returns one line that says what is wrong with a command line."""
     match = re.search(r"(?:^| )--?config[= ](\S+)", " ".join(argv))
     given, text = match[1] if match else "", str(error).strip()
     words = re.findall(r"\w+", text)
@@ -229,7 +229,7 @@ def _describe(error: Exception, argv: list[str]) -> str:
         return f"{(named or words)[0]}: the config has no field {words[0]!r}" + (
             f"; did you mean {near[1]!r}?" if near else ""
         )
-    if "Traceback" in text:  # ml_collections passes on what get_config raised with its traceback.
+    if "Traceback" in text:  # ml_collections includes the traceback of what get_config raised
         return f"--config={given}: {text.splitlines()[-1]}"
     if wrong := _find_cause(error):
         return str(wrong)
@@ -239,7 +239,7 @@ def _describe(error: Exception, argv: list[str]) -> str:
 
 
 def _find_cause(error: BaseException | None) -> UserError | None:
-    """Returns the error that absl has wrapped into its own, if it tells what is wrong."""
+    """Returns the `UserError` that absl has wrapped into its own error, if there is one."""
     while error and not isinstance(error, UserError):
         error = error.__cause__ or error.__context__
     return error

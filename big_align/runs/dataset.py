@@ -1,6 +1,6 @@
-"""The parts of the training data that a config names, and the classes that their labels count into.
+"""The parts of the training data that a config names, and the classes that their labels refer to.
 
-`config.data` is one part, or `config.data.mixture` names several, which take every field that they
+`config.data` is one part, or `config.data.mixture` names several; these take every field that they
 do not set themselves from `config.data`.
 """
 
@@ -29,10 +29,10 @@ from big_align.errors import ConfigError, UserError
 from big_align.nodes import Node
 
 HELD_OUT = "held_out"
-"""As the name of a source: the examples that a part of the training data holds out."""
+"""Name of a source: the examples that a part of the training data holds out."""
 
 OWN_NAMES = "source"
-"""As `classes`: the names that a source has itself, such as those of its folders."""
+"""Value of `classes`: the source's own names, such as those of its folders."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Part:
     """One part of the training data.
 
     Attributes:
-      where: its place in the config, for messages.
+      where: its place in the config, for error messages.
       weight: its fraction of every batch.
       source: the config node of its source.
       loader: the other fields, those of `LoaderSettings`.
-      classes: what its labels stand for; None where its examples are pairs of image and text.
-      label_offset: what is added to its labels, so that each class has one number everywhere.
+      classes: what its labels mean; None if its examples are pairs of image and text.
+      label_offset: number added to its labels, so that each class has one number everywhere.
       precomputed: folders of precomputed fields, by their names in the batch.
     """
 
@@ -59,7 +59,7 @@ class Part:
 
 
 def read_parts(config: Node) -> dict[str, Part]:
-    """Reads which parts there are, and their class lists.
+    """Reads the parts of the data and their class lists.
 
     Labels are offset in the order of the parts' names, which is the only order that a ConfigDict
     has; parts that name the same list have the same labels.
@@ -71,12 +71,12 @@ def read_parts(config: Node) -> dict[str, Part]:
     for name, (where, node) in part_nodes(config).items():
         listed, source = node.pop("classes", None), node.pop("source", None) or {}
         weight = node.pop("weight", 1.0)
-        node.pop("tags", None)  # one list for all parts: `read_tags`
+        node.pop("tags", None)  # all parts share one list, see `read_tags`
         precomputed = {k: path for k, path in (node.pop("precomputed", None) or {}).items() if path}
         classes, offset = None, 0
         if listed is not None:
             classes = _read_classes(listed, source, where)
-            # The names of a source are its own, those of a list are whoever's names it.
+            # A source's own names belong to its part; a class list is shared by all that name it.
             key = (listed, where) if listed == OWN_NAMES else listed
             if key not in offsets:
                 offsets[key] = end
@@ -87,10 +87,10 @@ def read_parts(config: Node) -> dict[str, Part]:
 
 
 def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Returns the place and all fields of every part, by its name and in the order of names.
+    """Returns the place and all fields of every part, by name and in the order of names.
 
     Raises:
-      ConfigError: a part has no source or no weight, or there is a source beside the mixture.
+      ConfigError: a part has no source or no weight, or there is a source besides the mixture.
     """
     data = _as_dict(config["data"])
     mixture = data.pop("mixture", None) or {}
@@ -121,7 +121,7 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def open_source(part: Part) -> Source:
-    """Opens the examples that a part is trained on, without those that it holds out.
+    """Opens the examples that a part is trained on, without those that are held out.
 
     Raises:
       ConfigError: the source cannot be opened, or a field does not fit.
@@ -140,7 +140,7 @@ def open_source(part: Part) -> Source:
 
 
 def open_evaluated(config: Node, node: Node, where: str) -> Source:
-    """Opens the source of an evaluator, which may be what a part of the training data holds out.
+    """Opens the source of an evaluator, which may be the held-out examples of a part of the data.
 
     Raises:
       ConfigError: the source cannot be opened, or there is no such part or it holds nothing out.
@@ -153,7 +153,7 @@ def open_evaluated(config: Node, node: Node, where: str) -> Source:
 
 
 def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, Any]]:
-    """Returns the place and the fields of the part of the data that a source `held_out` is of.
+    """Returns the place and fields of the part of the data that a source `held_out` refers to.
 
     Raises:
       ConfigError: there is no such part, or it holds nothing out.
@@ -174,17 +174,17 @@ def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, 
 
 
 def check_first(config: Node, source: Source, node: Node, where: str, reads: Sequence[str]) -> None:
-    """Reads the first example whose texts can be read: it must have what an evaluator reads.
+    """Reads the first example whose texts can be read, and checks that it has what is needed.
 
     Args:
-      config: of the run.
-      source: of the evaluator.
-      node: that names it.
+      config: config of the run.
+      source: source of the evaluator.
+      node: config node of the source.
       where: the place of that node.
-      reads: "caption", "label", or both.
+      reads: what the evaluator reads: "caption", "label", or both.
 
     Raises:
-      ConfigError: the example has none.
+      ConfigError: the example lacks it.
     """
     if not reads or (texts := read_first_texts(source)) is None:
         return
@@ -198,7 +198,7 @@ def check_first(config: Node, source: Source, node: Node, where: str, reads: Seq
 
 
 def all_classes(parts: dict[str, Part]) -> ClassList | None:
-    """Returns the classes of all parts in the order of their labels; None where there are none."""
+    """Returns the classes of all parts in the order of their labels; None if there are none."""
     lists = {part.label_offset: part.classes for part in parts.values() if part.classes}
     return join_classes([lists[offset] for offset in sorted(lists)]) if lists else None
 
@@ -208,9 +208,9 @@ class TagSettings:
     """`config.data.tags`.
 
     Attributes:
-      path: of the tag list; None where no tags are extracted.
-      max_tags: places for the tags of an example's texts.
-      truth: whether the tags of all its captions are in the batch too.
+      path: path of the tag list; None if no tags are extracted.
+      max_tags: most tags of an example's texts.
+      truth: whether the batch also has the tags of all captions of the image.
     """
 
     path: str | None = None
@@ -219,7 +219,7 @@ class TagSettings:
 
 
 def read_tag_settings(config: Node) -> TagSettings:
-    """Reads which tags a batch has.
+    """Reads the tag settings of the data.
 
     Raises:
       ConfigError: a field is unknown or has a wrong value.
@@ -229,10 +229,10 @@ def read_tag_settings(config: Node) -> TagSettings:
 
 
 def read_tags(config: Node, tokenizer: Any) -> TagList:
-    """Reads the tag list of an objective that recognizes tags.
+    """Reads the tag list for an objective that recognizes tags.
 
     Raises:
-      ConfigError: there is none, or it cannot be read, or was made for another vocabulary.
+      ConfigError: there is none, it cannot be read, or it was made for another vocabulary.
     """
     path = read_tag_settings(config).path
     if not path:
@@ -250,11 +250,11 @@ def read_tags(config: Node, tokenizer: Any) -> TagList:
 
 
 def build_tagger(config: Node) -> Tagger | None:
-    """Builds what finds the tags of examples; None where no tag list is named.
+    """Builds the tagger that finds the tags of examples; None if no tag list is named.
 
     Raises:
       ConfigError: the list cannot be read.
-      UserError: WordNet is not there.
+      UserError: WordNet is missing.
     """
     settings = read_tag_settings(config)
     if not settings.path:
@@ -267,19 +267,19 @@ def build_tagger(config: Node) -> Tagger | None:
 
 
 def fingerprint_tags(config: Node) -> str:
-    """Returns what fixes the meaning of tags; "" where there are none."""
+    """Returns a fingerprint of the meaning of tags; "" if there are none."""
     path = read_tag_settings(config).path
     return read_tag_list(path).fingerprint if path else ""
 
 
 def tag_fields(config: Node) -> dict[str, tuple[int]]:
-    """Returns the shape of each field of an example that tells of tags."""
+    """Returns the shapes of the tag fields of an example."""
     settings = read_tag_settings(config)
     return tag_shapes(settings.max_tags, settings.truth) if settings.path else {}
 
 
 def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
-    """Returns what fixes the mixture and the meaning of labels and clusters, as JSON holds it."""
+    """Returns what fixes the mixture and the meaning of labels and clusters, as JSON values."""
     classes = all_classes(parts)
     meaning = (classes.names, classes.descriptions, classes.ids) if classes else ()
     return {
@@ -291,7 +291,7 @@ def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
 
 
 def _fingerprint_precomputed(part: Part) -> dict[str, str]:
-    """Returns what tells precomputed folders apart: what they say they were made from."""
+    """Returns fingerprints of precomputed folders, from what they say they were made from."""
     said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.precomputed.items()}
     return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in said.items()}
 
@@ -310,7 +310,7 @@ def check_texts(part: Part, tokenizer: Any) -> None:
 
 
 def check_class_texts(texts: Sequence[Sequence[str]], tokenizer: Any, where: str) -> None:
-    """Tokenizes all texts of the first class and one of each other: a tokenizer may know few.
+    """Tokenizes all texts of the first class and one of each other, in case some are unsupported.
 
     Raises:
       ConfigError: the tokenizer refuses a text.
@@ -340,7 +340,7 @@ def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
 
 @functools.lru_cache(maxsize=8)
 def _own_names(source: str, where: str) -> tuple[str, ...] | None:
-    """Asks a source for its names, once: making one may mean listing many files."""
+    """Returns the source's own names, cached, since making a source may mean listing many files."""
     return make_named(SOURCES, json.loads(source), where).class_names
 
 

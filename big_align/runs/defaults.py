@@ -1,4 +1,4 @@
-"""Fills a config with all that its components leave at their defaults."""
+"""Fills a config with the defaults of its components."""
 
 from ml_collections import ConfigDict
 
@@ -9,9 +9,8 @@ from big_align.configuration.places import GROUPS, find_node, find_target, list_
 def complete_config(config: ConfigDict) -> ConfigDict:
     """Adds every argument that the components of a config leave at its default.
 
-    A config file calls it last: what it returns shows all there is to set, and
-    --config.field=value reaches all of it. Evaluators and parts of a mixture that are empty are
-    left out.
+    A config file calls this last, so that the config shows everything that can be set, and
+    --config.field=value can set all of it. Empty evaluators and parts of a mixture are removed.
 
     Returns:
       The config, changed in place.

@@ -34,9 +34,10 @@ def evaluate_all(
     """Runs every evaluator and returns its numbers by `evaluator/name`.
 
     Args:
-      evaluators: by their names.
-      embedder: of the model.
-      show: takes what makes the pictures of an evaluator, if it has any, with its name.
+      evaluators: evaluators by name.
+      embedder: embedder of the model.
+      show: called with the name of an evaluator and the function that makes its pictures, if it has
+        one.
     """
     results = {}
     for name, evaluate in evaluators.items():
@@ -62,13 +63,13 @@ def describe_evaluators(config: Any) -> dict[str, Any]:
 def choose_retrieval(
     evaluators: Mapping[str, Any], tokenizer: Any, name: str | None = None
 ) -> Retrieval:
-    """Returns the retrieval over the examples of an evaluator, for showing what a model finds.
+    """Returns retrieval over the examples of an evaluator, for showing what a model finds.
 
     Args:
-      evaluators: by their names in the config.
+      evaluators: evaluators by their names in the config.
       tokenizer: the one that the model was trained with.
-      name: of an evaluator of any kind whose examples have captions; by default the first
-        retrieval or, where there is none, the first evaluator.
+      name: name of an evaluator of any kind whose examples have captions; by default the first
+        retrieval evaluator or, if there is none, the first evaluator.
 
     Raises:
       ConfigError: there is no such evaluator.
@@ -87,10 +88,10 @@ def choose_retrieval(
 
 
 def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
-    """Loads what `config.init` names, in place of a checkpoint.
+    """Loads the weights that `config.init` names, instead of a checkpoint.
 
     Raises:
-      WeightsMismatch: the weights do not fit the model, or leave some of it without any.
+      WeightsMismatch: the weights do not fit the model, or leave part of it without weights.
     """
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
@@ -114,8 +115,8 @@ def load_embedder(
 ) -> tuple[Embedder, int]:
     """Loads a checkpoint of a workdir, by default the newest, ready to embed.
 
-    Without a checkpoint it takes the weights that `config.init` names, if it names any: so a model
-    that was exported, or comes from elsewhere, is evaluated.
+    If there is no checkpoint, it uses the weights that `config.init` names, if any; so a model that
+    was exported, or comes from elsewhere, can be evaluated.
 
     Args and errors are those of `restore.load_weights` and `load_initial_weights`.
 
@@ -133,15 +134,15 @@ def load_embedder(
 
 
 def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
-    """Evaluates a checkpoint of a workdir, prints a table and keeps it in `evaluations.jsonl`.
+    """Evaluates a checkpoint of a workdir, prints a table and stores it in `evaluations.jsonl`.
 
-    The report of the run is written again, with what was measured.
+    The report of the run is rewritten with the new results.
 
     Args:
-      config: the config of the run; its evaluators say what is measured, and its `init` which
-        weights where there is no checkpoint.
-      workdir: where the checkpoints lie.
-      step: of the checkpoint, or "best"; None for the newest.
+      config: the config of the run; its evaluators determine what is measured, and its `init` the
+        weights if there is no checkpoint.
+      workdir: workdir with the checkpoints.
+      step: step of the checkpoint, or "best"; None for the newest.
 
     Returns:
       Numbers by `evaluator/name`.
@@ -149,9 +150,9 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     Raises:
       ConfigError: a field of the config is wrong.
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      WeightsMismatch: the weights of `config.init` do not fit or are not all.
-      MissingCheckpoint: there is no checkpoint, and `config.init` names nothing; or not this one.
-      Stopped: it was told to stop.
+      WeightsMismatch: the weights of `config.init` do not fit or are incomplete.
+      MissingCheckpoint: there is no checkpoint and no `config.init`; or the given one is missing.
+      Stopped: a signal has asked it to stop.
     """
     check.check_config(config, training=False)
     use_cache(config.compilation_cache)

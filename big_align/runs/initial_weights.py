@@ -1,4 +1,4 @@
-"""Training starts from published or earlier weights: `config.init`."""
+"""Initial weights of training, published or from earlier runs: `config.init`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,24 +19,24 @@ from big_align.types import Params
 
 Flat = dict[str, np.ndarray]
 CLASSIFIER = "classifier"
-"""Of an objective: its layer from features to classes, in its parameters and in `config.init`."""
+"""An objective's layer from features to classes, as named in its parameters and `config.init`."""
 
 
 def read_initial_weights(
     fresh: Mapping[str, tuple[int, ...]], sources: Node
 ) -> tuple[Flat, list[str]]:
-    """Reads what a model takes from other models.
+    """Reads the arrays that a model takes over from other models.
 
-    A tower may come from a tower or from a dual encoder. Tables of positions are resized to the
-    model's; what the source does not have stays fresh.
+    A tower may come from a tower or from a dual encoder. Position tables are resized to the
+    model's; arrays that the source lacks keep their fresh values.
 
     Args:
-      fresh: shapes of the model's arrays, by path below a dual encoder.
-      sources: for "all", "image" and "text" a file, folder or workdir; the narrower one wins.
+      fresh: shapes of the model's arrays, by path within a dual encoder.
+      sources: a file, folder or workdir for "all", "image" and "text"; the narrower one wins.
 
     Returns:
-      Arrays by path, and a report: for each source what was taken, what was resized and what stayed
-      fresh, and how its inputs were made.
+      Arrays by path, and a report: for each source, which arrays were taken, resized or left fresh,
+      and how its inputs were made.
 
     Raises:
       WeightsMismatch: arrays have shapes that do not fit; the message lists all of them.
@@ -82,17 +82,17 @@ def read_initial_weights(
 def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
     """Reads the classifier that an objective starts from, if the config names one.
 
-    After the run that goes before (`config.first`) it is that run's, if both have one.
+    After a first run (`config.first`), it is the classifier of that run, if both have one.
 
     Args:
-      config: of the run.
+      config: config of the run.
       params: fresh parameters of the objective, or their shapes.
 
     Returns:
-      Arrays by path, and a report, as `read_initial_weights`.
+      Arrays by path, and a report, as for `read_initial_weights`.
 
     Raises:
-      ConfigError: what is named has no classifier, or one of other classes.
+      ConfigError: the source has no classifier, or one for other classes.
     """
     init, where = config["init"], "config.init.classifier"
     named = init.get(CLASSIFIER)
@@ -114,15 +114,15 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
 
 
 def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collection[str]) -> None:
-    """Checks that parameters which are not trained come from somewhere.
+    """Checks that parameters that are not trained come from earlier weights.
 
     Args:
-      frozen: paths of parameters, as `config.optimizer.frozen` has them.
-      fresh: the model's arrays, by path below a dual encoder.
-      taken: those of them that have earlier weights.
+      frozen: paths of parameters, as in `config.optimizer.frozen`.
+      fresh: paths of the model's arrays within a dual encoder.
+      taken: those of the paths that have earlier weights.
 
     Raises:
-      WeightsMismatch: some would stay as they were drawn.
+      WeightsMismatch: some would stay at their random initial values.
     """
     for path in frozen:
         _, model, part = path.strip("/").partition("model/")
@@ -138,16 +138,16 @@ def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collect
 def start_tables(
     folders: Node, tables: Mapping[str, Table], sizes: Mapping[str, int]
 ) -> dict[str, Table]:
-    """Returns the tables of a fresh run, with the rows that `config.init` names for some.
+    """Returns the tables of a fresh run, with initial rows where `config.init` names some.
 
     Args:
-      folders: `config.init`; beside weights it names folders of centers, by table.
-      tables: freshly drawn.
-      sizes: rows of each without padding.
+      folders: `config.init`; besides weights, it names folders of centers by table.
+      tables: freshly drawn tables.
+      sizes: number of rows of each table without padding.
 
     Raises:
       ConfigError: the objective has no such table.
-      UserError: a folder has no centers, or not as many or wide as the table.
+      UserError: a folder has no centers, or their number or width differs from the table's.
     """
     started = dict(tables)
     for name, path in folders.items():
@@ -163,12 +163,12 @@ def start_tables(
 
 
 def _belongs(name: str, part: str) -> bool:
-    """Tells whether an array is below a part of a dual encoder."""
+    """Returns whether an array belongs to a part of a dual encoder."""
     return part == "all" or name.split("/")[1] == part
 
 
 def _place(source: Pretrained, part: str, path: str) -> Flat:
-    """Returns a model's arrays by the names that they have in a dual encoder."""
+    """Returns a model's arrays by their names in a dual encoder."""
     if source.kind == "dual":
         return {name: array for name, array in source.flat.items() if _belongs(name, part)}
     if part not in ("all", source.kind):
@@ -178,15 +178,15 @@ def _place(source: Pretrained, part: str, path: str) -> Flat:
 
 
 def resize_positions(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
-    """Resizes a table of positions, as timm and open_clip do.
+    """Resizes a position table, as timm and open_clip do.
 
     Args:
-      name: its path below a dual encoder.
+      name: its path within a dual encoder.
       array: the table.
-      shape: what is wanted.
+      shape: the shape that is wanted.
 
     Returns:
-      The resized table; None if it is no table of positions, or one of another kind.
+      The resized table; None if it is not a position table, or one of a different kind.
     """
     if array.ndim != 2 or len(shape) != 2 or array.shape[1] != shape[1]:
         return None
@@ -211,7 +211,7 @@ def _list_names(title: str, names: Collection[str]) -> list[str]:
 
 
 def _describe_inputs(source: Pretrained) -> list[str]:
-    """Tells how inputs were made for a model: weights are worth little with others."""
+    """Describes how a model's inputs were made: its weights are worth little with other inputs."""
     lines: list[tuple[str, Any]] = []
     if seen := source.preprocessing:
         lines.append(("images", f"{seen.transform}, mean {seen.mean}, std {seen.std}"))

@@ -1,7 +1,7 @@
 """Choosing components on a command line: --config.objective.name=siglip --config.objective.bias=-5.
 
-The flags of a config take their types from the config that a file returns. So the components that
-a command line names are put into that config first, with all of their fields.
+The flags of a config take their types from the config that a file returns. So the components that a
+command line names are first put into that config, with all of their fields.
 """
 
 import re
@@ -27,8 +27,11 @@ from big_align.data.loading.settings import LoaderSettings
 from big_align.errors import ConfigError, suggest
 
 KEPT = ("length", "max_length", "transform", "vocab_size")
-"""Fields that a component takes over from the one that it replaces, as its sources: they say how it
-fits what stands around it. All others mean something else there, even by the same name."""
+"""Fields that a component takes over from the one that it replaces, as it does with sources.
+
+They say how it fits its surroundings; any other field may mean something else in the new component,
+even under the same name.
+"""
 
 
 SEVERAL = {tuple, list, Sequence}
@@ -42,8 +45,9 @@ class ConfigParser(ConfigFileFlagParser):
       argv: the command line.
 
     Attributes:
-      argv: what is left for the flags: without --config.NODE={} where other flags fill the node,
-        and with the last --config.FIELD=VALUE of each field, since flags of tuples would join all.
+      argv: what is left for the flags: without --config.NODE={} if other flags fill the node, and
+        with only the last --config.FIELD=VALUE of each field, since flags of tuples would join them
+        all.
     """
 
     def __init__(self, argv: Sequence[str]):
@@ -61,7 +65,7 @@ class ConfigParser(ConfigFileFlagParser):
     def parse(self, path: str) -> Any:
         """Loads the config that `path` names.
 
-        The errors are those of `find_config`, `read_config` and `choose_components`.
+        Raises the errors of `find_config`, `read_config` and `choose_components`.
         """
         found = find_config(path)
         config = read_config(found) if found.endswith(".json") else super().parse(found)
@@ -76,7 +80,7 @@ class ConfigParser(ConfigFileFlagParser):
 
 
 def read_overrides(argv: Sequence[str]) -> dict[str, str]:
-    """Reads --config.FIELD=VALUE, or --config.FIELD VALUE, into values by their fields."""
+    """Reads --config.FIELD=VALUE, or --config.FIELD VALUE, into a mapping from field to value."""
     argv = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
     given = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
@@ -87,7 +91,7 @@ def read_overrides(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _keep_last(argv: Sequence[str]) -> list[str]:
-    """Leaves out each --config.FIELD=VALUE that a later one overrides."""
+    """Drops each --config.FIELD=VALUE that a later one overrides."""
     fields = [re.match(r"--?(config\.[\w.]+)=", word) for word in argv]
     last = {match[1]: number for number, match in enumerate(fields) if match}
     return [
@@ -98,14 +102,14 @@ def _keep_last(argv: Sequence[str]) -> list[str]:
 
 
 def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
-    """Puts the components that a command line names into a config, and the fields that it sets.
+    """Puts the components that a command line names, and the fields that it sets, into a config.
 
     A component that replaces another has its own defaults. It keeps the sources of the other and
     the fields of `KEPT`.
 
     Args:
-      config: changed in place; values are left to the flags.
-      given: values as texts, by their fields, as in {"data.source.name": "csv"}.
+      config: changed in place; the values themselves are left to the flags.
+      given: values as text, by field, as in {"data.source.name": "csv"}.
 
     Raises:
       ConfigError: a name is unknown, or a component lacks a field that the command line sets.
@@ -128,7 +132,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
             for path, value in given.items()
             if path.startswith(prefix)
         }
-        if place in given:  # the whole node is given as well; the flags say in which order
+        if place in given:  # the whole node is given too; the flags know the order
             continue
         node = _make_node(config, place)
         name = fields.pop("name", None) or node.get("name")
@@ -145,7 +149,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
 def _check_mixture(
     config: ConfigDict, given: Mapping[str, str], place: str, fields: Mapping[str, str]
 ) -> None:
-    """Raises ConfigError where a source is meant for a part of a mixture."""
+    """Raises a ConfigError if a source is meant for a part of a mixture."""
     parts = sorted((config.get("data") or {}).get("mixture") or {})
     if place == "data.source" and parts and "data.mixture" not in given:
         first = advise(f"config.data.mixture.{parts[0]}.source", **fields)
@@ -156,7 +160,7 @@ def _check_mixture(
 
 
 def _prepare_part(part: ConfigDict, field: str) -> None:
-    """Makes a field of a part of a mixture one that it need not have from config.data."""
+    """Adds a field to a part of a mixture that takes it from config.data otherwise."""
     kinds = {name: choose_kind(x.hint) for name, x in list_settable(LoaderSettings).items()}
     kinds |= {"classes": str, "weight": float}
     if field in kinds and field not in part:
@@ -164,7 +168,7 @@ def _prepare_part(part: ConfigDict, field: str) -> None:
 
 
 def _make_node(config: ConfigDict, path: str) -> ConfigDict:
-    """Returns the node at a place; makes it, and those above, where there are none."""
+    """Returns the node at a path; creates it, and those above it, if they are missing."""
     node = config
     for field in path.split("."):
         if not isinstance(node.get(field), ConfigDict):
@@ -176,7 +180,7 @@ def _make_node(config: ConfigDict, path: str) -> ConfigDict:
 
 
 def _choose(node: ConfigDict, name: str, target: Any, where: str) -> None:
-    """Makes a node that of another component, if it is not already."""
+    """Turns a node into that of another component, if it is not already."""
     if node.get("name") != name:
         kept = {*source_fields(target), *set(KEPT).intersection(list_settable(target))}
         for field in [field for field in node if field not in kept]:
@@ -188,7 +192,7 @@ def _choose(node: ConfigDict, name: str, target: Any, where: str) -> None:
 def _prepare_fields(
     node: ConfigDict, fields: Mapping[str, str], table: Mapping[str, str], where: str
 ) -> None:
-    """Gives each field that a command line sets the type by which it is read."""
+    """Gives each field that a command line sets the type with which it is parsed."""
     target = lookup(node["name"], table, where)
     known, sources = list_settable(target), source_fields(target)
     for path, text in fields.items():

@@ -19,16 +19,16 @@ from big_align.types import Batch, Metrics, Objective
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The train step of a config on a mesh, with what it works on.
+    """The train step of a config on a mesh, and the state it works on.
 
     Attributes:
       mesh: real devices, or those of a topology.
       objective: what is trained.
-      learning_rate: step -> number.
-      state: shapes of a fresh state with their placement.
-      create: makes that state.
-      step: from a state and a batch to the next state and metrics; to be compiled.
-      options: of the compiler, by name.
+      learning_rate: step -> learning rate.
+      state: shapes of a fresh state, with their placement.
+      create: makes the fresh state.
+      step: from a state and a batch to the next state and metrics; not yet compiled.
+      options: options of the compiler, by name.
     """
 
     mesh: Mesh
@@ -40,25 +40,25 @@ class Program:
     options: dict[str, Any]
 
     def trace(self, batch: Batch) -> jax.stages.Traced:
-        """Traces the step for a batch, arrays or shapes with their placement."""
+        """Traces the step for a batch of arrays, or of shapes with their placement."""
         return trace_step(self.step, self.state, batch, self.mesh)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
-        """Compiles the step for a batch; the errors are those of `step.compile_step`."""
+        """Compiles the step for a batch; raises the errors of `step.compile_step`."""
         return compile_step(self.step, self.state, batch, self.mesh, self.options)
 
     def count_flops(self, batch: Batch) -> float:
-        """Counts the model FLOPs of a step, on all devices together."""
+        """Counts the model FLOPs of a step, over all devices."""
         return model_flops(self.objective, self.state, batch, self.mesh)
 
 
 def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:
-    """Builds the train step of a config and describes its state; nothing is made but shapes.
+    """Builds the train step of a config and describes its state; makes nothing but shapes.
 
     Args:
       config: the run's config.
       mesh: real devices, or those of a topology.
-      objective: of the config, on that mesh.
+      objective: objective of the config, on that mesh.
       example: arrays or shapes of a training batch of any size.
 
     Raises:

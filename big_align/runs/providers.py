@@ -1,7 +1,7 @@
-"""What the program hands to components, by the name of the parameter that asks for it.
+"""What the program supplies to components, by the name of the parameter that asks for it.
 
-A component says in its signature what it needs (`signatures.list_given`). To hand over something
-new, add a line to `PROVIDERS`.
+A component says in its signature what it needs (`signatures.list_given`). To supply something new,
+add a line to `PROVIDERS`.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from big_align.runs import dataset
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What providers make things of.
+    """What providers build things from.
 
     Attributes:
       config: the config of the run.
-      tokenizer: built from it.
-      mesh: the devices; None where nothing is placed.
+      tokenizer: the tokenizer built from it.
+      mesh: the devices; None if nothing is placed.
     """
 
     config: Node
@@ -56,15 +56,15 @@ PROVIDERS: dict[str, Callable[[Context], Any]] = {
     "num_classes": lambda context: len(read_classes(context)),
     "tags": lambda context: dataset.read_tags(context.config, context.tokenizer),
 }
-"""Functions of the config, by the name of a parameter."""
+"""Functions of the context, by the name of the parameter that they supply."""
 
 
 def provide(target: Any, context: Context) -> dict[str, Any]:
-    """Makes what a component is given, by name.
+    """Makes the arguments that the program supplies to a component, by name.
 
     Args:
       target: a function or class.
-      context: of the run.
+      context: context of the run.
 
     Raises:
       ConfigError: the config lacks what a provider needs.

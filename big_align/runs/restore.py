@@ -1,4 +1,4 @@
-"""What a run has trained, and by which config, from its workdir."""
+"""What a run has trained, and with which config, from its workdir."""
 
 import contextlib
 import pathlib
@@ -31,17 +31,17 @@ from big_align.types import Objective
 def load_weights(
     config: Any, workdir: str, tokenizer: Any, step: Which = None
 ) -> tuple[Objective, Mesh, dict, int]:
-    """Loads what is evaluated from a checkpoint of a workdir.
+    """Loads the weights to evaluate from a checkpoint of a workdir.
 
     Args:
       config: the config of the run.
-      workdir: where its checkpoints lie.
-      tokenizer: built from the config; it has to be the one of the training.
-      step: of the checkpoint, or "best"; None for the newest.
+      workdir: workdir with the checkpoints.
+      tokenizer: built from the config; it has to be the one used in training.
+      step: step of the checkpoint, or "best"; None for the newest.
 
     Returns:
-      The objective, the mesh, `params` and `model_state` (their averages where they are kept), and
-      the step of the checkpoint.
+      The objective, the mesh, `params` and `model_state` (their averages if they are kept), and the
+      step of the checkpoint.
 
     Raises:
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
@@ -73,9 +73,9 @@ def load_table(
 
     Args:
       config: the config of the run.
-      workdir: where its checkpoints lie.
-      name: of the table, "centers".
-      step: of the checkpoint, or "best"; None for the newest.
+      workdir: workdir with the checkpoints.
+      name: name of the table, such as "centers".
+      step: step of the checkpoint, or "best"; None for the newest.
 
     Raises:
       UserError: the objective has no such table.
@@ -102,7 +102,7 @@ def load_table(
 
 
 def read_former(workdir: str) -> ConfigDict | None:
-    """Returns the config of a workdir, with all defaults; None where there is none yet.
+    """Returns the config in a workdir, with all defaults; None if there is none yet.
 
     Raises:
       UserError: it is not the config of a run.
@@ -117,38 +117,39 @@ def read_former(workdir: str) -> ConfigDict | None:
             f"{put_in_a_line(str(error))}; mend it or move it away, and give --config"
         ) from error
     with contextlib.suppress(ConfigError, AttributeError, TypeError):
-        return complete_config(former)  # which fails where a component is no longer there
+        return complete_config(former)  # this fails if a component no longer exists
     return former
 
 
 def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
-    """Writes the config of a run that begins or continues, and keeps a former one that differs.
+    """Writes the config of a run that starts or continues, and keeps the earlier one if it differs.
 
-    The former one is `config.STEP.json`, for the step where the new one takes over.
+    The earlier one is kept as `config.STEP.json`, with the step at which the new one takes over.
 
     Args:
-      workdir: of the run.
-      config: of this process.
-      step: that the run is at.
+      workdir: workdir of the run.
+      config: config of this process.
+      step: the current step of the run.
 
     Returns:
-      What differs from the former config, a line a field.
+      What differs from the earlier config, one line per field.
 
     Raises:
-      UserError: the former config cannot be read.
+      UserError: the earlier config cannot be read.
     """
     path = pathlib.Path(workdir) / CONFIG_JSON
     former = read_former(workdir)
     lines = [] if former is None else describe_changes(former, config)
     kept = path.with_name(f"config.{step}.json")
-    if lines and not kept.exists():  # of several changes at a step the first has a trained state
+    # Of several changes at the same step, only the first replaces a config that was trained with.
+    if lines and not kept.exists():
         replace_file(kept, path.read_bytes())
     replace_file(path, config.to_json_best_effort(indent=2).encode() + b"\n")
     return lines
 
 
 def describe_changes(former: Node, config: Node) -> list[str]:
-    """Returns what differs between two configs, a line a field: its place and both values."""
+    """Returns what differs between two configs, one line per field: its place and both values."""
     changes = compare_configs(_plain(former), _plain(config))
     return [
         f"config.{place}: {put_in_a_line(repr(before))} -> {put_in_a_line(repr(after))}"
@@ -162,7 +163,7 @@ def _plain(config: Any) -> Any:
 
 
 def _spread(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the fields of a node that only one config has."""
+    """Yields the fields of a node that only one config has, or the node itself if both have it."""
     whole = one or other
     if not isinstance(whole, Mapping) or (one and other):
         yield place, one, other
@@ -173,20 +174,20 @@ def _spread(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
 
 @contextlib.contextmanager
 def named_tokenizers(workdir: str, config: Node, tokenizer: Any) -> Iterator[None]:
-    """Has a checkpoint of another tokenizer tell which two there are.
+    """Makes the error about a checkpoint with another tokenizer name both tokenizers.
 
     Args:
-      workdir: of the run.
-      config: of this process.
-      tokenizer: built from it.
+      workdir: workdir of the run.
+      config: config of this process.
+      tokenizer: the tokenizer built from it.
 
     Raises:
-      CheckpointMismatch: the tokenizers differ, or what the checkpoint finds itself.
+      CheckpointMismatch: the tokenizers differ, or the checkpoint does not fit for another reason.
     """
     try:
         yield
     except CheckpointMismatch as error:
-        if tokenizer.fingerprint not in str(error):  # it is not what differs
+        if tokenizer.fingerprint not in str(error):  # the difference is elsewhere
             raise
         former = read_former(workdir)
         before = _describe(former["tokenizer"]) if former else "another tokenizer"
@@ -199,6 +200,6 @@ def named_tokenizers(workdir: str, config: Node, tokenizer: Any) -> Iterator[Non
 
 
 def _describe(node: Node) -> str:
-    """Returns the name of a tokenizer and what it is made of, as its config node says."""
+    """Returns the name of a tokenizer and the fields of its config node."""
     said = (f"{k}={put_in_a_line(repr(_plain(v)))}" for k, v in sorted(node.items()) if k != "name")
     return put_in_a_line(f"{node.get('name')} ({', '.join(said)})")

@@ -1,4 +1,4 @@
-"""The streams of rows of the training data, built of a config without JAX."""
+"""The streams of rows of the training data, built from a config without JAX."""
 
 import os
 import shlex
@@ -34,8 +34,8 @@ class BuiltPart(NamedTuple):
     """A part of the training data.
 
     Attributes:
-      rows: its stream.
-      settings: those of the config.
+      rows: its stream of rows.
+      settings: its settings from the config.
     """
 
     rows: RowStream
@@ -73,7 +73,7 @@ def _write_build_vocab(config: Node) -> str:
 
 
 def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:
-    """Builds the stream of every part of the training data; of one alone, its name is "".
+    """Builds the stream of every part of the training data; a single part has the name "".
 
     Args:
       config: the config.
@@ -114,7 +114,7 @@ def _build_rows(
     tagger: Tagger | None,
     keep_label: bool,
 ) -> RowStream:
-    """Builds the stream of a part and hands each of its own parts its settings."""
+    """Builds the stream of a part, and passes each of its components the settings it needs."""
     dataset.check_texts(part, tokenizer)
     source = dataset.open_source(part)
     stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
@@ -134,7 +134,7 @@ def _build_texts(
     tokenizer: Any,
     keep_label: bool,
 ) -> TextSampler:
-    """Builds what draws the texts of a part: of its classes, of its captions, or none."""
+    """Builds the sampler of a part's texts: of its classes, of its captions, or none."""
     count = settings.captions_per_image
     if part.classes is not None:
         fill = settings.templates, settings.describe_classes, part.label_offset

@@ -1,6 +1,6 @@
 """Training: build, restore, loop, evaluate, save. Nothing here is specific to an objective.
 
-A run may have a run before it, `config.first`, whose weights it starts from: it lies in
+A run may have a first run, `config.first`, whose weights it starts from. That run is in
 WORKDIR/first, and the same command continues whichever of the two is unfinished.
 """
 
@@ -54,11 +54,11 @@ from big_align.types import Batch, Evaluator, Objective, TrainingData
 
 PREPARING = "stopped on request before the first step; the same command continues"
 FIRST = "first"
-"""Of a workdir: where the run that goes before lies."""
+"""Folder of a workdir that holds the first run."""
 
 
 def _start(config: Any, program: Program) -> TrainState:
-    """Makes the state of step 0, from earlier weights where the config names some."""
+    """Makes the state of step 0, from earlier weights if the config names some."""
     shapes = program.state.weight_shapes
     weights, report = read_initial_weights(shapes, config.init)
     check_frozen(config.optimizer.get("frozen") or (), shapes, weights)
@@ -73,7 +73,7 @@ def _start(config: Any, program: Program) -> TrainState:
 def _leave_description(
     workdir: str, config: Any, state: TrainState, facts: Mapping[str, Any]
 ) -> None:
-    """Leaves the config, the table of parameters and how this process began in the workdir."""
+    """Writes the config, a table of parameters and the start of this process into the workdir."""
     if jax.process_index() != 0:
         return
     folder = pathlib.Path(workdir)
@@ -95,14 +95,14 @@ def _leave_description(
 def _count_examples(
     loader: TrainingData, evaluators: Mapping[str, Evaluator]
 ) -> dict[str, int | None]:
-    """Counts the examples that are trained on, and those of each evaluator."""
+    """Counts the training examples, and the examples of each evaluator."""
     sources = {name: getattr(each, "source", None) for name, each in evaluators.items()}
     counts = {name: int(x.shard_sizes.sum()) for name, x in sources.items() if x is not None}
     return {"training": loader.num_examples, **counts}
 
 
 def _show_data(config: Any) -> dict[str, Show]:
-    """Returns what shows the clusters of each part of the data that has some."""
+    """Returns a function that shows the clusters, for each part of the data that has clusters."""
     parts = dataset.read_parts(config)
     clustered = {name: part for name, part in parts.items() if "clusters" in part.precomputed}
     return {
@@ -114,7 +114,7 @@ def _show_data(config: Any) -> dict[str, Show]:
 
 
 def _parts(params: Any) -> dict[str, Any]:
-    """The parameters two levels deep: one entry for each tower and projection."""
+    """Returns the parameters two levels deep: one entry for each tower and projection."""
     parts = {}
     for name, value in params.items():
         if isinstance(value, Mapping):
@@ -125,10 +125,10 @@ def _parts(params: Any) -> dict[str, Any]:
 
 
 def _train_first(config: Any, workdir: str) -> Any:
-    """Trains the run that goes before a run, if it is not finished; both have one cache.
+    """Trains the first run of a run, if it is not finished; both share a cache of features.
 
     Returns:
-      The config of the run, which starts from the weights of the other.
+      The config of the run, which starts from the weights of the first run.
     """
     config = copy.deepcopy(config)
     folder, first = os.path.join(workdir, FIRST), config.first
@@ -142,7 +142,7 @@ def _train_first(config: Any, workdir: str) -> Any:
 
 
 def _is_finished(config: Any, workdir: str) -> bool:
-    """Tells whether a run has saved its last step."""
+    """Returns whether a run has saved its last step."""
     try:
         checkpointer = build.build_checkpointer(config, workdir, read_only=True)
     except MissingCheckpoint:
@@ -157,12 +157,12 @@ def run(
     profile: tuple[int, int] | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Trains as the config says, continuing where the workdir stands.
+    """Trains as the config says, and continues from what is in the workdir.
 
     Args:
-      config: an `ml_collections.ConfigDict`; configs/common.py has every field. Its `first` is
-        another, of a run that is trained before.
-      workdir: where metrics, events and checkpoints lie.
+      config: an `ml_collections.ConfigDict`; configs/common.py has every field. Its `first` is the
+        config of another run, which is trained before.
+      workdir: folder for metrics, events and checkpoints.
       profile: the first and the last step to trace.
       command: how the process was started, for the report; see `command_line.describe_command`.
 
@@ -171,11 +171,11 @@ def run(
 
     Raises:
       ConfigError: a field of the config is wrong.
-      CheckpointMismatch: the workdir belongs to another model, or another order of examples.
+      CheckpointMismatch: the workdir belongs to a different model or order of examples.
       BrokenDataError: too many examples are broken.
       NotFiniteError: the loss is NaN or infinite.
       DivergedError: the run has gone back too often.
-      Stopped: it was told to stop, and has saved.
+      Stopped: a signal has asked it to stop; it has saved.
       UserError: another run owns the workdir.
     """
     check.check_config(config)
@@ -190,9 +190,9 @@ def _run(
     profile: tuple[int, int] | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Trains as a checked config says, as often as the run decides to go back.
+    """Trains as a checked config says, and starts again whenever the run decides to go back.
 
-    Going back is what continuing is, so that whoever continues the run finds what this one would.
+    Going back is the same as continuing, so another process that continues finds the same state.
     """
     while True:
         try:
@@ -200,7 +200,7 @@ def _run(
         except Rewound as decision:
             if jax.process_index() == 0:
                 print(decision)
-            profile = None  # its steps may be done
+            profile = None  # its steps may have passed
 
 
 def _run_on(
@@ -209,7 +209,7 @@ def _run_on(
     profile: tuple[int, int] | None,
     command: Mapping[str, Any] | None,
 ) -> dict[str, float]:
-    """Trains from the newest checkpoint on, after the run that goes before this one."""
+    """Trains from the newest checkpoint on, after the first run, if there is one."""
     given = config
     if config.get("first"):
         config = _train_first(config, workdir)
@@ -222,7 +222,7 @@ def _run_on(
         signals = stack.enter_context(StopSignals())
         loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
         agreement.check_data(loader.shards)
-        # Faults of the data are reported before there is a workdir.
+        # Errors in the data are reported before a workdir is created.
         first_batch = sharding.place_batch(loader.batch(0), parts.mesh)
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
@@ -230,7 +230,7 @@ def _run_on(
         checkpointer = stack.enter_context(
             contextlib.closing(build.build_checkpointer(config, workdir, parts=loader.saved))
         )
-        stack.callback(clock.begin, "saving")  # Closing waits for what is being written.
+        stack.callback(clock.begin, "saving")  # closing waits for what is being written
         example = build.example_batch(config, parts.tokenizer)
         program = build_program(config, parts.mesh, parts.objective, example)
         with clock.phase("restoring"), named_tokenizers(workdir, config, parts.tokenizer):
@@ -269,7 +269,7 @@ def _run_on(
         try:
             return loop.run(state, placed, step)
         except Rewound as decision:
-            if signals.received:  # the decision stands in the workdir
+            if signals.received:  # the decision is in the workdir
                 raise Stopped(f"{decision}; but stopped on request first") from None
             raise
 
@@ -278,10 +278,10 @@ class _Parts(NamedTuple):
     """What a config builds without a workdir and without training data.
 
     Attributes:
-      mesh: of all devices.
-      tokenizer: of the texts.
+      mesh: mesh of all devices.
+      tokenizer: tokenizer of the texts.
       objective: what is trained.
-      evaluators: by their names.
+      evaluators: evaluators by name.
       record: what a checkpoint must agree with.
     """
 
@@ -293,7 +293,7 @@ class _Parts(NamedTuple):
 
 
 def _build_parts(config: Any, fed: Any) -> _Parts:
-    """Builds what is trained, and checks it against the data: the config as the loader has it."""
+    """Builds what is trained, and checks it against the data in `fed`, the config of the loader."""
     mesh = build.build_mesh(config)
     tokenizer = build.build_tokenizer(config)
     objective = build.build_objective(config, mesh, tokenizer)
@@ -325,7 +325,7 @@ def _build_health(
 def _build_evaluation(
     config: Any, parts: _Parts, gallery: Gallery
 ) -> Callable[[TrainState], dict[str, float]]:
-    """Returns what runs all evaluators on a state, and hands their pictures to the gallery."""
+    """Returns a function that runs all evaluators on a state and passes pictures to the gallery."""
     embedder = Embedder(parts.objective, parts.mesh, config.evaluate_batch_size)
 
     def evaluate(state: TrainState) -> dict[str, float]:
@@ -343,7 +343,7 @@ def _open_trackers(config: Any, workdir: str) -> list[Tracker]:
 
 
 def _compile(program: Program, batch: Batch) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the step and tells with what; returns it and the model FLOPs of one device."""
+    """Compiles the step and prints the options; returns it and the model FLOPs per device."""
     if program.options and jax.process_index() == 0:
         shown = ", ".join(f"{name}={value}" for name, value in program.options.items())
         print(f"compiler options: {shown}")

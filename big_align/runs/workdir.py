@@ -1,4 +1,4 @@
-"""What a workdir holds once it has been trained in: a model, its config and its class centers."""
+"""What a workdir holds after training: a model, its config and its class centers."""
 
 import contextlib
 import os
@@ -25,20 +25,20 @@ from big_align.types import Objective, Params
 
 
 def load(path: str | os.PathLike) -> Pretrained:
-    """Loads any model: what a run has trained, or what `interop.load` reads.
+    """Loads any model: one that a run has trained, or one that `interop.load` reads.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
         `WORKDIR/checkpoints/best`, or a folder or file of `interop.load`.
 
     Returns:
-      The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
-      tell how its inputs are made.
+      The model; `.model` and `.variables` are what flax needs, and `.preprocessing` and
+      `.tokenizer` say how its inputs are made.
 
     Raises:
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
-      UserError: the path is none of these, or damaged; see `interop.load`.
+      UserError: the path is none of these, or its files are damaged; see `interop.load`.
     """
     found = pathlib.Path(path).expanduser()
     if recognize_workdir(found):
@@ -48,22 +48,22 @@ def load(path: str | os.PathLike) -> Pretrained:
 
 
 def recognize_workdir(path: pathlib.Path) -> bool:
-    """Tells whether a path is a workdir, or `WORKDIR/checkpoints/STEP`, or `.../best`.
+    """Returns whether a path is a workdir, or `WORKDIR/checkpoints/STEP`, or `.../best`.
 
-    The checkpoints themselves may lie elsewhere (`config.checkpoint.folder`).
+    The checkpoints themselves may be elsewhere (`config.checkpoint.folder`).
     """
     return "objective" in read_json(split_step(path)[0] / CONFIG_JSON)
 
 
 def split_step(path: pathlib.Path) -> tuple[pathlib.Path, Which]:
-    """Returns the workdir that a path names, and the step or `BEST` if it names a checkpoint."""
+    """Returns the workdir of a path, and the step or `BEST` if the path names a checkpoint."""
     if path.parent.name == FOLDER and (path.name.isdecimal() or path.name == BEST):
         return path.parent.parent, BEST if path.name == BEST else int(path.name)
     return path, None
 
 
 def read_workdir(path: pathlib.Path) -> Pretrained:
-    """Reads a checkpoint of a workdir: the average of parameters where one is kept.
+    """Reads a checkpoint of a workdir: the averaged parameters, if they are kept.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or `.../best`.
@@ -78,7 +78,7 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
     params = found["params"]
     weights = {"params": params["model"], **found["model_state"]}
     node = config.model.to_dict()
-    if not node["text"] and not node["image_projection"]:  # the tower is all there is
+    if not node["text"] and not node["image_projection"]:  # the tower is the whole model
         node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
     size = build.example_batch(config, tokenizer)["image"].shape[-2]
     return Pretrained(
@@ -92,7 +92,7 @@ def read_workdir(path: pathlib.Path) -> Pretrained:
 
 
 def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, int, epath.Path]:
-    """Returns the workdir that a path of `read_workdir` names, the step, and its checkpoint.
+    """Returns the workdir of a path that `read_workdir` takes, the step, and its checkpoint.
 
     Raises:
       MissingCheckpoint: there is no complete checkpoint, or not this one.
@@ -109,16 +109,16 @@ def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, int, epath.Path]:
 
 
 def read_centers(path: pathlib.Path) -> Float[np.ndarray, "k d"]:
-    """Reads the class centers of a checkpoint, by the paths that `read_workdir` takes."""
+    """Reads the class centers of a checkpoint, from any path that `read_workdir` takes."""
     path, step = split_step(path)
     return restore.load_table(_read_run(path), str(path), "centers", step)
 
 
 def read_classifier(path: pathlib.Path) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
-    """Reads the classifier of a run's objective, by the paths that `read_workdir` takes.
+    """Reads the classifier of a run's objective, from any path that `read_workdir` takes.
 
     Returns:
-      Its arrays by path, and its classes; None where the objective has none.
+      Its arrays by path, and its classes; None if the objective has no classifier.
 
     Raises:
       MissingCheckpoint: there is no complete checkpoint, or not this one.
@@ -134,20 +134,20 @@ def read_classifier(path: pathlib.Path) -> tuple[dict[str, np.ndarray], ClassLis
 
 
 def _read_run(path: pathlib.Path) -> ConfigDict:
-    """Reads the config of a workdir, for the devices that are here."""
+    """Reads the config of a workdir, for the devices of this machine."""
     config = read_config(path / CONFIG_JSON)
     config.mesh = {"fsdp": 1}  # whatever it was trained on
     return config
 
 
 def _find_temperature(objective: Objective, params: Params) -> float | None:
-    """Returns what cosines are divided by; None where the objective compares none."""
+    """Returns what cosines are divided by; None if the objective has no scale."""
     scale = objective.scale(params)
     return None if scale is None else float(1 / scale)
 
 
 def _find_preprocessing(config: ConfigDict, size: int) -> Preprocessing:
-    """Takes the first evaluator's image operations that other libraries can be told."""
+    """Returns the first evaluator's image operations that other libraries can also represent."""
     model = build_model(config)
     colors = tuple(model.image_mean), tuple(model.image_std)
     for evaluator in config.evaluators.values():

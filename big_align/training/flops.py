@@ -1,10 +1,10 @@
-"""Model FLOPs: what a computation needs, whatever the compiler makes of it.
+"""Model FLOPs: what a computation needs, independent of what the compiler makes of it.
 
-Matrix products and convolutions are counted, two FLOPs a multiplication and addition, in the traced
-program of all devices; elementwise work is not, which is how papers count. A loop's body counts as
-often as it runs. As in published counts a filter's tap counts on padding too, but not on the holes
-that the gradient of a strided convolution is dilated with, so that each gradient of a convolution
-costs what the convolution does.
+Matrix products and convolutions are counted in the traced program of all devices, with two FLOPs
+per multiply-add; elementwise work is not, which is how papers count. A loop's body counts as often
+as it runs. As in published counts, filter taps over padding are counted too. Taps over the holes
+with which the gradient of a strided convolution is dilated are not, so each gradient of a
+convolution costs what the convolution does.
 """
 
 import math
@@ -26,15 +26,15 @@ def count(function: Callable, *arguments: Any) -> float:
     """Returns the FLOPs of a call, over all devices.
 
     Args:
-      function: what `jax.jit` could compile; it is traced, not run.
+      function: anything `jax.jit` could compile; it is traced, not run.
       arguments: arrays or shapes.
 
     Returns:
-      FLOPs; of a `cond` those of its most expensive branch; NaN if matrix products stand in a
-      `while` loop, of which nobody knows how often it runs.
+      FLOPs; for a `cond`, those of its most expensive branch; NaN if there are matrix products in a
+      `while` loop, whose number of iterations is unknown.
     """
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
-    # A function of its own: jax remembers traces by function, and contexts change what is traced.
+    # A new function: JAX caches traces by function, and contexts change what is traced.
     return count_program(jax.make_jaxpr(lambda *arguments: function(*arguments))(*shapes).jaxpr)
 
 
@@ -42,7 +42,7 @@ def model_flops(objective: Objective, state: TrainState, batch: Mapping, mesh: M
     """Returns the FLOPs that a train step needs, over all devices.
 
     They are those of the gradients of the whole batch with everything stored: what a step
-    computes again to save memory, in blocks or by micro-batches, is not counted.
+    recomputes to save memory, in blocks or by micro-batches, is not counted.
 
     Args:
       objective: what is trained.
@@ -90,7 +90,7 @@ def _inner_jaxprs(parameters: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
 
 
 def _repetitions(name: str, parameters: Mapping[str, Any]) -> int:
-    """How often the program inside an equation runs, over all devices."""
+    """Returns how often the program inside an equation runs, over all devices."""
     if name == "scan":
         return parameters["length"]
     if name == "shard_map":
@@ -108,7 +108,7 @@ def _count_product(equation: core.JaxprEqn) -> float:
 
 
 def _count_convolution(equation: core.JaxprEqn) -> float:
-    """An element of the result is a sum over the filter's taps and the channels of its group."""
+    """Counts, for each element of the result, the filter's taps and the channels of its group."""
     filters, (_, *summed) = equation.invars[1].aval.shape, equation.params["dimension_numbers"][1]
     products = math.prod(equation.outvars[0].aval.shape) * math.prod(filters[i] for i in summed)
     return 2.0 * products / math.prod(equation.params["lhs_dilation"])  # without the holes

@@ -1,4 +1,4 @@
-"""Learning rates by the path of a parameter: factors, decay from layer to layer, late starts."""
+"""Learning rates by parameter path: factors, layer-wise decay, late starts."""
 
 import dataclasses
 import fnmatch
@@ -17,32 +17,34 @@ from big_align.types import Params
 
 BLOCK = re.compile(r"block_(\d+)")
 BETWEEN = re.compile(r"merge_\d+")
-"""What stands between two stages and doubles the width; it goes with the block behind it."""
+"""A module between two stages that doubles the width; it belongs to the block after it."""
 
 BEHIND = ("final_norm", "head_conv", "head_norm")
-"""What follows the last block of a tower."""
+"""Modules that follow the last block of a tower."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerRates:
-    """How the learning rate differs from parameter to parameter. Each entry is "PATH=NUMBER".
+    """How the learning rate differs between parameters. Each entry is "PATH=NUMBER".
 
-    A path is that of a module or a parameter, such as "model/image", and stands for all below it;
-    `*` and `?` stand for any characters within a name, as in "model/*/block_0*". Of several entries
-    of a field that fit a parameter the last counts. The fields work together: factors multiply,
+    A path is that of a module or a parameter, such as "model/image", and applies to everything
+    below it; `*` and `?` match any characters within a name, as in "model/*/block_0*". If several
+    entries of a field match a parameter, the last one counts. The fields combine: factors multiply,
     and steps add up.
 
-    The layers of a tower are what stands before its blocks, each block, and what follows the last
-    block; those of a path are counted from there down to the first.
+    The layers of a tower are what comes before its blocks, each block, and what follows the last
+    block; the layers of a path are counted from the last one down to the first.
 
     Args:
-      rates: what the learning rate is multiplied by; 0 stands still.
-      layer_decay: what a layer's learning rate is of that of the layer above it, in (0, 1]. What
-        follows the last block has the full rate, the last block this much of it (Bao et al., 2022).
-      unfreeze: the step from which parameters are trained. Until then they stay as they are; their
-        gradients count in moments and in `clip_norm` all the while.
-      unfreeze_layers: steps between the starts of a layer and the one below it: what follows the
-        last block starts at once, the last block after so many steps (Howard and Ruder, 2018).
+      rates: factors of the learning rate; 0 leaves parameters as they are.
+      layer_decay: ratio of a layer's learning rate to that of the layer above it, in (0, 1]. What
+        follows the last block has the full rate, the last block this fraction of it
+        (Bao et al., 2022).
+      unfreeze: the step from which parameters are trained. Until then they stay as they are, but
+        their gradients count in moments and in `clip_norm`.
+      unfreeze_layers: steps between the start of a layer and that of the one below it: what follows
+        the last block starts at once, the last block after this many steps (Howard and Ruder,
+        2018).
 
     Raises:
       ValueError: an entry is not of this form, or its number is impossible.
@@ -63,10 +65,10 @@ class LayerRates:
         return not any(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def factors(self, params: Params) -> Any:
-        """Returns what each parameter's rate is multiplied by, as a pytree of floats.
+        """Returns the factor of each parameter's rate, as a pytree of floats.
 
         Raises:
-          UserError: there is nothing at a path, or nothing that has layers.
+          UserError: there is nothing at a path, or nothing with layers.
         """
         rates = _look_up("rates", self.rates, params, 1.0)
         decays = _look_up("layer_decay", self.layer_decay, params, 1.0)
@@ -77,7 +79,7 @@ class LayerRates:
         """Returns the step from which each parameter is trained, as a pytree of ints.
 
         Raises:
-          UserError: as `factors`.
+          UserError: as for `factors`.
         """
         starts = _look_up("unfreeze", self.unfreeze, params, 0.0)
         steps = _look_up("unfreeze_layers", self.unfreeze_layers, params, 0.0)
@@ -86,16 +88,16 @@ class LayerRates:
 
 
 class RateState(NamedTuple):
-    """Updates so far."""
+    """The number of updates so far."""
 
     count: Int[Array, ""]
 
 
 def scale_by_rates(layers: LayerRates) -> optax.GradientTransformation:
-    """Makes what multiplies the updates of every parameter by its own rate."""
+    """Makes a transformation that multiplies the updates of every parameter by its own rate."""
 
     def init(params: Params) -> RateState | optax.EmptyState:
-        layers.factors(params), layers.starts(params)  # tells of paths that lead nowhere
+        layers.factors(params), layers.starts(params)  # raises if a path matches nothing
         late = layers.unfreeze or layers.unfreeze_layers
         return RateState(jnp.zeros((), jnp.int32)) if late else optax.EmptyState()
 
@@ -114,7 +116,7 @@ def scale_by_rates(layers: LayerRates) -> optax.GradientTransformation:
 
 
 def _parse(field: str, entries: Sequence[str]) -> list[tuple[tuple[str, ...], float]]:
-    """Returns the names of each path and its number."""
+    """Returns the names in each path, with its number."""
     parsed = []
     for entry in entries:
         path, equals, text = entry.rpartition("=")
@@ -141,7 +143,7 @@ def _names(path: tuple) -> tuple[str, ...]:
 
 
 def _look_up(field: str, entries: Sequence[str], params: Params, default: float) -> Any:
-    """Returns the number of the last entry that fits each parameter."""
+    """Returns the number of the last entry that matches each parameter."""
     parsed = _parse(field, entries)
     paths = [_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for entry, (pattern, _) in zip(entries, parsed, strict=True):
@@ -157,7 +159,7 @@ def _look_up(field: str, entries: Sequence[str], params: Params, default: float)
 
 
 def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
-    """Returns how many layers of its tower lie above each parameter; 0 where no entry fits."""
+    """Returns how many layers of its tower are above each parameter; 0 where no entry matches."""
     shapes = {_names(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
     heights: dict[tuple[str, ...], int] = {}
     for entry, (pattern, _) in zip(entries, _parse(field, entries), strict=True):
@@ -173,7 +175,7 @@ def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
 
 
 def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | None:
-    """Returns the layers above each parameter of a tower by its path, None if it has no blocks."""
+    """Returns how many layers of a tower are above each path; None if the tower has no blocks."""
     blocks = {path: BLOCK.fullmatch(path[0]) for path in shapes}
     count = 1 + max((int(match[1]) for match in blocks.values() if match), default=-1)
     if not count:
@@ -187,7 +189,7 @@ def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | 
         return count + 1 if path[0] in BEHIND else 0
 
     def _find_first(merge: str) -> int:
-        """Returns the first block as wide as what a merging gives."""
+        """Returns the first block as wide as the output of a merging."""
         width = next(s[-1] for p, s in shapes.items() if p[0] == merge and p[-1] == "kernel")
         wide = (p for p, s in shapes.items() if blocks[p] and p[-1] == "scale" and s == (width,))
         return min(int(blocks[path][1]) for path in wide)
@@ -196,4 +198,4 @@ def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | 
 
 
 UNIFORM = LayerRates()
-"""One rate for all."""
+"""The same rate for all parameters."""

@@ -29,7 +29,7 @@ class MetricQueue:
     """Keeps the host at most `depth` steps ahead of the device.
 
     Args:
-      depth: steps whose metrics may still be in the making.
+      depth: number of steps whose metrics may still be in computation.
     """
 
     def __init__(self, depth: int):
@@ -53,13 +53,13 @@ class MetricQueue:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """When what is due, in steps.
+    """When things are due, in steps.
 
     Attributes:
       total_steps: the last step.
       log_every: how often metrics are written.
-      evaluate_every: how often the evaluators run; they also do after the last step.
-      save_every: how often the state is saved; it also is after the last step.
+      evaluate_every: how often the evaluators run; they also run after the last step.
+      save_every: how often the state is saved; it is also saved after the last step.
     """
 
     total_steps: int
@@ -68,35 +68,35 @@ class Schedule:
     save_every: int
 
     def evaluates(self, step: int) -> bool:
-        """Tells whether the evaluators run after a step."""
+        """Returns whether the evaluators run after a step."""
         return step == self.total_steps or step % self.evaluate_every == 0
 
     def saves(self, step: int) -> bool:
-        """Tells whether the state is saved after a step."""
+        """Returns whether the state is saved after a step."""
         return step == self.total_steps or step % self.save_every == 0
 
 
 @dataclasses.dataclass
 class Loop:
-    """Steps, and what is due between them: logging, evaluating, saving, stopping.
+    """Runs steps, and what is due between them: logging, evaluating, saving, stopping.
 
     Attributes:
-      workdir: where metrics lie.
-      schedule: when what is due.
+      workdir: folder for metrics.
+      schedule: when things are due.
       checkpointer: saves the state.
       evaluate: measures a state.
-      evaluations: keeps what was measured.
-      health: looks at the numbers of every step.
-      pictures: step -> what its evaluation shows, by name.
+      evaluations: records what was measured.
+      health: checks the numbers of every step.
+      pictures: step -> the pictures of its evaluation, by name.
       learning_rate: step -> learning rate, logged.
       record: what a checkpoint records about the run.
       epochs: step -> epochs of the data, logged by name.
-      signals: tells whether this process has been asked to stop.
-      batch_size: examples of a step.
+      signals: whether this process has been asked to stop.
+      batch_size: examples per step.
       step_flops: model FLOPs of a step on one device.
-      time: where it goes.
+      time: keeps track of where the time goes.
       profiler: traces some steps.
-      trackers: where numbers and pictures go beside the workdir.
+      trackers: where numbers and pictures go besides the workdir.
     """
 
     workdir: str
@@ -125,17 +125,17 @@ class Loop:
         """Trains to the last step.
 
         Args:
-          state: of the step that is done; its memory may be reused.
-          batches: those of the next steps, in order.
-          train_step: compiled.
+          state: the state after the last completed step; its memory may be reused.
+          batches: the batches of the next steps, in order.
+          train_step: the compiled step.
 
         Returns:
           The numbers of the last evaluation.
 
         Raises:
-          Stopped: it was told to stop, and what was trained is being saved.
-          DivergedError: a number is a bad sign, and the run cannot go on.
-          Rewound: it is, and the run goes on from its last checkpoint with other data.
+          Stopped: the run was asked to stop; it has saved what was trained.
+          DivergedError: a number is a sign of divergence, and the run cannot go on.
+          Rewound: the same, but the run goes on from its last checkpoint with other data.
         """
         start, total, results = int(state.step), self.schedule.total_steps, {}
         clock = self.time.clock
@@ -148,7 +148,7 @@ class Loop:
         ):
             queue = MetricQueue(depth=2)
             if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
-                results = self._evaluate(state, True)[0]  # this was interrupted
+                results = self._evaluate(state, True)[0]  # it was interrupted
             for step in range(start + 1, total + 1):
                 self.time.begin_step(step)
                 with watchdog.time_step(step):
@@ -174,7 +174,7 @@ class Loop:
         return results
 
     def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
-        """Saves a state, and whatever covers the steps until then first."""
+        """Saves a state, after whatever covers the steps up to it."""
         self.writer.flush()
         self.health.save(int(state.step))
         self.checkpointer.save(state, self.record, numbers, last=last)
@@ -185,7 +185,7 @@ class Loop:
 
     def _log(self, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:
-            self.health.check(step, scalars)  # what is saved afterwards is known to be finite
+            self.health.check(step, scalars)  # so everything saved later is known to be finite
             if step % self.schedule.log_every:
                 continue
             scalars |= self.progress.rates()
@@ -196,7 +196,7 @@ class Loop:
             self.progress.show(scalars)
 
     def _evaluate(self, state: TrainState, saving: bool) -> tuple[dict[str, float], bool]:
-        """Measures a state that will be saved or not; tells also whether it is the best yet."""
+        """Measures a state that may be saved; also returns whether it is the best so far."""
         step, start = int(state.step), time.monotonic()
         with self.time.clock.phase("evaluating"):
             try:
@@ -207,8 +207,8 @@ class Loop:
                     results = agreement.share(f"evaluation/{step}", self.evaluate(state))
                     best = self.checkpointer.improves(results)
             except Exception:
-                # What was trained is worth keeping, whatever is wrong with measuring it.
-                if jax.process_count() == 1:  # others may be well, and would not save with it
+                # The trained state is worth keeping, whatever is wrong with measuring it.
+                if jax.process_count() == 1:  # others may be fine, and would not join the save
                     self._save(state, None, last=True)
                 raise
             if results:

@@ -1,9 +1,9 @@
-"""Optimization: learning-rate schedules, which parameters decay, and the chains of updates.
+"""Optimization: learning-rate schedules, weight-decay masks, and chains of updates.
 
-The chains are put together from optax's parts so that one list of excluded parameters holds for
-weight decay and for LAMB's trust ratio alike. Parameters are global arrays, so the norms here are
-of the whole parameter however it is sharded. State is float32, and nothing relies on implicit
-promotion of types.
+The chains are built from optax's parts so that one list of excluded parameters applies to both
+weight decay and LAMB's trust ratio. Parameters are global arrays, so norms here are those of the
+whole parameter, however it is sharded. State is float32, and nothing relies on implicit type
+promotion.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ DECAYS = ("linear", "cosine", "step", "constant")
 OPTIMIZERS = ("lamb", "adamw", "sgd")
 EXCLUDE = (
     *("bias", "scale", "temperature", "log_scale"),
-    # Tables of offsets, and fixed queries, which get no gradient and should not shrink either.
+    # Offset tables; and fixed queries, which get no gradient and should not shrink either.
     *("relative_position_bias", "queries"),
 )
 
@@ -49,7 +49,7 @@ def make_schedule(
       decay: "linear" or "cosine" to `end_value` at the last step; "step" multiplies by `decay_rate`
         after every `decay_every` steps, down to `end_value`; "constant" stays at the peak.
       warmup_steps: steps of linear warm-up.
-      end_value: where the decay ends.
+      end_value: the value at which the decay ends.
       decay_every: steps between two multiplications, counted from the end of the warm-up.
       decay_rate: the factor of "step", in (0, 1].
 
@@ -57,7 +57,7 @@ def make_schedule(
       A function from the step to the learning rate.
 
     Raises:
-      ValueError: if `decay` is unknown or a value is impossible.
+      ValueError: `decay` is unknown or a value is impossible.
     """
     if decay not in DECAYS:
         raise ValueError(f"decay = {decay!r} is unknown; known: {', '.join(DECAYS)}")
@@ -96,13 +96,13 @@ def _make_staircase(
 
 
 def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any:
-    """Tells which parameters decay and have a trust ratio: kernels and embeddings.
+    """Returns which parameters decay and have a trust ratio: kernels and embeddings.
 
     Args:
       params: the parameters.
-      exclude: names that are left out wherever they stand in the path of a parameter, besides all
-        parameters with fewer than two axes (biases, scales of norms, temperature). None leaves out
-        nothing at all.
+      exclude: names that are left out wherever they occur in the path of a parameter, in addition
+        to all parameters with fewer than two axes (biases, scales of norms, temperature). None
+        leaves nothing out at all.
 
     Returns:
       A pytree of booleans shaped like `params`.
@@ -119,7 +119,7 @@ def _names(path: tuple) -> tuple[str, ...]:
 
 
 def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
-    """Tells which parameters lie at or under given paths.
+    """Returns which parameters are at or under given paths.
 
     Args:
       params: the parameters.
@@ -166,22 +166,23 @@ def make_optimizer(
     Args:
       learning_rate: a number, or a function from the step to one.
       name: "lamb" (You et al., 2020), "adamw" (Loshchilov and Hutter, 2019) or "sgd".
-      weight_decay: times the parameter, added to the update (ALIGN §5: 1e-5).
-      b1: decay of the first moment, of "lamb" and "adamw".
-      b2: decay of the second moment.
+      weight_decay: factor of the parameter that is added to the update (ALIGN §5: 1e-5).
+      b1: decay of the first moment, for "lamb" and "adamw".
+      b2: decay of the second moment, likewise.
       eps: added to the root of the second moment.
-      momentum: of "sgd".
-      nesterov: whether the momentum of "sgd" looks ahead.
-      clip_norm: largest norm of the whole gradient, which is scaled down to it first; None for any.
-      exclude: names as in `decay_mask`.
-      frozen: paths, such as "model/image", whose parameters stay as they are, without decay or
-        moments, and count in no norm of `clip_norm`.
-      layers: how the learning rate differs from parameter to parameter. A config has its fields
-        (`rates`, `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
+      momentum: momentum of "sgd".
+      nesterov: whether "sgd" uses Nesterov momentum.
+      clip_norm: largest norm of the whole gradient; a larger one is first scaled down to it. None
+        does not clip.
+      exclude: names, as in `decay_mask`.
+      frozen: paths, such as "model/image", of parameters that stay as they are, without decay or
+        moments, and do not count in the norm of `clip_norm`.
+      layers: how the learning rate differs between parameters. A config has its fields (`rates`,
+        `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
 
     Raises:
-      ValueError: if `name` is unknown or a value is impossible; when the optimizer meets the
-        parameters, if there are none at a path.
+      ValueError: `name` is unknown or a value is impossible; or, once the optimizer gets the
+        parameters, there are none at a path.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
@@ -212,12 +213,13 @@ def make_optimizer(
 
 
 def make_row_optimizer(name: str, **settings: Any) -> RowOptimizer:
-    """Makes what updates the rows of a table: the chain of `make_optimizer`, row by row.
+    """Makes the optimizer of the rows of a table: the chain of `make_optimizer`, row by row.
 
     Args:
-      name: as there.
-      **settings: as there, the fields of `layers` among them. Those about all parameters together
-        (`clip_norm`, `exclude`) or about paths do not concern rows, which all decay.
+      name: as for `make_optimizer`.
+      **settings: as for `make_optimizer`, including the fields of `layers`. Settings that concern
+        all parameters together (`clip_norm`, `exclude`) or paths do not apply to rows, which all
+        decay.
     """
     paths = (field.name for field in dataclasses.fields(LayerRates))
     left_out = {"clip_norm", "exclude", "frozen", *paths}
@@ -236,13 +238,13 @@ def _freeze(
     def moves(params: Params) -> Any:
         return jax.tree.map(lambda stays: not stays, frozen_mask(params, frozen))
 
-    # Not optax.partition: its state is a dictionary, whose keys would stand in the paths by which
+    # Not optax.partition: its state is a dictionary, whose keys would appear in the paths by which
     # moments are placed like their parameters.
     return optax.chain(optax.masked(chain, moves), optax.masked(optax.set_to_zero(), stays))
 
 
 def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Adam's update with float32 moments; optax's raises under strict promotion of types."""
+    """Adam's update with float32 moments; optax's raises under strict type promotion."""
 
     def init(params: Params) -> optax.ScaleByAdamState:
         def zeros() -> Params:
@@ -265,14 +267,14 @@ def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
 def update_average(average: Any, new: Any, decay: float, step: ArrayLike) -> Any:
     """Moves exponential moving averages of arrays by one step.
 
-    Early on the decay is min(decay, (1 + step) / (10 + step)), so that the average forgets where
-    training started and needs no correction.
+    Early on the decay is min(decay, (1 + step) / (10 + step)), so that the average forgets the
+    initial values and needs no correction.
 
     Args:
-      average: the average so far of each array; the first arrays to begin with.
+      average: the average of each array so far; initially the first arrays.
       new: the arrays after this step's update.
-      decay: fraction of the old average that stays, in [0, 1).
-      step: how many updates went before this one.
+      decay: fraction of the old average that is kept, in [0, 1).
+      step: number of updates before this one.
 
     Returns:
       The new average.

@@ -1,4 +1,4 @@
-"""Traces of a few steps, to be looked at in TensorBoard or XProf."""
+"""Traces of a few steps, for TensorBoard or XProf."""
 
 import os
 import re
@@ -14,10 +14,10 @@ def parse_steps(text: str) -> tuple[int, int]:
     """Reads which steps to trace.
 
     Args:
-      text: "FIRST:LAST", both included.
+      text: "FIRST:LAST", both inclusive.
 
     Raises:
-      UserError: it is not two steps in their order.
+      UserError: it is not two steps in ascending order.
     """
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
@@ -28,16 +28,16 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 
 class Profiler:
-    """Writes a trace of some steps, of every process, to `WORKDIR/profile`.
+    """Writes a trace of some steps of every process to `WORKDIR/profile`.
 
     Args:
-      workdir: of the run.
+      workdir: workdir of the run.
       steps: the first and the last step to trace; None for none.
       done: the step that the run continues from.
-      total: its last step.
+      total: the run's last step.
 
     Raises:
-      UserError: the run does not take these steps.
+      UserError: these steps are not part of the run.
     """
 
     def __init__(self, workdir: str, steps: tuple[int, int] | None, done: int, total: int):
@@ -51,7 +51,7 @@ class Profiler:
             )
 
     def run_step(self, step: int, function: Callable, *arguments: Any) -> Any:
-        """Calls a step, traced if it is one of those wanted; the last of them is waited for."""
+        """Calls a step, traced if it is one of those wanted; waits for the last of them."""
         if step == self._first:
             jax.profiler.start_trace(self.folder)
             self._tracing = True
@@ -63,7 +63,7 @@ class Profiler:
         return result
 
     def close(self) -> None:
-        """Ends the trace, if it is not over yet."""
+        """Ends the trace if it is still running."""
         if self._tracing:
             self._tracing = False
             jax.profiler.stop_trace()

@@ -27,11 +27,11 @@ class TrainState:
       opt_state: moments and counts.
       rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
       average: exponential moving averages of `params` and `model_state`, None if they are not kept.
-        Averaged parameters need averaged statistics: those of the last steps belong to others.
-      tables: by name, the tables (`row_tables.Table`) whose rows are updated sparsely.
+        Averaged parameters need averaged statistics: the latest ones belong to other parameters.
+      tables: the tables (`row_tables.Table`) whose rows are updated sparsely, by name.
     """
 
-    # Fields are arrays, or what a transformed tree has in their place: shapes, placements.
+    # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
     step: Any
     params: Params
     model_state: ModelState
@@ -42,7 +42,7 @@ class TrainState:
 
     @property
     def evaluated(self) -> tuple[Params, ModelState]:
-        """The parameters and statistics to evaluate: the averages where they are kept."""
+        """The parameters and statistics to evaluate: the averages if they are kept."""
         return (self.params, self.model_state) if self.average is None else self.average
 
     @property
@@ -56,9 +56,10 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
     """Returns a fresh state that starts from given weights.
 
     Args:
-      state: whose leaves are replaced where a path is given; every leaf keeps its placement.
-      weights: arrays by their paths: "params/..." and "batch_stats/..." of the model, and those of
-        the objective's own parameters, as "classifier/...".
+      state: the state whose leaves are replaced where a path is given; every leaf keeps its
+        placement.
+      weights: arrays by path: "params/..." and "batch_stats/..." of the model, and paths of the
+        objective's own parameters, such as "classifier/...".
     """
 
     def replace(path: str, leaf: Any) -> Any:
@@ -97,13 +98,13 @@ def describe_state(
       objective: what is trained.
       optimizer: the chain whose moments the state holds.
       batch: arrays or shapes of any batch size.
-      mesh: where the state lies.
-      seed: of the initial parameters and of every draw of the run.
+      mesh: the devices on which the state is placed.
+      seed: seed of the initial parameters and of every random draw of the run.
       averaged: whether moving averages of parameters and statistics are kept.
-      row_optimizer: of the objective's tables; None leaves them out, as evaluation does.
+      row_optimizer: optimizer of the objective's tables; None leaves them out, as in evaluation.
 
     Returns:
-      Shapes with their placement, and a function that makes the state there.
+      Shapes with their placement, and a function that makes the state with that placement.
     """
     # Initialization needs the shapes of one example, not the memory of a batch.
     example = {k: jnp.zeros((1, *v.shape[1:]), v.dtype) for k, v in batch.items()}
@@ -133,6 +134,6 @@ def describe_state(
     described = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
     )
-    # It runs once, and LLVM would spend more on optimizing the draws than they take.
+    # It runs once, and LLVM would spend more time on optimizing the draws than they take.
     options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     return described, jax.jit(create, out_shardings=shardings, compiler_options=options)

@@ -1,16 +1,16 @@
 """The pure train step: a batch becomes gradients, gradients become an update.
 
-It composes the verbs of an objective and knows none by name. With one micro-batch the loss is
-differentiated straight through. With several, embeddings are computed twice: a first pass caches
-the outputs of every micro-batch, the loss of the whole batch gives the gradient of each output, and
-a second pass pulls these back to the parameters, one micro-batch at a time. So every negative is
-kept and the gradient is exact, at the memory of one micro-batch (Gao et al. 2021, "Scaling deep
-contrastive learning batch size under memory limited setup").
+It composes the methods of an objective and knows no objective by name. With one micro-batch, the
+loss is differentiated straight through. With several, embeddings are computed twice: a first pass
+caches the outputs of every micro-batch, the loss of the whole batch gives the gradient of each
+output, and a second pass pulls these back to the parameters, one micro-batch at a time. So every
+negative is kept and the gradient is exact, with the memory of one micro-batch (Gao et al. 2021,
+"Scaling deep contrastive learning batch size under memory limited setup").
 
-BatchNorm under micro-batches: a micro-batch is normalized by its own statistics, in both passes,
-and the running statistics move once a step, by the mean over micro-batches. A micro-batch takes
-contiguous rows from every device, so with a statistics group that divides the rows of a micro-batch
-on a device the groups are the same as without accumulation and so are all numbers.
+BatchNorm under micro-batches: a micro-batch is normalized by its own statistics in both passes, and
+the running statistics move once per step, by the mean over micro-batches. A micro-batch takes
+contiguous rows from every device. So if the statistics group divides the rows of a micro-batch on a
+device, the groups, and with them all numbers, are the same as without accumulation.
 """
 
 import types
@@ -31,13 +31,13 @@ from big_align.training.optimizers import frozen_mask, update_average
 from big_align.training.state import TrainState
 from big_align.types import Batch, Metrics, ModelState, Objective, Outputs, Params
 
-Rows = dict[str, Array]  # of each table, the drawn ones [n d]
+Rows = dict[str, Array]  # the drawn rows of each table [n d]
 Gradients = tuple[Params, ModelState, Float[Array, ""], Metrics, Rows]
 _NOTHING = types.MappingProxyType({})
 
 
 def _show(params: Params, drawn: Mapping[str, Drawn], rows: Rows) -> Params:
-    """Returns what `loss` sees: the parameters and, where there are tables, their drawn rows."""
+    """Returns what `loss` sees: the parameters and, if there are tables, their drawn rows."""
     return {**params, "drawn": join_rows(drawn, rows)} if drawn else params
 
 
@@ -70,7 +70,7 @@ def full_gradients(
 
 
 def _split(tree: Any, microbatches: int, mesh: Mesh) -> Any:
-    """[b ...] -> [microbatches, b / microbatches, ...] without moving a row between devices."""
+    """Reshapes [b ...] to [microbatches, b / microbatches, ...]; no row moves between devices."""
 
     def split(x: Array) -> Array:
         x = x.reshape(mesh.size, microbatches, -1, *x.shape[1:]).swapaxes(0, 1)
@@ -81,7 +81,7 @@ def _split(tree: Any, microbatches: int, mesh: Mesh) -> Any:
 
 
 def _merge(tree: Any, mesh: Mesh) -> Any:
-    """The inverse of `_split`."""
+    """Reverts `_split`."""
 
     def merge(x: Array) -> Array:
         x = x.reshape(x.shape[0], mesh.size, -1, *x.shape[2:]).swapaxes(0, 1)
@@ -151,17 +151,17 @@ def make_train_step(
     Args:
       objective: what is trained.
       optimizer: the chain that turns gradients into updates.
-      mesh: where the batch lies.
-      microbatches: into how many parts the batch of each device is split for `encode`.
+      mesh: the devices of the batch.
+      microbatches: number of parts that the batch of each device is split into for `encode`.
       average_decay: decay of the moving averages of parameters and statistics; None keeps none.
-      row_optimizer: updates the drawn rows of the objective's tables; only those need it.
-      learning_rate: of the rows, step -> number.
-      gradient_dtype: in which gradients of weights are summed over devices.
+      row_optimizer: updates the drawn rows of the objective's tables; required only if it has any.
+      learning_rate: learning rate of the rows, step -> number.
+      gradient_dtype: type in which gradients of weights are summed over devices.
       frozen: paths of parameters, such as "model/text/block_00", that the optimizer leaves alone.
-        Their gradients are zero, so the compiler leaves out the backward pass that would make them.
+        Their gradients are zero, so the compiler omits the backward pass that would compute them.
 
     Returns:
-      A function to compile; `metrics` holds the objective's, and `loss`, `gradient_norm`,
+      A function to compile; its metrics are those of the objective and `loss`, `gradient_norm`,
       `parameter_norm`, `update_norm`.
     """
 
@@ -191,7 +191,7 @@ def make_train_step(
         average = state.average
         if average_decay is not None:
             average = update_average(average, (params, model_state), average_decay, state.step)
-            # What is frozen is its own average: moving it would read and write it for nothing.
+            # Frozen parameters are their own average: moving it would only read and write memory.
             held = jax.tree.map(
                 lambda old, new, still: old if still else new, state.average[0], average[0], stays
             )
@@ -221,13 +221,13 @@ def trace_step(
     batch: Batch,
     mesh: Mesh,
 ) -> jax.stages.Traced:
-    """Traces a train step for the placement of a state; the state that goes in is used up.
+    """Traces a train step for the placement of a state; the input state is donated.
 
     Args:
       step: from `make_train_step`.
       state: arrays, or shapes with their placement.
-      batch: likewise.
-      mesh: where they lie.
+      batch: the global batch, likewise.
+      mesh: the devices they are on.
     """
     shardings = jax.tree.map(lambda x: x.sharding, state)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
@@ -248,10 +248,10 @@ def compile_step(
       state: its arrays, or their shapes, with their placement.
       batch: the global batch, likewise.
       mesh: the devices.
-      options: of the compiler (`compiler_flags.choose_options`).
+      options: options of the compiler (`compiler_flags.choose_options`).
 
     Raises:
-      UserError: another process is about to compile another step.
+      UserError: another process is about to compile a different step.
       ConfigError: the compiler does not know an option.
     """
     lowered = trace_step(step, state, batch, mesh).lower()

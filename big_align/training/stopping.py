@@ -1,4 +1,4 @@
-"""Being told to stop, by SIGTERM or Ctrl-C: once to save and leave, twice to leave at once."""
+"""Requests to stop, by SIGTERM or Ctrl-C: once to save and exit, twice to exit at once."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ import jax
 from big_align.errors import Stopped
 
 SAME_REQUEST_SECONDS = 1.0
-"""Signals this close together are one request: launchers and `timeout` send one twice."""
+"""Signals this close together are one request: launchers and `timeout` send each one twice."""
 
 
 class StopSignals:
     """Counts the signals that ask this process to stop.
 
-    Python runs a signal's handler between two instructions of the main thread, so not while XLA
-    compiles. The number of a signal is written to a pipe at once, and a thread reads it.
+    Python runs a signal's handler between two instructions of the main thread, and so not while XLA
+    compiles. But it writes the number of the signal to a pipe at once, and a thread reads that.
     """
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
-            # With several processes SIGTERM belongs to JAX, which makes them agree on a step.
-            # A shell ignores SIGINT for what it starts in the background.
+            # With several processes, SIGTERM belongs to JAX, which makes them agree on a step. A
+            # shell ignores SIGINT for processes that it starts in the background.
             kept = self._several and number == signal.SIGTERM
             if not kept and signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._handle)
@@ -47,22 +47,22 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        os.write(self._write, b"\0")  # the end of the thread
+        os.write(self._write, b"\0")  # ends the thread
         self._thread.join()
         os.close(self._read)
         os.close(self._write)
 
     @contextlib.contextmanager
     def interrupting(self, message: str) -> Iterator[None]:
-        """Has a signal interrupt what runs inside, as far as Python runs there.
+        """Lets a signal interrupt the code inside, as far as it is Python code.
 
-        Several processes have to be in step, so what they do together they finish.
+        Several processes have to stay in step, so they finish what they do together.
 
         Args:
-          message: of the error.
+          message: message of the error.
 
         Raises:
-          Stopped: a signal has come, now or before.
+          Stopped: a signal has arrived, now or before.
         """
         if not self._several:
             if self.received:

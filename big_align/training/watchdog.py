@@ -1,4 +1,4 @@
-"""Reports a step that takes far longer than usual, with what every process does meanwhile."""
+"""Reports a step that takes far longer than usual, with what every process is doing."""
 
 import collections
 import contextlib
@@ -12,20 +12,20 @@ TIMES = 10
 """A step is slow when it takes this many times the median of the recent ones."""
 
 RECENT, FEWEST = 100, 5
-"""How many steps the median is of, at most and at least."""
+"""How many steps the median is taken over, at most and at least."""
 
 MOST_LINES = 16
 
 
 class Watchdog:
-    """Watches the time of steps in a thread of its own.
+    """Watches the duration of steps in a separate thread.
 
     Args:
       say: prints a report.
-      activities: gives what each process does, as `processes.activities`; None leaves out the
+      activities: returns what each process is doing, as `processes.activities` does; None starts no
         thread, since one process reports for all.
-      least_seconds: a step is never slow before; longer than two heartbeats, which bring what the
-        other processes do.
+      least_seconds: no step counts as slow before this; longer than two heartbeats, which deliver
+        what the other processes are doing.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def time_step(self, step: int) -> Iterator[None]:
-        """Times what is inside as one step."""
+        """Times the code inside as one step."""
         start = time.monotonic()
         self._begun = step, start
         yield
@@ -54,7 +54,7 @@ class Watchdog:
         self._recent.append(time.monotonic() - start)
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._over.set()
         if self._activities:
             self._thread.join()
@@ -76,11 +76,11 @@ class Watchdog:
 
 
 def format_activities(activities: Mapping[int, Mapping[str, Any]]) -> str:
-    """Formats what each process does as a table, the least common first.
+    """Formats what each process is doing as a table, the least common first.
 
     Args:
-      activities: by the number of the process: `host`, `step`, `what`, `seconds`, and `silent`,
-        the seconds since it last said so.
+      activities: by process number: `host`, `step`, `what`, `seconds`, and `silent`, the seconds
+        since its last report.
     """
     kind = lambda row: (row["what"], row["step"], row["silent"] > 0)  # noqa: E731
     common = collections.Counter(map(kind, activities.values()))

@@ -1,1 +1,1 @@
-"""Data sets of what people have judged: which text is right, and how similar two things are."""
+"""Data sets of human judgments: which text is right, and how similar two things are."""

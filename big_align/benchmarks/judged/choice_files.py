@@ -17,24 +17,24 @@ GROUPS = {
     "swap": ("swap_obj", "swap_att"),
     "add": ("add_obj", "add_att"),
 }
-"""SugarCrepe's categories, by what is done to a caption; each is a file."""
+"""SugarCrepe's categories, named after how a caption is changed; each is a file."""
 CATEGORIES = tuple(name for names in GROUPS.values() for name in names)
 COCO_FOLDERS = ("", "/val2017", "/images/val2017", "/coco/images/val2017",
                 "/../val2017", "/../coco/val2017", "/../coco/images/val2017",
                 "/../../coco/val2017", "/../../coco/images/val2017")  # fmt: skip
 WINOGROUND_FOLDERS = ("/images", "/images/images", "")
 LEAST_CASES = 25
-"""Pairs of attributes with fewer cases are no part of ARO's mean."""
+"""Pairs of attributes with fewer cases are not part of ARO's mean."""
 
 
 def read_sugar_crepe(path: str) -> Choices:
     """Reads all seven files of SugarCrepe (Hsieh et al. 2023).
 
     Args:
-      path: of one of them; the others are beside it.
+      path: path of one of them; the others are next to it.
 
     Raises:
-      UserError: one is missing or is no such file, or the images of COCO are not there.
+      UserError: one is missing or is not such a file, or the images of COCO are missing.
     """
     folder = path.rpartition("/")[0]
     images, texts, cases, category = Numbering(), Numbering(), [], []
@@ -53,10 +53,10 @@ def read_winoground(path: str) -> Choices:
     """Reads `examples.jsonl` of Winoground (Thrush et al. 2022), whose categories are its tags.
 
     Args:
-      path: of the file; `images.zip` is unpacked beside it.
+      path: path of the file; `images.zip` is unpacked next to it.
 
     Raises:
-      UserError: it is no such file, or the images are not there.
+      UserError: it is not such a file, or the images are missing.
     """
     images, texts, cases, category = Numbering(), Numbering(), [], []
     for row in read_line_rows(path):
@@ -77,14 +77,14 @@ def read_boxes(path: str) -> Choices:
     """Reads ARO's `visual_genome_relation.json` or `_attribution.json` (Yuksekgonul et al. 2023).
 
     An image is the box around both objects. Each relation, or pair of attributes, is a category.
-    The mean that the paper gives is over relations that are not symmetric, and over pairs of
-    attributes with 25 cases or more.
+    The mean reported in the paper is over relations that are not symmetric, and over pairs of
+    attributes with at least 25 cases.
 
     Args:
-      path: of the file; the images are in `images` beside it.
+      path: path of the file; the images are in the folder `images` next to it.
 
     Raises:
-      UserError: it is no such file, or the images are not there.
+      UserError: it is not such a file, or the images are missing.
     """
     boxes, texts, cases, category, listed = Numbering(), Numbering(), [], [], []
     for row in read_rows(path):
@@ -119,7 +119,7 @@ def _read_category(row: JudgedRow) -> str:
 
 
 def _choose_averaged(category: Sequence[str]) -> tuple[str, ...]:
-    """Returns the categories of the mean; only pairs of attributes have commas."""
+    """Returns the categories in the mean; only pairs of attributes have commas in their names."""
     names, counts = np.unique(np.array(category), return_counts=True)
     return tuple(
         name for name, count in zip(names.tolist(), counts.tolist(), strict=True)
@@ -136,7 +136,7 @@ def _make_choices(
     groups: dict[str, tuple[str, ...]] | None = None,
     images: int = 1,
 ) -> Choices:
-    """Makes choices of rows of numbers: those of the images, then those of the texts."""
+    """Makes choices from rows of numbers: first those of the images, then those of the texts."""
     rows = np.array(cases, np.int64)
     given = texts.items, rows[:, :images], rows[:, images:], tuple(category)
     return Choices(source, *given, averaged, groups or {})

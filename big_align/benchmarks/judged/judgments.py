@@ -1,4 +1,4 @@
-"""What people have judged of images and texts, each of which stands once."""
+"""Human judgments of images and texts, with each image and text stored once."""
 
 import dataclasses
 import hashlib
@@ -13,34 +13,34 @@ from big_align.data.examples import Source
 
 
 class Numbering:
-    """Gives each thing a number when it is first seen."""
+    """Gives each item a number when it is first seen."""
 
     def __init__(self):
         self._numbers: dict[str, int] = {}
 
     def add(self, item: str) -> int:
-        """Returns the number of a thing."""
+        """Returns the number of an item."""
         return self._numbers.setdefault(item, len(self._numbers))
 
     @property
     def items(self) -> tuple[str, ...]:
-        """The things in the order of their numbers."""
+        """The items in the order of their numbers."""
         return tuple(self._numbers)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Cases in which the right image or text is chosen among a few.
+    """Cases in which the right image or text is chosen from a few.
 
     Attributes:
       source: the images.
-      texts: all that are chosen among.
-      image: of each case, its images.
-      text: of each case, its texts. Where a case has one image, the first is right; where it has
-        two, the first text belongs to the first image, and the second to the second.
-      category: of each case; "" for what is in none.
-      averaged: the categories of which the mean is published.
-      groups: means of some categories that are published too, by their names.
+      texts: all texts to choose from.
+      image: the images of each case.
+      text: the texts of each case. If a case has one image, the first text is right; if it has two,
+        the first text belongs to the first image, and the second to the second.
+      category: the category of each case; "" if it has none.
+      averaged: the categories whose mean is published.
+      groups: groups of categories whose means are published too, by name.
     """
 
     source: Source
@@ -53,23 +53,23 @@ class Choices:
 
     @property
     def count(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return len(self.image)
 
     def digest(self) -> str:
-        """Returns a text that changes with any case."""
+        """Returns a text that changes if any case changes."""
         told = [self.texts, self.category, self.averaged, dict(self.groups)]
         return _digest(told, self.image, self.text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratings:
-    """Pairs of things, and how similar people found them.
+    """Pairs of items, and how similar people found them.
 
     Attributes:
-      pair: the numbers of both.
-      rating: of each pair.
-      positive: from which rating on a pair belongs together.
+      pair: the numbers of both items.
+      rating: the rating of each pair.
+      positive: least rating of a pair that belongs together.
     """
 
     pair: Int[np.ndarray, "n 2"]
@@ -85,9 +85,9 @@ class RatedCaptions:
       source: the images.
       texts: all captions.
       owner: the image of each caption.
-      sts: of two captions.
-      sis: of two images.
-      sits: of a caption and an image.
+      sts: ratings of two captions.
+      sis: ratings of two images.
+      sits: ratings of a caption and an image.
     """
 
     source: Source
@@ -99,11 +99,11 @@ class RatedCaptions:
 
     @property
     def count(self) -> int:
-        """How many pairs are rated."""
+        """Number of rated pairs."""
         return sum(len(ratings.pair) for ratings in (self.sts, self.sis, self.sits))
 
     def digest(self) -> str:
-        """Returns a text that changes with any rating."""
+        """Returns a text that changes if any rating changes."""
         rated = [self.sts, self.sis, self.sits]
         arrays = [array for ratings in rated for array in (ratings.pair, ratings.rating)]
         return _digest([self.texts, [x.positive for x in rated]], self.owner, *arrays)
@@ -115,9 +115,9 @@ class RatedWords:
 
     Attributes:
       texts: the words.
-      ratings: of pairs of them.
-      subsets: places of pairs that are measured by themselves, by name.
-      source: None; there are no images.
+      ratings: ratings of pairs of them.
+      subsets: indices of pairs that are measured separately, by name.
+      source: None, since there are no images.
     """
 
     texts: tuple[str, ...]
@@ -127,11 +127,11 @@ class RatedWords:
 
     @property
     def count(self) -> int:
-        """How many pairs are rated."""
+        """Number of rated pairs."""
         return len(self.ratings.pair)
 
     def digest(self) -> str:
-        """Returns a text that changes with any rating."""
+        """Returns a text that changes if any rating changes."""
         subsets = {name: places.tolist() for name, places in self.subsets.items()}
         return _digest([self.texts, subsets], self.ratings.pair, self.ratings.rating)
 

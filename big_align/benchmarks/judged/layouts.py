@@ -1,4 +1,4 @@
-"""Opening the data sets of judgments, in the layouts in which people have them."""
+"""Opens the data sets of judgments, in the layouts in which they are distributed."""
 
 from collections.abc import Callable
 
@@ -25,16 +25,16 @@ COCO_SPLITS = {"test": "test", "validation": "val"}
 
 
 def open_judged(benchmark: Benchmark, split: str, folder: str) -> Judged:
-    """Opens what people have judged; decodes no image.
+    """Opens a data set of judgments; decodes no image.
 
     Args:
-      benchmark: of composition or similarity.
+      benchmark: a benchmark for composition or similarity.
       split: "test" or "validation".
-      folder: that holds the data of all benchmarks, each in a folder of its layout's name.
+      folder: folder with the data of all benchmarks, each in a folder with its layout's name.
 
     Raises:
-      opening.MissingData: the data are not there.
-      UserError: there is no such split, or the files are not what the layout says.
+      opening.MissingData: the data are missing.
+      UserError: there is no such split, or the files do not have the format of the layout.
     """
     found = find_layout(benchmark, split, folder)
     path = f"{found.root}/{found.split}"

@@ -1,4 +1,4 @@
-"""ARO's captions of COCO and Flickr30k in other orders of their words, as Parquet tables."""
+"""ARO's captions of COCO and Flickr30k with their words in other orders, as Parquet tables."""
 
 import hashlib
 
@@ -15,20 +15,20 @@ from big_align.data.sources.parquet_source import ParquetSource
 from big_align.errors import UserError
 
 OPTIONS = ("correct_caption", *(f"hard_text_{n}" for n in range(1, 5)))
-"""Columns: the caption, and four orders of its words."""
+"""Columns: the caption, and four other orders of its words."""
 
 
 def read_order_tables(pattern: str) -> Choices:
-    """Reads tables with a caption a row, its image, and four other orders of its words.
+    """Reads tables whose rows have a caption, its image, and four other orders of its words.
 
-    The authors' code shuffles words at random with taggers of its time; these tables keep what came
-    of it. Rows of one image are one image.
+    The authors' code shuffles words at random with the taggers of its time; these tables store its
+    results. Rows with the same image are merged into one image.
 
     Args:
-      pattern: of the files.
+      pattern: pattern of the files.
 
     Raises:
-      UserError: they are no such tables, or a row has no image or a caption is none.
+      UserError: they are not such tables, a row has no image, or a caption is empty.
     """
     source = ParquetSource(pattern, image="images", caption="", label="", key="")
     texts, cases = Numbering(), []
@@ -71,7 +71,7 @@ def _find_images(source: Source) -> tuple[np.ndarray, np.ndarray]:
     for number in range(offsets.count):
         try:
             data = boundary.read_example(source, *offsets.locate_one(number)).image
-        except BrokenExample:  # an image of its own, which is counted when it is embedded
+        except BrokenExample:  # counts as an image of its own; reported when it is embedded
             data = str(number).encode()
         digests.append(hashlib.sha256(data).digest())
     _, first, image = np.unique(np.array(digests), return_index=True, return_inverse=True)

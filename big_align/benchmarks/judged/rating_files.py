@@ -13,31 +13,33 @@ from big_align.data import files
 from big_align.errors import UserError
 
 COCO_FOLDERS = ("", "/..", "/../coco", "/../../coco")
-"""Where Karpathy's file of COCO is looked for, from the folder of the ratings."""
+"""Where to look for Karpathy's file of COCO, relative to the folder of the ratings."""
 COCO_FILE = "dataset_coco.json"
 SIMILAR_TEXTS, SIMILAR_IMAGES = 3.0, 2.5
-"""From these ratings on a pair belongs together (Parekh et al. 2021, §3)."""
+"""From these ratings on, a pair belongs together (Parekh et al. 2021, §3)."""
 SIMLEX_COLUMNS = ("word1", "word2", "POS", "SimLex999", "conc(w1)", "conc(w2)", "concQ",
                   "Assoc(USF)", "SimAssoc333", "SD(SimLex)")  # fmt: skip
 SUBSETS = ("all", "adjs", "nouns", "verbs", "conc_q1", "conc_q2", "conc_q3", "conc_q4", "hard")
-"""What is measured by itself: parts of speech, quarters by concreteness, and the 333 pairs that are
-associated most."""
+"""Subsets that are measured separately.
+
+They are parts of speech, quarters by concreteness, and the 333 most strongly associated pairs.
+"""
 PARTS_OF_SPEECH = {"A": "adjs", "N": "nouns", "V": "verbs"}
 
 
 CAPTION = "sentid"
-"""What tables and numbers have before the id of a caption."""
+"""Prefix of the id of a caption in tables and numberings."""
 
 
 def read_crisscrossed(path: str, split: str) -> RatedCaptions:
     """Reads the three tables of a split of Crisscrossed Captions, and COCO's captions.
 
     Args:
-      path: of `sits_test.csv` or `sits_val.csv`; the tables `sis_` and `sts_` are beside it.
-      split: what Karpathy's file of COCO calls it.
+      path: path of `sits_test.csv` or `sits_val.csv`; the tables `sis_` and `sts_` are next to it.
+      split: name of the split in Karpathy's file of COCO.
 
     Raises:
-      UserError: a file is missing or is no such table, or names what is not in this split.
+      UserError: a file is missing or malformed, or names something that is not in this split.
     """
     folder, _, name = path.rpartition("/")
     coco = _CocoSplit(_find_coco(path, folder), split)
@@ -51,7 +53,7 @@ def read_crisscrossed(path: str, split: str) -> RatedCaptions:
 
 
 class _CocoSplit:
-    """The images and captions of a split, and their numbers by the names that tables have."""
+    """The images and captions of a split, and their numbers by their names in the tables."""
 
     def __init__(self, path: str, split: str):
         self.files: list[str] = []
@@ -84,7 +86,7 @@ class _CocoSplit:
         self.files.append("/".join(filter(None, (image.get("filepath", ""), image["filename"]))))
 
     def find(self, row: JudgedRow, column: str) -> int:
-        """Returns the number of a caption, as in `COCO_val2014:sentid:411553`, or an image."""
+        """Returns the number of a caption, such as `COCO_val2014:sentid:411553`, or of an image."""
         name = row.text(column)
         known = name.partition(":")[2] if column.startswith("caption") else name
         if known not in self.numbers:
@@ -114,13 +116,13 @@ def _read_ratings(
 
 
 def read_simlex(path: str) -> RatedWords:
-    """Reads `SimLex-999.txt`; its parts are those of Kiros et al. 2018.
+    """Reads `SimLex-999.txt`; its subsets are those of Kiros et al. 2018.
 
     Args:
-      path: of the file.
+      path: path of the file.
 
     Raises:
-      UserError: it is no such file.
+      UserError: it is not such a file.
     """
     words, pairs, ratings = Numbering(), [], []
     subsets: dict[str, list[int]] = {name: [] for name in SUBSETS}
@@ -136,7 +138,7 @@ def read_simlex(path: str) -> RatedWords:
 
 
 def _name_subsets(row: JudgedRow) -> list[str]:
-    """Returns the parts of SimLex-999 that a pair is in."""
+    """Returns the subsets of SimLex-999 that contain a pair."""
     speech, quarter = row.text("POS"), row.text("concQ")
     if speech not in PARTS_OF_SPEECH or quarter not in ("1", "2", "3", "4"):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Rows of the files of judgments: JSON, lines of JSON, and columns, each with its place."""
+"""Rows of the files of judgments: JSON, lines of JSON, and columns, each with its location."""
 
 import csv
 import io
@@ -12,21 +12,21 @@ from big_align.errors import UserError, put_in_a_line
 
 
 class JudgedRow(NamedTuple):
-    """A row with its place, for messages.
+    """A row with its location, for error messages.
 
     Attributes:
-      where: as in "add_att.json, 17".
-      values: by field.
+      where: the location, as in "add_att.json, 17".
+      values: values by field.
     """
 
     where: str
     values: Mapping[str, Any]
 
     def text(self, field: str) -> str:
-        """Returns a text, its white space made single.
+        """Returns a text with each run of white space replaced by a single space.
 
         Raises:
-          UserError: there is none.
+          UserError: there is no text.
         """
         value = self.values.get(field)
         if not isinstance(value, str) or not value.strip():
@@ -37,7 +37,7 @@ class JudgedRow(NamedTuple):
         """Returns a number.
 
         Raises:
-          UserError: there is none, or it is not finite.
+          UserError: there is no number, or it is not finite.
         """
         value = self.values.get(field)
         try:
@@ -50,15 +50,15 @@ class JudgedRow(NamedTuple):
 
 
 def read_json(path: str) -> Any:
-    """Reads a file of JSON; raises UserError where it cannot be read, or is not JSON."""
+    """Reads a JSON file; raises a UserError if it cannot be read or is not JSON."""
     return _parse(read_table(path), path)
 
 
 def read_rows(path: str) -> list[JudgedRow]:
-    """Reads rows of a file of JSON: of a list of objects, or of an object of objects.
+    """Reads rows from a JSON file with a list of objects, or an object of objects.
 
     Raises:
-      UserError: it is no such file, or has no row.
+      UserError: it is not such a file, or has no rows.
     """
     found = read_json(path)
     listed = found.items() if isinstance(found, dict) else enumerate(found or [])
@@ -68,10 +68,10 @@ def read_rows(path: str) -> list[JudgedRow]:
 
 
 def read_line_rows(path: str) -> list[JudgedRow]:
-    """Reads lines with an object of JSON each.
+    """Reads lines with one JSON object each.
 
     Raises:
-      UserError: it is no such file, or has no line.
+      UserError: it is not such a file, or has no lines.
     """
     lines = enumerate(read_table(path).split("\n"), start=1)
     places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
@@ -84,12 +84,12 @@ def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[
     """Reads a table whose first line names its columns.
 
     Args:
-      path: of the table.
-      columns: that it must begin with, in this order.
-      separator: between columns.
+      path: path of the table.
+      columns: columns that it must begin with, in this order.
+      separator: separator between columns.
 
     Raises:
-      UserError: the columns are others, or a row has another number of them.
+      UserError: the columns differ, or a row has a different number of them.
     """
     lines = csv.reader(io.StringIO(read_table(path)), delimiter=separator, quoting=csv.QUOTE_NONE)
     head = next(lines, [])

@@ -1,4 +1,4 @@
-"""Scores of choices and of ratings; a tie is never to the advantage of a model."""
+"""Scores of choices and of ratings; ties never favor a model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from scipy.stats import rankdata
 from big_align.errors import UserError
 
 SAMPLES = 1000
-"""Of a bootstrap (Parekh et al. 2021)."""
+"""Number of bootstrap samples (Parekh et al. 2021)."""
 
 
 def choose_text(cosine: Float[np.ndarray, "n t"]) -> Bool[np.ndarray, "n"]:
-    """Tells which cases are right: the first text is nearer to the image than all others.
+    """Returns which cases are right: the first text is nearer to the image than all others.
 
     Args:
-      cosine: of the image of each case with its texts.
+      cosine: cosines of the image of each case with its texts.
     """
     return cosine[:, 0] > cosine[:, 1:].max(axis=1)
 
@@ -26,8 +26,8 @@ class Matched(NamedTuple):
     """Which cases of two images and two texts are right (Thrush et al. 2022).
 
     Attributes:
-      text: for each image its own text is the nearer one.
-      image: for each text its own image is the nearer one.
+      text: each image is nearer to its own text than to the other.
+      image: each text is nearer to its own image than to the other.
       group: both.
     """
 
@@ -37,10 +37,10 @@ class Matched(NamedTuple):
 
 
 def match_two(cosine: Float[np.ndarray, "n 2 2"]) -> Matched:
-    """Tells which cases are right.
+    """Returns which cases are right.
 
     Args:
-      cosine: of the images of each case, in rows, with its texts.
+      cosine: cosines of the images of each case, in rows, with its texts.
     """
     first, second = cosine[:, 0, 0], cosine[:, 1, 1]
     text = (first > cosine[:, 0, 1]) & (second > cosine[:, 1, 0])
@@ -55,7 +55,7 @@ def score_categories(
 
     Args:
       right: which cases are right.
-      category: of each case; those of "" are left out.
+      category: category of each case; cases with "" are left out.
     """
     names = np.array(category)
     found = ((str(name), right[names == name]) for name in np.unique(names) if name)
@@ -63,9 +63,9 @@ def score_categories(
 
 
 def correlate_ranks(one: Num[np.ndarray, "n"], other: Num[np.ndarray, "n"]) -> float:
-    """Returns Spearman's correlation; equal values share the mean of their ranks.
+    """Returns Spearman's rank correlation; equal values share the mean of their ranks.
 
-    Where all values of one side are equal, which no correlation is defined for, it is 0.
+    If all values of one side are equal, so that no correlation is defined, it is 0.
 
     Args:
       one: values.
@@ -83,17 +83,18 @@ def bootstrap_correlation(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Returns mean and deviation of Spearman's correlation over samples of pairs.
+    """Returns mean and standard deviation of Spearman's correlation over samples of pairs.
 
-    The ratings of one thing's pairs depend on each other. So each sample takes half of the queries,
-    without repetition, and of each one of its pairs at random (Parekh et al. 2021).
+    The ratings of pairs that share an item depend on each other. So each sample takes half of the
+    queries, without repetition, and for each of them one of its pairs at random
+    (Parekh et al. 2021).
 
     Args:
-      cosine: of each pair.
-      rating: of each pair.
-      query: which query each pair belongs to.
-      samples: how many.
-      seed: of the samples.
+      cosine: cosine of each pair.
+      rating: rating of each pair.
+      query: the query that each pair belongs to.
+      samples: number of samples.
+      seed: seed of the samples.
 
     Raises:
       UserError: there are fewer than four queries.
@@ -117,19 +118,19 @@ def rank_of_positive(
     itself: bool = False,
     chunk: int = 1024,
 ) -> Int[np.ndarray, "_"]:
-    """Returns how many wrong candidates stand before the best right one.
+    """Returns how many wrong candidates rank before the best right one.
 
-    Wrong candidates that tie with it stand before it.
+    Wrong candidates that tie with it rank before it.
 
     Args:
       queries: unit-length embeddings.
       candidates: unit-length embeddings.
       positive: pairs of a query and a candidate that is right for it.
-      itself: whether queries and candidates are the same things; none is a candidate for itself.
+      itself: whether queries and candidates are the same items; none is its own candidate.
       chunk: queries compared at a time.
 
     Returns:
-      A number for each query that has a right candidate, in the order of the queries.
+      One number for each query that has a right candidate, in the order of the queries.
     """
     positive = np.unique(positive, axis=0)
     if itself:
@@ -143,7 +144,7 @@ def rank_of_positive(
         place, right = row[here] - start, similarity[row[here] - start, positive[here, 1]]
         best = np.full(len(mine), -np.inf, similarity.dtype)
         np.maximum.at(best, place, right)
-        # all that are as near as the best right one, less those of them that are right
+        # all that are as near as the best right one, minus the right ones among them
         count = (similarity >= best[:, None]).sum(axis=1)
         count -= np.bincount(place[right >= best[place]], minlength=len(mine))
         if itself:

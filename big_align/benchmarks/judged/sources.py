@@ -1,4 +1,4 @@
-"""Images of judgments: files, stretches of images, and some examples of a source."""
+"""Images of judgments: files, boxes in images, and selected examples of a source."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,15 +22,15 @@ class Box(NamedTuple):
 
 
 def list_images(title: str, folder: str, names: Sequence[str]) -> ListedSource:
-    """Makes a source of files of a folder."""
+    """Makes a source from files in a folder."""
     return ListedSource(title, [f"{folder}/{name}" for name in names], [()] * len(names))
 
 
 class BoxSource(ListedSource):
-    """Boxes of image files; one outside of its image is black there, as Pillow's are.
+    """Boxes in image files; the part of a box outside its image is black, as in Pillow.
 
     Args:
-      title: of the list, for messages.
+      title: title of the list, for error messages.
       paths: the file of each box.
       boxes: the part of the image.
     """
@@ -61,7 +61,7 @@ class PickedSource:
 
     Args:
       source: the examples.
-      picked: the numbers of those that are taken, in the order of the source.
+      picked: the numbers of the examples to take, in the order of the source.
     """
 
     class_names = None
@@ -78,15 +78,15 @@ class PickedSource:
         return self._source.read(shard, self._place(shard, index))
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Returns nothing: texts belong to cases, not to images."""
+        """Returns no texts: they belong to cases, not to images."""
         return [], ()
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example as the source does."""
+        """Returns the source's name of an example."""
         return self._source.name(shard, self._place(shard, index))
 
     def shard_name(self, shard: int) -> str:
-        """Names a shard as the source does."""
+        """Returns the source's name of a shard."""
         return self._source.shard_name(shard)
 
     def _place(self, shard: int, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Relations that are no part of ARO's mean (Yuksekgonul et al. 2023)."""
+"""Relations that are not part of ARO's mean (Yuksekgonul et al. 2023)."""
 
 _NAMES = """
 adjusting | around | attached to | beside | between | bigger than | biting | boarding | brushing
@@ -27,4 +27,4 @@ worn on | wrapped around | wrapped in
 """
 
 SYMMETRIC = frozenset(name.strip() for name in _NAMES.replace("\n", " ").split("|"))
-"""What the authors' evaluation of VG-Relation leaves out: symmetric relations, and rare ones."""
+"""Relations that the authors' evaluation of VG-Relation leaves out: symmetric and rare ones."""

@@ -1,1 +1,1 @@
-"""Measuring a model on named data sets, and keeping what was measured."""
+"""Measuring a model on named data sets, and storing the results."""

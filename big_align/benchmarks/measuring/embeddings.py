@@ -1,9 +1,9 @@
-"""Embeddings of images and texts, made once for a model and kept on disk.
+"""Embeddings of images and texts, computed once per model and kept on disk.
 
-A folder holds `images/DIGEST/`, a folder of `data/precomputed` for each set of images, and
-`texts/DIGEST.npy`. A digest is of the weights, of how images and texts are made, and of the images
-or token ids themselves: not of a benchmark. So benchmarks, tasks and outputs share them, and
-nothing is ever read for what it is not.
+A folder contains `images/DIGEST/`, a folder of `data/precomputed` for each set of images, and
+`texts/DIGEST.npy`. A digest covers the weights, how images and texts are prepared, and the images
+or token ids themselves, but not a benchmark. So benchmarks, tasks and outputs share the embeddings,
+and none is ever used for the wrong input.
 """
 
 import hashlib
@@ -38,19 +38,19 @@ from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.loaded_model import LoadedModel
 
 TEXTS = 2048
-"""Texts of a file: what is lost when embedding is stopped."""
+"""Number of texts per file, and so the most that are lost when embedding is stopped."""
 HASH_COLUMNS = HASH_BYTES // 2
-"""A hash of pixels stands in as many numbers below 2^16, which float32 holds exactly."""
+"""A hash of pixels is stored as this many numbers below 2^16, which float32 holds exactly."""
 
 
 class EmbeddedImages(NamedTuple):
     """All images of a source, in its order.
 
     Attributes:
-      embedding: of unit length.
-      features: of the image tower, before any projection.
-      first: the first example with the same image; a copy counts with it in retrieval.
-      readable: False for images that could not be decoded, whose rows are of zeros.
+      embedding: unit-length embeddings.
+      features: features of the image tower, before any projection.
+      first: the first example with the same image; copies are merged into it in retrieval.
+      readable: False for images that could not be decoded, whose rows are zeros.
     """
 
     embedding: Float[np.ndarray, "n d"]
@@ -60,7 +60,7 @@ class EmbeddedImages(NamedTuple):
 
 
 class HashingEncoder(SourceEncoder):
-    """An encoder of images that adds a hash of the pixels that it has seen."""
+    """An image encoder that also returns a hash of the pixels of each image."""
 
     def embed(
         self, batch: Mapping[str, np.ndarray], count: int
@@ -75,21 +75,21 @@ class HashingEncoder(SourceEncoder):
 
 
 class EmbeddingStore:
-    """Embeds with a model what is not on disk yet, and reads it from there.
+    """Embeds with a model what is not on disk yet, and reads the rest from disk.
 
     Args:
-      model: embeds; a text tower alone embeds texts.
-      folder: is made if need be; every process sees it.
-      transform: image operations; None takes the model's own.
+      model: the model; a text tower alone embeds texts.
+      folder: created if necessary; visible to every process.
+      transform: image operations; None for the model's own.
       batch_size: rows of a batch, a multiple of the number of devices.
       max_broken_fraction: the fraction of broken images above which it stops.
 
     Attributes:
-      fingerprint: of the weights, and of how the model is put together and sees colors.
-      transform: the image operations; None where the model has no image tower.
+      fingerprint: digest of the weights, and of the model's architecture and color normalization.
+      transform: the image operations; None if the model has no image tower.
 
     Raises:
-      UserError: the model does not tell how its images are made.
+      UserError: the model does not say how its images are prepared.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EmbeddingStore:
         self.fingerprint = _digest(made.encode())
 
     def find_folder(self, source: Source) -> pathlib.Path:
-        """Returns where the embeddings of a source are kept."""
+        """Returns the folder of the embeddings of a source."""
         key = f"{self.fingerprint} {self.transform} {fingerprint_images(source)}"
         return self._folder / "images" / _digest(key.encode())
 
@@ -126,7 +126,7 @@ class EmbeddingStore:
         """Embeds this process's share of the images that have no embedding in a folder yet.
 
         Returns:
-          How many images this process has embedded now.
+          How many images this process has embedded in this call.
 
         Raises:
           BrokenDataError: too many images are broken.
@@ -137,10 +137,10 @@ class EmbeddingStore:
         )
 
     def read(self, source: Source, folder: pathlib.Path) -> EmbeddedImages:
-        """Reads the embeddings of a source, when every process has embedded its share.
+        """Reads the embeddings of a source, after every process has embedded its share.
 
         Raises:
-          UserError: they are not all there, or damaged.
+          UserError: some are missing or damaged.
         """
         stored = EmbeddingFolder(folder)
         rows = stored.read(0, stored.count)
@@ -152,15 +152,15 @@ class EmbeddingStore:
         return EmbeddedImages(rows[:, :dim], rows[:, dim:-HASH_COLUMNS], first, readable)
 
     def tell_copies(self, images: EmbeddedImages, source: Source) -> None:
-        """Tells in the log how many images are copies; raises UserError where they are too many."""
+        """Logs how many images are copies; raises a UserError if they are too many."""
         tell_copies(images.first, source, self.transform)
 
     def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
-        """Returns the rows of texts; those on disk are not made again.
+        """Returns the rows of texts; those on disk are not computed again.
 
         Args:
-          texts: what is embedded.
-          what: the "embedding", of unit length, or the "features" of the text tower before any
+          texts: the texts to embed.
+          what: the unit-length "embedding", or the "features" of the text tower before any
             projection.
 
         Raises:
@@ -170,7 +170,7 @@ class EmbeddingStore:
         return np.concatenate([self._read_part(texts[n : n + TEXTS], what) for n in starts])
 
     def read_classes(self, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, "c d"]:
-        """Returns the embeddings of classes: means over the texts of each, of unit length."""
+        """Returns the embeddings of classes: means over the texts of each, at unit length."""
         ztxt = self.read_texts([text for group in texts for text in group])
         return average_texts(ztxt, [len(group) for group in texts])
 
@@ -186,7 +186,7 @@ class EmbeddingStore:
                 return np.load(path, allow_pickle=False)
             except (OSError, ValueError, EOFError) as error:
                 raise UserError(f"{path} is damaged ({error}): remove it") from error
-        if self._encoder is None:  # a text tower alone has no projection: both are one
+        if self._encoder is None:  # a text tower alone has no projection, so both are the same
             rows = self._model.tower("text").embed_texts(texts)
         else:
             embedder = self._encoder.embedder

@@ -1,4 +1,4 @@
-"""A named data set as an evaluator of a run, which reports it while it trains."""
+"""A named data set as an evaluator of a run, which reports its results during training."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -39,28 +39,28 @@ FEATURE_TASKS = ("linear_probe", "few_shot")
 
 
 class NamedBenchmark:
-    """What `big_align.tools.benchmark` measures of a data set, of the model as it is.
+    """What `big_align.tools.benchmark` measures on a data set, for the current model.
 
     Args:
-      benchmark: its name.
-      data: the folder of all data sets.
+      benchmark: name of the data set.
+      data: the folder with all data sets.
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       task: "zero_shot", "linear_probe", "few_shot", "knn", "retrieval", "composition" or
         "similarity"; None for the first that fits the data set.
-      shots: images a class of few shots.
-      draws: of few shots.
-      templates: texts with {} where the name of a class goes; None for those that the data set is
+      shots: images per class for few-shot classification.
+      draws: number of draws for few-shot classification.
+      templates: texts with {} in place of the name of a class; None for those that the data set is
         published with.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      UserError: there is no such data set, its data are not there, or the task does not fit it.
+      UserError: there is no such data set, its data are missing, or the task does not fit it.
     """
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Tells which verbs of an objective it calls."""
+        """Returns the methods of an objective that it calls."""
         named = str(settings["benchmark"])
         benchmark = catalog.read_benchmark(named)
         task = settings.get("task") or TASKS_OF[benchmark.task][0]
@@ -91,7 +91,7 @@ class NamedBenchmark:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what is measured."""
+        """The names of the numbers it returns."""
         return self._kind.numbers
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
@@ -99,7 +99,7 @@ class NamedBenchmark:
         return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Embeds all images and texts and returns the numbers; it shows what is found."""
+        """Embeds all images and texts and returns the numbers; pictures show what is found."""
         return self._kind.measure(embedder)
 
 
@@ -110,7 +110,7 @@ class _ImageReader:
     Attributes:
       transform: image operations, without randomness.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
-      with_features: whether the features before the projection are wanted, too.
+      with_features: whether the features before the projection are wanted as well.
     """
 
     transform: str
@@ -129,14 +129,14 @@ class _ImageReader:
                 embedding, readable = embedder.embed_images(*given)
                 features = embedding[:, :0]
         hashes = same.hashes
-        if jax.process_count() > 1:  # each knows the images of its own rows, and has 0 elsewhere
+        if jax.process_count() > 1:  # each process knows the images of its own rows, others are 0
             hashes = multihost_utils.process_allgather(hashes).max(axis=0)
         return EmbeddedImages(embedding, features, find_firsts(hashes), readable)
 
 
 @dataclasses.dataclass
 class _Kind:
-    """Data sets of one kind: how one is opened, what is measured of it, and how."""
+    """Data sets of one kind: how to open one, and what to measure on it and how."""
 
     benchmark: Benchmark
     task: str
@@ -152,7 +152,7 @@ class _Kind:
 
     @staticmethod
     def needs(benchmark: Benchmark, task: str) -> tuple[str, ...]:
-        """Tells which verbs of an objective a task calls."""
+        """Returns the methods of an objective that a task calls."""
         features = ("image_features",) if task in FEATURE_TASKS else ()
         texts = ("embed_text",) if task == "few_shot" or task in TEXT_TASKS else ()
         return "embed_image", *features, *texts
@@ -170,11 +170,11 @@ class _Kind:
 
 
 class _Judgments(_Kind):
-    """What people have judged: which text is right, or how similar two things are."""
+    """Human judgments: which text is right, or how similar two things are."""
 
     @staticmethod
     def needs(benchmark: Benchmark, task: str) -> tuple[str, ...]:
-        if "spearman" in list_judged_numbers(benchmark):  # of words, without images
+        if "spearman" in list_judged_numbers(benchmark):  # ratings of words, without images
             return ("text_features",)
         return "embed_image", "embed_text"
 
@@ -198,7 +198,7 @@ class _Judgments(_Kind):
 
 
 class _Captions(_Kind):
-    """Images and their captions, of which each finds the other."""
+    """Images and their captions, each of which is used to find the other."""
 
     def measure(self, embedder: Embedder) -> Measured:
         source = self.sources[self.measured]
@@ -250,4 +250,4 @@ _KINDS: dict[str, type[_Kind]] = {
     "retrieval": _Captions,
     **dict.fromkeys(JUDGED, _Judgments),
 }
-"""By the task of the data set."""
+"""Kinds by the task of the data set."""

@@ -1,4 +1,4 @@
-"""What is measured of images and texts that people have judged, of embeddings that are there."""
+"""Measures existing embeddings of images and texts by human judgments."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -29,27 +29,30 @@ from big_align.benchmarks.measuring.tasks import KS
 from big_align.errors import UserError
 
 EmbedTexts = Callable[[Sequence[str], str], np.ndarray]
-"""Takes texts and what is wanted, "embedding" or "features", to a row a text."""
+"""From texts and a kind, "embedding" or "features", to one row per text."""
 SIDES = ("text", "image", "text_text", "image_image")
 RATED = ("sts", "sis", "sits")
 QUERY = {"sts": 0, "sis": 0, "sits": 1}
-"""Which side of a pair is the query of a bootstrap. That of a caption and an image is the image: so
-many queries have the deviations that papers print, and captions would have half of them."""
+"""Which side of a pair is the query of a bootstrap.
+
+For a caption and an image it is the image: with that number of queries, the deviations are those of
+the papers; with captions as queries they would be half as large.
+"""
 
 
 def measure_judged(
     judged: Judged, metric: str, images: EmbeddedImages | None, embed_texts: EmbedTexts
 ) -> Outcome:
-    """Measures a model by what people have judged.
+    """Measures a model by human judgments.
 
     Args:
       judged: the cases or pairs.
-      metric: of the data set: which number is the score.
-      images: those of `judged.source`; None where there are none.
-      embed_texts: embeds its texts.
+      metric: metric of the data set, which selects the score.
+      images: embeddings of `judged.source`; None if it has no images.
+      embed_texts: embeds the texts.
 
     Raises:
-      UserError: no case has images that can be read.
+      UserError: no case has readable images.
     """
     if isinstance(judged, RatedWords):
         return _measure_words(judged, embed_texts(judged.texts, "features"))
@@ -61,7 +64,7 @@ def measure_judged(
 
 
 def list_judged_numbers(benchmark: Benchmark) -> tuple[str, ...]:
-    """Returns the names of what is measured of a data set."""
+    """Returns the names of the numbers measured on a data set."""
     kind = benchmark.layouts[0].kind
     if kind == "simlex":
         return tuple(_name_correlation(name) for name in rating_files.SUBSETS)
@@ -80,7 +83,7 @@ def list_judged_numbers(benchmark: Benchmark) -> tuple[str, ...]:
 def _measure_choices(
     judged: Choices, metric: str, images: EmbeddedImages, ztxt: Float[np.ndarray, "m d"]
 ) -> Outcome:
-    """Measures which texts are chosen; cases with an image that cannot be read are left out."""
+    """Measures which texts are chosen; cases with an unreadable image are left out."""
     kept = images.readable[judged.image].all(axis=1)
     if not kept.any():
         raise UserError("no image can be read")
@@ -117,7 +120,7 @@ def _average_categories(
 
 
 def _tell_categories(right: Bool[np.ndarray, "n"], category: Sequence[str]) -> dict:
-    """Returns the table of categories, where there are any."""
+    """Returns the table of categories, if there are any."""
     rows = [
         {"class": name, "images": count, "accuracy": value}
         for name, (value, count) in score_categories(right, category).items()
@@ -128,7 +131,7 @@ def _tell_categories(right: Bool[np.ndarray, "n"], category: Sequence[str]) -> d
 def _measure_captions(
     judged: RatedCaptions, images: EmbeddedImages, ztxt: Float[np.ndarray, "m d"]
 ) -> Outcome:
-    """Measures recalls by the pairs that belong together, and correlations with the ratings."""
+    """Measures recalls from the pairs that belong together, and correlations with the ratings."""
     ranks = _rank_captions(judged, images, ztxt)
     if empty := [side for side in SIDES if not len(ranks[side])]:
         raise UserError(f"no pair belongs together for {empty[0]} retrieval")
@@ -151,12 +154,12 @@ def _measure_captions(
 def _rank_captions(
     judged: RatedCaptions, images: EmbeddedImages, ztxt: Float[np.ndarray, "m d"]
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Returns the ranks of what belongs to each query, by what is retrieved."""
+    """Returns the ranks of what belongs to each query, by kind of retrieval."""
     own = np.stack([np.arange(len(judged.owner)), judged.owner], axis=1)
     across = _find_positive(judged.sits, own)
     texts = _find_positive(judged.sts, _pair_captions(judged.owner), turned=True)
     alike = _find_positive(judged.sis, np.zeros((0, 2), np.int64), turned=True)
-    # images that cannot be read are neither queries nor candidates
+    # unreadable images are neither queries nor candidates
     place = np.where(images.readable, np.cumsum(images.readable) - 1, -1)
     zimg = images.embedding[images.readable]
     across, alike = np.stack([across[:, 0], place[across[:, 1]]], axis=1), place[alike]
@@ -175,12 +178,12 @@ def _correlate(
     other: tuple[Float[np.ndarray, "m d"], Bool[np.ndarray, "m"]],
     query: int,
 ) -> tuple[float, float]:
-    """Correlates cosines with ratings, where both sides can be read.
+    """Correlates cosines with ratings, for pairs whose sides are both readable.
 
     Args:
-      ratings: of pairs.
-      one: embeddings of the first side, and which can be read.
-      other: those of the second side.
+      ratings: ratings of pairs.
+      one: embeddings of the first side, and which are readable.
+      other: the same for the second side.
       query: which side of a pair is the query, 0 or 1.
     """
     first, second = ratings.pair.T
@@ -192,12 +195,12 @@ def _correlate(
 def _find_positive(
     ratings: Ratings, known: Int[np.ndarray, "k 2"], turned: bool = False
 ) -> Int[np.ndarray, "p 2"]:
-    """Returns pairs that belong together: those rated so, and known ones that are not rated.
+    """Returns pairs that belong together: those rated so, and known ones without a rating.
 
     Args:
-      ratings: of pairs.
-      known: pairs that belong together if no rating says otherwise.
-      turned: whether a rating is that of the pair in the other order too.
+      ratings: ratings of pairs.
+      known: pairs that belong together unless a rating says otherwise.
+      turned: whether a rating also applies to the pair in reverse order.
     """
     pair, belongs = ratings.pair, ratings.rating >= ratings.positive
     if turned:
@@ -208,7 +211,7 @@ def _find_positive(
 
 
 def _pair_captions(owner: Int[np.ndarray, "m"]) -> Int[np.ndarray, "p 2"]:
-    """Returns all pairs of captions of one image, in both orders; its captions are consecutive."""
+    """Returns all ordered pairs of captions of the same image, whose captions are consecutive."""
     groups = np.split(np.arange(len(owner)), np.flatnonzero(np.diff(owner)) + 1)
     pairs = [list(itertools.permutations(group.tolist(), 2)) for group in groups]
     return np.array([pair for some in pairs for pair in some], np.int64).reshape(-1, 2)
@@ -222,7 +225,7 @@ def _compare(
 
 
 def _measure_words(judged: RatedWords, features: Float[np.ndarray, "w f"]) -> Outcome:
-    """Measures Spearman's correlation of all pairs and of each part."""
+    """Measures Spearman's correlation for all pairs and for each subset."""
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     cosine, numbers = _compare(unit, unit, judged.ratings.pair), {}
     for name, places in judged.subsets.items():

@@ -30,11 +30,11 @@ class Measurer:
     """Measures a model on one benchmark.
 
     Args:
-      model: what is measured.
-      path: of the model.
-      store: embeds with it.
-      plan: the benchmark, and the tasks.
-      settings: of the tasks.
+      model: the model to measure.
+      path: path of the model.
+      store: embeds with the model.
+      plan: the benchmark and its tasks.
+      settings: settings of the tasks.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Measurer:
         self._seconds = 0.0
 
     def count_missing(self) -> dict[str, int]:
-        """Returns how many images have no embedding yet, by the folder that it will be in."""
+        """Returns how many images have no embedding yet, by the folder it will be in."""
         return {
             self._folders[split].name: self._store.count_missing(source, self._folders[split])
             for split, source in self._plan.sources.items()
         }
 
     def settings(self, task: str) -> dict[str, Any]:
-        """Returns all that the numbers of a task depend on."""
+        """Returns everything that the numbers of a task depend on."""
         described = self._plan.describe(task)
         folders = {split: self._folders[split].name for split in described["splits"]}
         described |= {"embeddings": folders, "transform": self._store.transform}
@@ -75,7 +75,7 @@ class Measurer:
         return hashlib.sha256(join_settings(self.settings(task)).encode()).hexdigest()[:16]
 
     def embed(self, tasks: Sequence[str]) -> None:
-        """Embeds, in every process, the images that tasks read and that are not there yet.
+        """Embeds, in every process, the images that tasks read and that have no embedding yet.
 
         Raises:
           UserError: images cannot be embedded.
@@ -87,7 +87,7 @@ class Measurer:
         self._seconds = time.monotonic() - start
 
     def measure(self, task: str) -> dict[str, Any]:
-        """Measures a task when the images are embedded, and returns its row of the results.
+        """Measures a task once the images are embedded, and returns its row of the results.
 
         Raises:
           UserError: labels do not fit, or cannot be measured.
@@ -98,7 +98,7 @@ class Measurer:
         return self._write_row(task, outcome, seconds)
 
     def _embed_split(self, split: str, source: Source) -> None:
-        """Embeds this process's share, and waits for the others; an error is that of all."""
+        """Embeds this process's share and waits for the others; all raise the error of any."""
         fault = ""
         try:
             self._store.embed(source, self._folders[split])
@@ -160,7 +160,7 @@ class Measurer:
         )
 
     def _name_score(self, task: str) -> str:
-        """Returns which number is the score of a task."""
+        """Returns the name of the number that is the score of a task."""
         names = {"few_shot": f"linear_{max(self._tasks.shots)}shot", "knn": "knn_r1"}
         return names.get(task, self._benchmark.metric)
 

@@ -1,4 +1,4 @@
-"""What was measured: numbers, tables of classes, and confusions."""
+"""Results of measurements: numbers, tables of classes, and confusions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,13 +22,13 @@ from big_align.exhibits.exhibit import Confusion
 
 
 class Outcome(NamedTuple):
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
-      numbers: by the names of columns.
-      score: the number that tables of papers give.
-      details: what else there is, for JSON: `per_class`, `calibration`, `folds`.
-      confusions: which classes are taken for which.
+      numbers: numbers by column name.
+      score: the number that tables in papers report.
+      details: further results, for JSON: `per_class`, `calibration`, `folds`.
+      confusions: which classes are mistaken for which.
     """
 
     numbers: dict[str, float]
@@ -47,17 +47,17 @@ def describe_scores(
     """Returns all numbers of a classifier, its table of classes and its confusions.
 
     Args:
-      scores: of each class.
-      label: the class of each example, or which classes it has.
-      names: of the classes.
-      metric: which number is the score.
-      temperature: what scores are divided by to be logits.
+      scores: score of each class.
+      label: the class of each example, or whether it has each class.
+      names: names of the classes.
+      metric: name of the number that is the score.
+      temperature: what scores are divided by to get logits.
     """
     if metric in OF_SEVERAL_LABELS:
         return _describe_several(scores, label, names, metric)
     found, count = measure_accuracy(scores, label), scores.shape[1]
     numbers = {"acc1": found["top1"]}
-    if count >= 5:  # as CLIP_benchmark: among fewer the right class cannot be missed
+    if count >= 5:  # as in CLIP_benchmark: with fewer, the top 5 are all classes
         numbers["acc5"] = found["top5"]
     numbers["mean_per_class_recall"] = found["mean_per_class"]
     score = lookup_score(metric)(scores, label)
@@ -82,7 +82,7 @@ def _describe_several(
     names: Sequence[str],
     metric: str,
 ) -> Outcome:
-    """Returns what `describe_scores` does where examples have any number of classes."""
+    """Does what `describe_scores` does, if examples have any number of classes."""
     if metric == "real_accuracy":
         return _describe_real(scores, present, names)
     everywhere = np.ones_like(present)
@@ -103,7 +103,7 @@ def _describe_several(
 def _describe_real(
     scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n c"], names: Sequence[str]
 ) -> Outcome:
-    """Returns what `describe_scores` does where any class of an example is right (ReaL)."""
+    """Does what `describe_scores` does, if any class of an example is right (ReaL)."""
     accuracy = real_accuracy(scores, present)
     per_class = []
     for c in np.flatnonzero(present.any(axis=0)).tolist():

@@ -1,4 +1,4 @@
-"""Results as a page in one file: bars beside published numbers, and confused classes."""
+"""Results as a page in a single file: bars with published numbers, and confused classes."""
 
 import html
 import pathlib
@@ -41,15 +41,15 @@ TASK_TITLES = {
     "similarity": "similarity",
 }  # fmt: skip
 LEAST_PER_CLASS = 10
-"""Of more classes a page shows those that are named worst."""
+"""If there are more classes, the page shows those with the worst results."""
 
 
 def write_page(rows: Sequence[Mapping[str, Any]], path: str | pathlib.Path) -> None:
     """Writes the page of results.
 
     Args:
-      rows: of a `ResultFiles`, of one model or several.
-      path: of the page.
+      rows: rows of a `ResultFiles`, for one or more models.
+      path: path of the page.
     """
     models = list(dict.fromkeys(row["model_fullname"] for row in rows))
     title = models[0] if len(models) == 1 else f"{len(models)} models"
@@ -99,7 +99,7 @@ def _write_overview(rows: Sequence[Mapping[str, Any]]) -> str:
 def _write_section(
     dataset: str, task: str, rows: Sequence[Mapping[str, Any]], several: bool
 ) -> str:
-    """Writes the bars of a data set and a task, and what one model confuses."""
+    """Writes the bars of a data set and a task, and what a single model confuses."""
     published = find_published(dataset, task)
     metric = name_number(rows[0]["metric"])
     pieces = [f"<h3>{html.escape(rows[0]['title'])}, {TASK_TITLES[task]}</h3>"]
@@ -123,7 +123,7 @@ def _write_section(
 
 
 def name_number(column: str) -> str:
-    """Returns what a page calls a number."""
+    """Returns the page's name for a number."""
     return SCORE_NAMES.get(column, column.replace("_", " "))
 
 
@@ -171,7 +171,7 @@ def _write_confusion(shown: Mapping[str, Any]) -> str:
 
 
 def _write_classes(per_class: Sequence[Mapping[str, Any]]) -> str:
-    """Writes the table of classes, those named worst first."""
+    """Writes the table of classes, worst results first."""
     if not per_class:
         return ""
     number = next(n for n in ("recall", "accuracy", "map_11_point") if n in per_class[0])

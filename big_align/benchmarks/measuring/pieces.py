@@ -1,4 +1,4 @@
-"""A source cut into short pieces, and what tells its images from those of another."""
+"""A source cut into short pieces, and a fingerprint of its images."""
 
 import hashlib
 
@@ -9,20 +9,20 @@ from big_align.data.examples import BrokenExample, Example, Source
 from big_align.data.shard_offsets import ShardOffsets
 
 PIECE = 2048
-"""Examples of a piece: what is lost when embedding is stopped."""
+"""Number of examples per piece, and so the most that are lost when embedding is stopped."""
 SAMPLES = 256
-"""Images by which a source is known."""
+"""Number of images that identify a source."""
 
 
 class Pieces:
-    """The examples of a source in their order, in shards of one length.
+    """The examples of a source in order, in shards of equal length.
 
-    Data sets have one shard or thousands. In pieces each of them continues where it was stopped,
-    and is split evenly over processes.
+    Data sets have one shard or thousands. In pieces, each of them can be resumed where it was
+    stopped, and is split evenly over processes.
 
     Args:
       source: the examples.
-      size: examples of a piece; the last may be shorter. None for `PIECE`.
+      size: examples per piece; the last piece may be shorter. None for `PIECE`.
     """
 
     def __init__(self, source: Source, size: int | None = None):
@@ -45,11 +45,11 @@ class Pieces:
         return self._source.read_text(*self._place(shard, index))
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example as the source does."""
+        """Returns the source's name of an example."""
         return self._source.name(*self._place(shard, index))
 
     def shard_name(self, shard: int) -> str:
-        """Names a piece by its examples."""
+        """Returns a name of a piece made from its examples."""
         first = shard * self._size
         return f"examples {first} to {first + int(self.shard_sizes[shard]) - 1}"
 
@@ -58,10 +58,10 @@ class Pieces:
 
 
 def fingerprint_images(source: Source) -> str:
-    """Returns a text that is the same for the same images in the same order, wherever they lie.
+    """Returns a text that is the same for the same images in the same order, wherever they are.
 
-    It is made of how many there are and of 256 of them, evenly spread, the first and the last among
-    them. Labels and captions do not count.
+    It covers the number of images and 256 of them, evenly spaced, including the first and the last.
+    Labels and captions do not count.
     """
     offsets = ShardOffsets(source.shard_sizes)
     digest = hashlib.sha256(str(offsets.count).encode())

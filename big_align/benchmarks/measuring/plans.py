@@ -1,4 +1,4 @@
-"""What is to be measured: benchmarks whose data are there, and the tasks that fit them."""
+"""What to measure: benchmarks with available data, and the tasks that fit them."""
 
 import dataclasses
 import json
@@ -23,22 +23,22 @@ TASKS_OF = {
     "retrieval": ("retrieval",),
     **{task: (task,) for task in JUDGED},
 }
-"""What can be measured on a benchmark, by its own task."""
+"""The tasks that can be measured on a benchmark, by its own task."""
 TEXT_TASKS = ("zero_shot", "retrieval", *JUDGED)
 TRAIN_TASKS = ("linear_probe", "few_shot", "knn")
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkPlan:
-    """A benchmark whose data are there.
+    """A benchmark with available data.
 
     Attributes:
-      benchmark: which it is.
-      measured: the split that is measured: "test", or "validation" where there is no other.
-      sources: the splits that the tasks read, that one first; none where there are no images.
-      tasks: what is measured.
-      classes: of the benchmark, None where it has none.
-      judged: what people have judged of images and texts, None where it is another benchmark.
+      benchmark: the benchmark.
+      measured: the split to measure: "test", or "validation" if there is no other.
+      sources: the splits that the tasks read, `measured` first; empty if there are no images.
+      tasks: the tasks to measure.
+      classes: classes of the benchmark, None if it has none.
+      judged: human judgments of images and texts, None for other benchmarks.
     """
 
     benchmark: Benchmark
@@ -49,7 +49,7 @@ class BenchmarkPlan:
     judged: Judged | None = None
 
     def describe(self, task: str) -> dict[str, Any]:
-        """Returns what a task's numbers depend on beside the model and the images, as JSON."""
+        """Returns what a task's numbers depend on besides model and images, as JSON values."""
         benchmark = self.benchmark
         described = {"dataset": benchmark.name, "task": task, "split": self.measured}
         described |= {"metric": benchmark.metric, "splits": self.splits_of(task)}
@@ -69,7 +69,7 @@ class BenchmarkPlan:
 
 
 def check_tasks(tasks: Iterable[str]) -> tuple[str, ...]:
-    """Returns tasks in their usual order; raises UserError where one is unknown."""
+    """Returns tasks in their usual order; raises a UserError if one is unknown."""
     wanted = set(tasks)
     if unknown := sorted(wanted - set(TASKS)):
         raise UserError(
@@ -79,7 +79,7 @@ def check_tasks(tasks: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_measured(benchmark: Benchmark) -> str:
-    """Returns the split that is measured: "test", or "validation" where there is no other."""
+    """Returns the split to measure: "test", or "validation" if there is no other."""
     return "test" if "test" in benchmark.splits else "validation"
 
 
@@ -93,14 +93,14 @@ def make_plan(
     """Opens the data of a benchmark.
 
     Args:
-      name: of the benchmark.
-      tasks: what is wanted.
-      data: the folder of all data sets.
-      towers: what the model embeds, of "image" and "text".
+      name: name of the benchmark.
+      tasks: the tasks wanted.
+      data: the folder with all data sets.
+      towers: the towers that the model has, of "image" and "text".
       index_dir: a folder that keeps scans of shards for the next start.
 
     Returns:
-      The plan, None where nothing can be measured; and a line for whatever cannot.
+      The plan, None if nothing can be measured; and a line for each part that cannot be measured.
     """
     benchmark = catalog.read_benchmark(name)
     fit = [task for task in tasks if task in TASKS_OF[benchmark.task]]
@@ -143,11 +143,11 @@ def make_plan(
         try:
             sources["validation"] = open_split(benchmark, "validation", data, index_dir)
         except MissingData:
-            pass  # a fifth of the training images takes its place
+            pass  # a fifth of the training images is used instead
     plan = BenchmarkPlan(benchmark, measured, sources, tuple(fit), classes) if fit else None
     return plan, lines
 
 
 def join_settings(described: Mapping[str, Any]) -> str:
-    """Returns settings as a text that is the same for the same settings."""
+    """Returns settings as a text that is the same for equal settings."""
     return json.dumps(described, sort_keys=True, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What papers have published of named data sets, to be set beside what is measured."""
+"""Published numbers for named data sets, to be shown next to measured ones."""
 
 import functools
 import json
@@ -9,14 +9,14 @@ FILE = pathlib.Path(__file__).parent / "published.json"
 
 
 class PublishedNumber(NamedTuple):
-    """A number of a table.
+    """A number from a table.
 
     Attributes:
-      model: as the table calls it.
-      data: what it was trained on; "" where the table does not tell.
-      paper: which paper the table is in.
-      table: as in "Table 4".
-      value: in hundredths.
+      model: the model, as named in the table.
+      data: what it was trained on; "" if the table does not say.
+      paper: the paper of the table.
+      table: the table, as in "Table 4".
+      value: value in percent.
     """
 
     model: str
@@ -28,7 +28,7 @@ class PublishedNumber(NamedTuple):
 
 @functools.cache
 def read_papers() -> dict[str, str]:
-    """Returns the authors and titles of the papers, by the names that numbers have for them."""
+    """Returns the authors and titles of the papers, by the names that numbers use for them."""
     return json.loads(FILE.read_text(encoding="utf-8"))["papers"]
 
 
@@ -38,11 +38,11 @@ def _read_numbers() -> list[dict]:
 
 
 def find_published(dataset: str, task: str) -> dict[str, list[PublishedNumber]]:
-    """Returns what was published of a data set, by the column of results that it is beside.
+    """Returns the published numbers for a data set, by the column of results they belong to.
 
     Args:
-      dataset: its name.
-      task: of `plans.TASKS`.
+      dataset: name of the data set.
+      task: one of `plans.TASKS`.
 
     Returns:
       Numbers by column; "score" is the metric of the data set.

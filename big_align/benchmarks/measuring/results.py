@@ -1,4 +1,4 @@
-"""Files of results: JSON with everything, and CSV in the columns of CLIP_benchmark beside it."""
+"""Files of results: JSON with everything, and CSV with the columns of CLIP_benchmark."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ TASK_NAMES = {
     "composition": "image_caption_selection",
     "similarity": "similarity",
 }
-"""What CLIP_benchmark calls our tasks; those that it lacks keep their names."""
+"""CLIP_benchmark's names of our tasks; tasks that it lacks keep their names."""
 
 FIRST = ("dataset", "model", "pretrained", "task", "split", "images", "metric", "score")
 KNOWN = (
@@ -33,7 +33,7 @@ KNOWN = (
     *("mean_recall", "acc", "text_acc", "image_acc", "group_acc"),
     *("lp_acc1", "lp_acc5", "lp_mean_per_class_recall"),
 )
-"""Columns of numbers, in this order; others follow as they come."""
+"""Columns of numbers, in this order; others follow in the order in which they occur."""
 LAST = ("language", "model_fullname", "fingerprint")
 NEEDS = ("dataset", "task", "model", "pretrained", "fingerprint", "metrics", "score")
 
@@ -42,13 +42,13 @@ class ResultFiles:
     """The results of any number of models and data sets.
 
     Args:
-      path: of the CSV; the JSON, from which it continues, lies beside it.
+      path: path of the CSV; the JSON, from which it continues, is next to it.
 
     Attributes:
-      rows: what was measured, in its order.
+      rows: the results, in order.
 
     Raises:
-      UserError: the path does not end in .csv, or what is there cannot be continued.
+      UserError: the path does not end in .csv, or the existing files cannot be continued.
     """
 
     def __init__(self, path: str):
@@ -65,13 +65,13 @@ class ResultFiles:
             )
 
     def find(self, dataset: str, task: str, fingerprint: str) -> dict[str, Any] | None:
-        """Returns what was measured of a model by some settings; None if nothing was."""
+        """Returns the result of a model with the given settings; None if there is none."""
         wanted = {"dataset": dataset, "task": TASK_NAMES[task], "fingerprint": fingerprint}
         same = (row for row in self.rows if all(row[k] == v for k, v in wanted.items()))
         return next(same, None)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds what was measured, and writes both files, each whole or as it was."""
+        """Adds results, and writes both files, each completely or not at all."""
         self.rows += [finite_json(dict(row)) for row in rows]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.rows, indent=1, ensure_ascii=False)
@@ -80,10 +80,10 @@ class ResultFiles:
 
 
 class WorkdirLog:
-    """Appends what was measured to `WORKDIR/evaluations.jsonl`, where the model is a workdir.
+    """Appends results to `WORKDIR/evaluations.jsonl` if the model is a workdir.
 
     Args:
-      path: of the model.
+      path: path of the model.
 
     Raises:
       MissingCheckpoint: the workdir has no complete checkpoint, or not the one that is named.
@@ -95,7 +95,7 @@ class WorkdirLog:
             self._found = workdir.find_checkpoint(pathlib.Path(path))
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends a line for the results of a data set."""
+        """Appends a line with the results of a data set."""
         if self._found is None or not rows:
             return
         folder, step, checkpoint = self._found
@@ -110,10 +110,10 @@ class WorkdirLog:
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Reads a JSON of results.
+    """Reads a JSON file of results.
 
     Raises:
-      UserError: it is not as it was written.
+      UserError: it is not in the format in which it was written.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
@@ -130,12 +130,12 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def finite_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row as JSON has it: NaN and infinity are texts."""
+    """Returns a row for JSON, with NaN and infinity as text."""
     return row | {"metrics": finite_or_text(row["metrics"])}
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Writes a table with a line a result; a number that a result does not have is empty."""
+    """Writes a table with one line per result; a number that a result lacks is empty."""
     there = dict.fromkeys(name for row in rows for name in row["metrics"])
     columns = [*FIRST, *KNOWN, *(name for name in there if name not in KNOWN), *LAST]
     file = io.StringIO()
@@ -146,14 +146,14 @@ def write_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def average_languages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the mean score over languages, of each data set in several and each model.
+    """Returns the mean score over languages for each multilingual data set and each model.
 
     Args:
-      rows: results; of several of a language the last counts.
+      rows: results; if there are several for a language, the last counts.
 
     Returns:
       Rows with `dataset`, `title`, `task`, `model_fullname`, `settings`, `metric`, `score`,
-      `metrics` and `languages`; `images` are those of the language that has most.
+      `metrics` and `languages`; `images` are those of the language that has the most.
     """
     groups: dict[tuple, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
@@ -182,7 +182,7 @@ def average_languages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Writes results for a terminal: the score in hundredths, and the numbers beside it."""
+    """Formats results for a terminal: the score in percent, and the other numbers."""
     cells = [("data set", "task", "images", "score", "", "")]
     for row in [*rows, *average_languages(rows)]:
         shown = {k: v for k, v in row["metrics"].items() if k in SHOWN and isinstance(v, float)}
@@ -208,4 +208,4 @@ SHOWN = {
     "acc_replace": "replace", "acc_swap": "swap", "acc_add": "add",
     "sts": "STS", "sis": "SIS", "sits": "SITS", "spearman_hard": "hard",
 }  # fmt: skip
-"""Numbers that a terminal has room for, and their names there."""
+"""Numbers that fit on a terminal, and their names there."""

@@ -1,4 +1,4 @@
-"""Measures a model on named data sets, one after the other, and keeps every result."""
+"""Measures a model on named data sets, one after the other, and stores every result."""
 
 import dataclasses
 import logging
@@ -24,15 +24,15 @@ from big_align.runs import workdir
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What is to be measured, and how.
+    """What to measure, and how.
 
     Attributes:
       model: the path of the model.
-      benchmarks: their names.
-      tasks: of `plans.TASKS`.
-      data: the folder of all data sets.
-      settings: of the tasks.
-      allow_trained: whether splits that the model was trained on are measured too.
+      benchmarks: names of the benchmarks.
+      tasks: tasks from `plans.TASKS`.
+      data: the folder with all data sets.
+      settings: settings of the tasks.
+      allow_trained: whether splits that the model was trained on are measured anyway.
       index_dir: a folder that keeps scans of shards for the next start.
     """
 
@@ -47,14 +47,14 @@ class Order:
 
 @dataclasses.dataclass
 class RunReport:
-    """What became of an order.
+    """The results of an order.
 
     Attributes:
-      rows: results, those that were there before among them, in the order of the benchmarks.
-      measured: how many of them were measured now.
-      missing: benchmarks, or some of their tasks, that were left out since their data are not
-        there, or they do not fit the model.
-      failed: benchmarks, or tasks of them, that ended in an error.
+      rows: results, including earlier ones, in the order of the benchmarks.
+      measured: number of results measured in this call.
+      missing: number of benchmarks, or of tasks in them, that were left out because their data are
+        missing or they do not fit the model.
+      failed: number of benchmarks, or of tasks in them, that ended in an error.
     """
 
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -66,13 +66,13 @@ class RunReport:
 def run_benchmarks(
     order: Order, model: LoadedModel, store: EmbeddingStore, files: ResultFiles
 ) -> RunReport:
-    """Measures what is not among the results yet; each result is written as soon as it is there.
+    """Measures what is not among the results yet; each result is written as soon as it is known.
 
     Args:
-      order: what is to be measured.
-      model: of `order.model`.
-      store: embeds with it.
-      files: of results.
+      order: what to measure.
+      model: the model at `order.model`.
+      store: embeds with the model.
+      files: files of results.
     """
     report = RunReport()
     plans, log = _make_plans(order, model, report), WorkdirLog(order.model)
@@ -117,7 +117,7 @@ def _measure_all(
 
 
 def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[BenchmarkPlan]:
-    """Opens the data of every benchmark first, so that what is missing is told at once."""
+    """Opens the data of every benchmark first, so that missing data are reported at once."""
     plans, trained = [], None if order.allow_trained else _open_trained(order.model)
     towers = [part for part in TOWERS if model.embeds(part)]
     for name in order.benchmarks:
@@ -163,22 +163,22 @@ def _say(line: str) -> None:
 
 
 class _Clock:
-    """Tells the time that is left, by the images that are to be embedded."""
+    """Estimates the time left from the number of images to be embedded."""
 
     def __init__(self, missing: list[dict[str, int]]):
         seen: set[str] = set()
         self._counts = []
-        for folders in missing:  # what benchmarks share is embedded for the first of them
+        for folders in missing:  # images that benchmarks share are embedded for the first of them
             self._counts.append(sum(n for name, n in folders.items() if name not in seen))
             seen |= folders.keys()
         self._done, self._start = 0, time.monotonic()
 
     def advance(self) -> None:
-        """Notes that one more benchmark is done."""
+        """Records that another benchmark is done."""
         self._done += 1
 
     def tell(self) -> str:
-        """Returns "; about 5 min left", or nothing before anything is known."""
+        """Returns "; 500 images to embed, about 5 min left", or as much of it as is known."""
         spent = sum(self._counts[: self._done])
         left = sum(self._counts[self._done :])
         images = f"; {left:,} images to embed" if left else ""

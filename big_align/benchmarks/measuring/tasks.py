@@ -1,4 +1,4 @@
-"""What the evaluators measure, of embeddings that are there already."""
+"""Measures what the evaluators measure, with existing embeddings."""
 
 import dataclasses
 from typing import NamedTuple
@@ -28,9 +28,9 @@ from big_align.evaluators.zero_shot import check_named
 from big_align.exhibits.retrieval import Pairs
 
 TEMPERATURE = 0.01
-"""What cosines are divided by where the model does not tell; CLIP's after training."""
+"""What cosines are divided by if the model does not specify it: CLIP's value after training."""
 KS = (1, 5, 10)
-"""Cut-offs of retrieval and of nearest neighbors."""
+"""Cut-offs for retrieval and nearest neighbors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,9 @@ class TaskSettings:
     """How tasks are measured.
 
     Attributes:
-      shots: images a class of `few_shot`.
-      draws: how often `few_shot` draws.
-      seed: of the validation split of `linear_probe`.
+      shots: images per class for `few_shot`.
+      draws: number of draws for `few_shot`.
+      seed: seed of the validation split of `linear_probe`.
 
     Raises:
       UserError: a value is out of range.
@@ -62,10 +62,10 @@ class LabeledSplit(NamedTuple):
     """A split of a data set with classes, embedded.
 
     Attributes:
-      name: for messages, as in "cifar10 test".
+      name: name for error messages, as in "cifar10 test".
       source: its examples.
       images: their embeddings.
-      label: the class of each, or which classes each has.
+      label: the class of each example, or whether it has each class.
     """
 
     name: str
@@ -74,7 +74,7 @@ class LabeledSplit(NamedTuple):
     label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]
 
     def take(self, what: str) -> LabeledFeatures:
-        """Returns the images that can be read, with "features" or the "embedding"."""
+        """Returns the readable images, with their "features" or "embedding"."""
         rows = getattr(self.images, what)
         return take_readable(self.source, rows, self.label, self.images.readable, what, self.name)
 
@@ -85,12 +85,12 @@ def read_labels(
     """Reads the labels of a source.
 
     Args:
-      source: whose labels are places in the class list.
+      source: a source whose labels are indices into the class list.
       classes: the list.
       several: whether an example has any number of labels.
 
     Raises:
-      UserError: the source names other classes, or an example has several where it may have one.
+      UserError: the source names other classes, or an example has several labels but may have one.
     """
     check_class_names(source, classes)
     with EvalLoader(source, "resize(1)", 1) as loader:
@@ -110,11 +110,11 @@ def measure_zero_shot(
     metric: str,
     temperature: float | None,
 ) -> Outcome:
-    """Measures how well images are named by the nearest class text.
+    """Measures how well images are classified by the nearest class text.
 
     Args:
-      test: what is measured on.
-      classes: their names.
+      test: the split to measure on.
+      classes: the classes and their names.
       ztxt: unit-length embeddings of the classes.
       metric: one of `scores.SCORES`.
       temperature: what cosines are divided by for probabilities; None for `TEMPERATURE`.
@@ -152,13 +152,13 @@ def measure_few_shot(
     ztxt: Float[np.ndarray, "c d"] | None,
     settings: TaskSettings,
 ) -> Outcome:
-    """Measures classifiers of a few images a class; the score is that of the most, a linear probe.
+    """Measures few-shot classifiers; the score is that of a linear probe with the most shots.
 
     Args:
-      test: what is measured on.
-      train: what images are drawn from.
-      ztxt: unit-length embeddings of the classes; None for linear probes alone.
-      settings: how many, and how often.
+      test: the split to measure on.
+      train: the split that images are drawn from.
+      ztxt: unit-length embeddings of the classes; None for linear probes only.
+      settings: number of shots and draws.
     """
     given = settings.shots, settings.draws
     sets, classes = number_classes(train.take("features"), test.take("features"))
@@ -179,7 +179,7 @@ def measure_knn(test: LabeledSplit, train: LabeledSplit) -> Outcome:
 def pair_captions(
     source: Source, images: EmbeddedImages
 ) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
-    """Reads the captions of images as `retrieval.join_captions` returns them."""
+    """Reads the captions of images, with the return values of `retrieval.join_captions`."""
     with EvalLoader(source, "resize(1)", 1) as loader:
         return join_captions(loader.captions(), images.readable, images.first)
 
@@ -189,7 +189,8 @@ def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
 
     Args:
       pairs: images with their captions.
-      folds: the images are cut into so many parts of equal length, and the recalls averaged.
+      folds: number of parts of equal length that images are cut into; recalls are averaged over
+        them.
     """
     parts = [measure_recalls(part, KS) for part in cut_pairs(pairs, folds)]
     mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
@@ -207,13 +208,13 @@ def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
 def list_numbers(
     task: str, metric: str, count: int, settings: TaskSettings, texts: bool = True
 ) -> tuple[str, ...]:
-    """Returns the names of what a task measures.
+    """Returns the names of the numbers that a task measures.
 
     Args:
-      task: which it is.
-      metric: of the data set.
-      count: its classes.
-      settings: of the task.
+      task: the task.
+      metric: metric of the data set.
+      count: number of classes.
+      settings: settings of the task.
       texts: whether the model embeds texts.
     """
     if task == "retrieval":
@@ -237,7 +238,7 @@ def list_numbers(
 
 
 def cut_pairs(pairs: Pairs, folds: int) -> list[Pairs]:
-    """Cuts images with their captions into parts of equal length, in their order."""
+    """Cuts images with their captions into parts of equal length, in order."""
     if folds == 1:
         return [pairs]
     parts = []

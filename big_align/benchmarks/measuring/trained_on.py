@@ -1,4 +1,4 @@
-"""Whether a run was trained on what it is to be measured on."""
+"""Whether a run was trained on the examples that it is to be measured on."""
 
 import pathlib
 
@@ -11,20 +11,20 @@ from big_align.data.sources.split_source import key_of
 from big_align.runs import dataset, workdir
 
 SAMPLES = 1024
-"""Examples of a split that are looked for in the training data."""
+"""Number of examples of a split that are searched for in the training data."""
 
 
 class TrainedExamples:
-    """The examples that a run was trained on, without those that it has held out.
+    """The examples that a run was trained on, without held-out ones.
 
-    An example is known by its key in a file of the same name, and by its image: shards of all data
-    sets are called `0.tar`, and their keys count from 0.
+    An example is identified by its key in a file of the same name, and by its image: shards of all
+    data sets are called `0.tar`, and their keys count from 0.
 
     Args:
       path: a workdir, or a checkpoint of one.
 
     Raises:
-      UserError: the training data cannot be opened any more.
+      UserError: the training data can no longer be opened.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -33,12 +33,12 @@ class TrainedExamples:
         self._sources = [dataset.open_source(part) for part in parts if part.source]
 
     def find(self, source: Source) -> list[str]:
-        """Returns the names of those of 1024 examples of a source that were trained on."""
+        """Returns the names of trained examples, among about 1024 examples of a source."""
         return [name for trained in self._sources for name in _find_common(source, trained)]
 
 
 def _find_common(source: Source, trained: Source) -> list[str]:
-    """Returns the names of examples of a source that are in another."""
+    """Returns the names of sampled examples of a source that are also in the other."""
     there = {trained.shard_name(number): number for number in range(len(trained.shard_sizes))}
     names = [source.shard_name(number) for number in range(len(source.shard_sizes))]
     count, rng, found = max(1, SAMPLES // max(1, len(names))), np.random.default_rng(0), []

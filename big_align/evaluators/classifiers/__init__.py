@@ -1,1 +1,1 @@
-"""Classifiers of frozen features, each fitted for a strength of its penalty."""
+"""Classifiers of frozen features, each fitted with a given strength of its penalty."""

@@ -1,4 +1,4 @@
-"""A cosine classifier that begins as class texts and is tuned on a few images (iCLIP §4.4)."""
+"""A cosine classifier that starts as class texts and is tuned on a few images (iCLIP §4.4)."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class CosineClassifier(NamedTuple):
     """Scores classes by cosines over a temperature.
 
     Attributes:
-      vectors: one row a class, of any length.
+      vectors: one row per class, of any length.
       temperature: what cosines are divided by.
     """
 
@@ -34,7 +34,7 @@ def _losses_and_gradient(
     vectors: Float[Array, "c d"],
     temperature: Float[Array, ""] | float,
 ) -> tuple[Float[Array, " n"], Float[Array, "c d"]]:
-    """Returns cross-entropies, and the gradient of their sum by the vectors."""
+    """Returns cross-entropies, and the gradient of their sum with respect to the vectors."""
     length = jnp.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / length
     logits = jnp.matmul(zimg, unit.T, precision="highest") / temperature
@@ -46,17 +46,17 @@ def _losses_and_gradient(
 class CosineRegression:
     """Minimizes sum of cross-entropies + strength / 2 |(vectors - texts) / temperature|^2.
 
-    Strong regularization leaves the zero-shot classifier, weak one forgets the texts. Divided by
-    the temperature, the vectors weigh as those of logistic regression do, so that strengths of one
-    range fit both.
+    Strong regularization keeps the zero-shot classifier, weak regularization forgets the texts.
+    Divided by the temperature, the vectors have the scale of those of logistic regression, so one
+    range of strengths suits both.
 
     Args:
       zimg: unit-length embeddings.
       label: the class of each, from 0.
       texts: unit-length embeddings of the classes.
       temperature: what cosines are divided by.
-      max_iterations: of L-BFGS.
-      tolerance: length of the gradient, relative to the loss, that is taken for zero.
+      max_iterations: iterations of L-BFGS.
+      tolerance: length of the gradient, relative to the loss, that counts as zero.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CosineRegression:
         self._max_iterations, self._tolerance = max_iterations, tolerance
 
     def fit(self, strength: float, start: CosineClassifier | None = None) -> CosineClassifier:
-        """Returns a classifier whose loss is smallest near `start`, by default the texts."""
+        """Returns a classifier with minimal loss, searched from `start`, by default the texts."""
         texts, temperature, count = self._texts, self._temperature, len(self._label)
         begin = texts if start is None else start.vectors
 

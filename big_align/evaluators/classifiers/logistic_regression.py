@@ -1,4 +1,4 @@
-"""Logistic regression on many features: L-BFGS on the host around a loss on the device."""
+"""Logistic regression on many features: L-BFGS on the host, with the loss on the device."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,18 +13,18 @@ from jaxtyping import Array, Bool, Float, Float64, Int
 LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 BLOCK = 16384
-"""Examples whose logits are in memory at a time."""
+"""Number of examples whose logits are in memory at a time."""
 
 PATIENCE = 20
-"""Steps of L-BFGS over which the value has to fall."""
+"""Number of L-BFGS steps within which the value has to fall."""
 
 
 class LinearClassifier(NamedTuple):
     """Scores classes by inner products.
 
     Attributes:
-      weight: a vector a class.
-      bias: a number a class.
+      weight: one vector per class.
+      bias: one number per class.
     """
 
     weight: Float[np.ndarray, "f c"]
@@ -44,15 +44,16 @@ def minimize(
 ) -> Float64[np.ndarray, "p"]:
     """Minimizes a positive function by L-BFGS.
 
-    It ends where the length of the gradient is `tolerance` times the value. A bound relative to the
-    value fits strong and weak regularization alike: with weak one, the loss of examples that can be
-    told apart is tiny long before its minimum. It also ends where `PATIENCE` steps have lowered the
-    value by no more than the square of `tolerance` of it, as in the noise of rounding.
+    It ends when the length of the gradient is `tolerance` times the value. A bound relative to the
+    value suits strong and weak regularization alike: with weak regularization, the loss of
+    separable examples is tiny long before its minimum. It also ends when `PATIENCE` steps have
+    lowered the value by no more than `tolerance` squared, relative to it, as happens in rounding
+    noise.
 
     Args:
       function: returns the value and its gradient.
-      start: where to begin.
-      max_iterations: at most so many steps.
+      start: the starting point.
+      max_iterations: most steps.
       tolerance: see above.
     """
     latest = function(start)
@@ -75,10 +76,10 @@ def minimize(
 
     if is_reached():
         return start
-    # The line search takes a few evaluations a step; scipy's own bounds are switched off.
+    # The line search takes a few evaluations per step; scipy's own bounds are switched off.
     options = {"maxiter": max_iterations, "maxfun": 20 * max_iterations, "gtol": 0.0, "ftol": 0.0}
-    # Its vectors are short: with more threads they wait for each other on busy cores, ten times as
-    # long as they compute. The loss has its own.
+    # Its vectors are short: on busy cores, more threads would wait for each other ten times as long
+    # as they compute. The loss has its own threads.
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         return scipy.optimize.minimize(
             evaluate, start, jac=True, method="L-BFGS-B", options=options, callback=stop_early
@@ -88,10 +89,10 @@ def minimize(
 def cross_entropy(
     logits: Float[Array, "n c"], label: Int[Array, " n"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """Returns the loss of each example and its gradient by the logits; both 0 where label is -1.
+    """Returns each example's loss and its gradient by the logits; both are 0 where label is -1.
 
-    All is taken against the right class's logit: a difference of near numbers would lose the small
-    losses of examples that are told apart well, and with them the direction of the search.
+    Everything is relative to the logit of the right class: a difference of nearby numbers would
+    lose the small losses of well-separated examples, and with them the search direction.
     """
     real = label[:, None] >= 0
     right = label[:, None] == jnp.arange(logits.shape[1])
@@ -108,11 +109,11 @@ def cross_entropy(
 def binary_cross_entropy(
     logits: Float[Array, "n c"], present: Int[Array, "n c"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """Returns each example's sum of losses over classes and its gradient by the logits.
+    """Returns each example's sum of losses over classes, and its gradient by the logits.
 
     Args:
-      logits: of each class against its absence.
-      present: 1 where an example has a class, 0 where not; -1 where both results are 0.
+      logits: logit of each class against its absence.
+      present: 1 where an example has a class, 0 where it does not, -1 where both results are 0.
     """
     away = jnp.where(present == 1, -logits, logits)
     losses = jax.nn.softplus(away) * (present >= 0)
@@ -127,7 +128,7 @@ def _losses_and_gradients(
     weight: Float[Array, "f c"],
     bias: Float[Array, " c"],
 ) -> tuple[Float[Array, "m k"], Float[Array, "f c"], Float[Array, " c"]]:
-    """Returns cross-entropies a block at a time, and the gradients of their sum."""
+    """Returns cross-entropies, computed block by block, and the gradients of their sum."""
     loss_of = cross_entropy if label.ndim == 2 else binary_cross_entropy
 
     def add_block(sums, block):
@@ -143,28 +144,29 @@ def _losses_and_gradients(
 
 
 class LogisticRegression:
-    """Minimizes sum of cross-entropies + strength / 2 |weight|^2; the bias is free.
+    """Minimizes sum of cross-entropies + strength / 2 |weight|^2; the bias has no penalty.
 
-    Where examples have one label each, classes compete in a softmax. Where they have any number,
-    each class is told from its absence by itself (one against the rest, with sigmoids).
+    If examples have one label each, classes compete in a softmax. If they have any number of
+    labels, each class is separated from its absence on its own (one against the rest, with
+    sigmoids).
 
-    `strength` is CLIP's lambda (Radford et al. 2021, appendix A.3), one over scikit-learn's C.
-    Features are used as they are, without standardization, as there. L-BFGS runs in other
-    coordinates, which change the speed and not the minimum: features minus their mean (the bias
-    takes it up), turned to their principal axes, each axis divided by the root of the curvature
-    that the sum has there when weights are zero. Axes whose standard deviation is below 1e-5 of the
+    `strength` is CLIP's lambda (Radford et al. 2021, appendix A.3), one over scikit-learn's C. As
+    there, features are used as they are, without standardization. L-BFGS runs in other coordinates,
+    which change the speed but not the minimum: features minus their mean (which the bias absorbs),
+    rotated to their principal axes, with each axis divided by the root of the curvature that the
+    sum has along it when weights are zero. Axes whose standard deviation is below 1e-5 of the
     first's get no weight. Device arithmetic is float32; losses are summed in float64, so that
     rounding stops the line search late.
 
-    The features of all examples lie on one device (4 n f bytes, and 16384 c 4 bytes a few times for
+    The features of all examples are on one device (4 n f bytes, and 16384 c 4 bytes a few times for
     the logits of a block): 1.28 million of 2,048 take 10.5 GB. The host holds as much again.
 
     Args:
-      features: one row an example.
-      label: the class of each, from 0; or for each class whether an example has it.
-      num_classes: how many classes there are.
-      max_iterations: of L-BFGS (CLIP: 1000).
-      tolerance: length of the gradient, relative to the loss, that is taken for zero.
+      features: one row per example.
+      label: the class of each, from 0; or, for each class, whether an example has it.
+      num_classes: number of classes.
+      max_iterations: iterations of L-BFGS (CLIP: 1000).
+      tolerance: length of the gradient, relative to the loss, that counts as zero.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class LogisticRegression:
     ):
         self._max_iterations, self._tolerance = max_iterations, tolerance
         self._count, self._num_classes = len(features), num_classes
-        # p (1 - p) for a sigmoid at 1/2, and about that for a softmax at 1 / classes.
+        # p (1 - p) for a sigmoid at 1/2, and approximately so for a softmax at 1 / classes.
         self._curvature = 1 / num_classes if label.ndim == 1 else 1 / 4
         self._mean = features.mean(axis=0, dtype=np.float64)
         parts = range(0, self._count, BLOCK)
@@ -200,8 +202,8 @@ class LogisticRegression:
         """Returns the classifier with the smallest loss.
 
         Args:
-          strength: of the regularization.
-          start: the classifier to begin with, such as that of another strength; None for zeros.
+          strength: strength of the regularization.
+          start: the classifier to start from, such as that of another strength; None for zeros.
         """
         classes = self._num_classes
         ridge = strength / self._count

@@ -1,4 +1,4 @@
-"""Least squares with a penalty on the squares of the weights, solved for many penalties at once."""
+"""Least squares with a penalty on squared weights, solved for many penalties at once."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 SPREAD = 1e-5
-"""Added to standard deviations, so that a constant feature counts for nothing."""
+"""Added to standard deviations, so that a constant feature has no effect."""
 
 
 class RidgeClassifier(NamedTuple):
     """A linear classifier of standardized features.
 
     Attributes:
-      mean: of the features that it was fitted on.
+      mean: mean of the features that it was fitted on.
       deviation: their standard deviation.
-      weights: of the standardized features.
-      bias: of each class.
+      weights: weights of the standardized features.
+      bias: bias of each class.
     """
 
     mean: Float[np.ndarray, "d"]
@@ -25,19 +25,19 @@ class RidgeClassifier(NamedTuple):
     bias: Float[np.ndarray, "c"]
 
     def scores(self, features: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n c"]:
-        """Returns a score of each class; the largest is the class."""
+        """Returns a score for each class; the largest decides."""
         return ((features - self.mean) / self.deviation) @ self.weights + self.bias
 
 
 class RidgeRegression:
-    """Classifiers that answer 1 for the class of an image and -1 for others.
+    """Classifiers whose targets are 1 for the class of an image and -1 for the others.
 
     It minimizes the sum of squares plus the penalty times the squared weights; the bias has no
-    penalty. Features are standardized by those that are fitted on (the few-shot probe of
-    big_vision). One decomposition serves every penalty.
+    penalty. Features are standardized with the statistics of those that are fitted on (the few-shot
+    probe of big_vision). One decomposition serves all penalties.
 
     Args:
-      features: of the images.
+      features: features of the images.
       label: the class of each.
       num_classes: number of classes.
     """
@@ -50,13 +50,14 @@ class RidgeRegression:
         self._deviation = features.std(axis=0) + SPREAD
         targets = np.where(label[:, None] == np.arange(num_classes), 1.0, -1.0)
         self._bias = targets.mean(axis=0)
-        # Few images have many features: this is as small as the fewer of the two.
+        # Images are few and features many: the thin decomposition is as small as the fewer of the
+        # two.
         inputs = (features - self._mean) / self._deviation
         left, self._values, self._right = np.linalg.svd(inputs, full_matrices=False)
         self._moments = left.T @ (targets - self._bias)
 
     def fit(self, penalty: float) -> RidgeClassifier:
-        """Returns the classifier of a penalty, which is above 0."""
+        """Returns the classifier for a penalty, which must be above 0."""
         shrunk = self._values / (self._values**2 + penalty)
         weights = self._right.T @ (shrunk[:, None] * self._moments)
         return RidgeClassifier(self._mean, self._deviation, weights, self._bias)

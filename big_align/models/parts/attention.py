@@ -21,15 +21,15 @@ def attend(
     """Scaled dot-product attention with its softmax in float32.
 
     Args:
-      query: what asks.
-      key: what is compared with.
-      value: what is averaged.
-      mask: True where a key may be attended to; None for everywhere.
+      query: queries.
+      key: keys that queries are compared with.
+      value: values to be averaged.
+      mask: True where a key may be attended to; None if all may.
       drop: applied to the weights, which have shape [b heads q k].
-      causal: whether a query attends to no key after its own place.
+      causal: whether a query attends to no key after its own position.
 
     Returns:
-      The weighted means of the values; zero for a row without any key that may be attended to.
+      The weighted means of the values; zero for a row that may not attend to any key.
     """
     query = query * query.shape[-1] ** -0.5
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
@@ -37,8 +37,8 @@ def attend(
         real = True if mask is None else mask[:, None, None, :]
         if causal:
             real &= jnp.tril(jnp.ones(logits.shape[-2:], bool))
-        # A finite fill keeps the softmax of a row without real keys finite; its weights are then
-        # cleared, so that padding never reaches the result.
+        # A finite fill value keeps the softmax of a row without real keys finite; its weights are
+        # then set to zero, so that padding never reaches the result.
         logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
         weights = jnp.where(real, jax.nn.softmax(logits), 0.0)
     else:
@@ -49,16 +49,16 @@ def attend(
 def rotate(
     x: Float[Array, "b l heads c"], angles: Float[Array, "l half"]
 ) -> Float[Array, "b l heads c"]:
-    """Turns pairs of channels, so that products of two tokens depend on differences of angles.
+    """Rotates pairs of channels, so that products of two tokens depend on differences of angles.
 
-    Rotary positions (Su et al., 2021); channel i turns together with channel i + c / 2.
+    Rotary positions (Su et al., 2021); channel i is rotated together with channel i + c / 2.
 
     Args:
       x: queries or keys.
       angles: radians for each token and pair of channels.
 
     Returns:
-      What was turned in float32, in the type of `x`.
+      The rotated array, computed in float32, in the type of `x`.
     """
     cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -69,7 +69,7 @@ def rotate(
 def project_heads(
     x: Float[Array, "*b l c"], heads: int, dtype: str
 ) -> tuple[Float[Array, "*b l heads d"], ...]:
-    """Makes queries, keys and values, by layers "query", "key" and "value" of the calling module.
+    """Makes queries, keys and values with layers "query", "key" and "value" of the calling module.
 
     Args:
       x: tokens.
@@ -99,7 +99,7 @@ class SelfAttention(nn.Module):
       heads: number of heads; divides the width.
       dropout: rate on the attention weights.
       dtype: name of the type of the computation.
-      causal: whether a token attends to none after it.
+      causal: whether a token does not attend to those after it.
     """
 
     heads: int
@@ -119,9 +119,9 @@ class SelfAttention(nn.Module):
 
         Args:
           x: tokens.
-          mask: True on real tokens; None when all are.
+          mask: True on real tokens; None if all are.
           train: whether dropout is on.
-          angles: by which queries and keys are turned (see `rotate`); None for not at all.
+          angles: angles by which queries and keys are rotated (see `rotate`); None for no rotation.
 
         Returns:
           Tokens of the same shape.

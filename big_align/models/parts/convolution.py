@@ -11,18 +11,18 @@ from big_align.models.parts import layer_weights, layers
 
 
 class Convolution(nn.Module):
-    """A convolution without bias, whose kernel may lie in pieces.
+    """A convolution without bias, whose kernel may be sharded.
 
-    One of 1x1 is computed as the matrix product it is: on CPUs XLA takes several times as long
-    for the gradient of its kernel otherwise.
+    A 1x1 convolution is computed as a matrix product: otherwise, on CPUs, XLA takes several times
+    as long for the gradient of its kernel.
 
     Args:
       channels: width of the output.
-      kernel: pixels of an edge of the filters.
+      kernel: edge of the filters in pixels.
       stride: step between positions.
       kernel_init: initializer of the kernel.
       dtype: name of the type of the computation.
-      same_padding: pad as TensorFlow's "SAME" does, not by half the kernel on every side.
+      same_padding: whether to pad like TensorFlow's "SAME", not by half the kernel on every side.
     """
 
     channels: int

@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 def depthwise_conv(
     x: Float[Array, "b h w c"], kernel: Float[Array, "k k 1 c"], stride: int
 ) -> Float[Array, "b h2 w2 c"]:
-    """Convolves every channel by itself, with TensorFlow's "SAME" padding.
+    """Convolves every channel separately, with TensorFlow's "SAME" padding.
 
     Args:
       x: activations.
-      kernel: one filter a channel.
+      kernel: one filter per channel.
       stride: step in both directions.
 
     Returns:
@@ -49,12 +49,12 @@ def _sum_of_shifts(x, kernel, stride):
     return sum(products).astype(x.dtype)
 
 
-# On a CPU, XLA 0.10 has no fast depthwise convolution. In one run on two busy cores, float32,
+# On CPUs, XLA 0.10 has no fast depthwise convolution. In one run on two busy cores, float32,
 # forward and backward: [64 32 32 96] with 3x3 filters took 150 and 360 ms as a grouped convolution,
 # 5 and 19 ms this way; with 5x5 filters 267 and 573, 9 and 96; [64 8 8 480] with 5x5 filters and
-# stride 2 took 26 and 514, 2 and 27. The gradients are written out because differentiating
-# the sum passes over the activations once for each of the filter's elements (149 ms instead of 19
-# for that of the filter; 0.5 s of 1.6 s of EfficientNet-B0 at batch 8 for that of the input).
+# stride 2 took 26 and 514, 2 and 27. The gradients are written out because differentiating the sum
+# passes over the activations once for each element of the filter (149 ms instead of 19 for the
+# gradient of the filter; 0.5 s of 1.6 s of EfficientNet-B0 at batch 8 for that of the input).
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _shifted_conv(x, kernel, stride):
     return _sum_of_shifts(x, kernel, stride)
@@ -73,7 +73,7 @@ def _shifted_conv_backward(stride, residuals, cotangent):
     def add(a, b):
         return tuple(p + q for p, q in zip(a, b, strict=True))
 
-    # One reduction for all elements of the filter. The sum over the batch stays apart, since XLA
+    # One reduction for all elements of the filter. The sum over the batch is separate, since XLA
     # knows how to split that one over devices.
     sums = jnp.stack(jax.lax.reduce(products, zeros, add, (1, 2)))
     x_grad = _sum_back(cotangent, kernel, stride, x.shape)
@@ -81,9 +81,9 @@ def _shifted_conv_backward(stride, residuals, cotangent):
 
 
 def _sum_back(cotangent, kernel, stride, shape):
-    """Returns the gradient of the input as a sum of shifts too, of the cotangent spread out.
+    """Returns the gradient of the input, also as a sum of shifts, of the dilated cotangent.
 
-    Differentiating the forward sum would write a padded array for each of the filter's elements.
+    Differentiating the forward sum would write a padded array for each element of the filter.
     """
     size, (height, width) = kernel.shape[0], shape[1:3]
     edges = []
@@ -102,7 +102,7 @@ _shifted_conv.defvjp(_shifted_conv_forward, _shifted_conv_backward)
 
 
 def _windows(x, size: int, stride: int) -> list:
-    """Returns what each element of a filter is multiplied with, row by row of the filter."""
+    """Returns the input for each element of a filter, row by row of the filter."""
     (rows, height), (columns, width) = (_same_padding(n, size, stride) for n in x.shape[1:3])
     padded = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
     return [
@@ -113,7 +113,7 @@ def _windows(x, size: int, stride: int) -> list:
 
 
 def _same_padding(size: int, kernel: int, stride: int) -> tuple[tuple[int, int], int]:
-    """Returns the padding before and after, and the reach of the windows' first elements."""
+    """Returns the padding before and after, and the range of the windows' first elements."""
     reach = (math.ceil(size / stride) - 1) * stride + 1
     total = max(reach - 1 + kernel - size, 0)
     return (total // 2, total - total // 2), reach

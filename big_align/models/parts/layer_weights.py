@@ -1,8 +1,8 @@
-"""Weights that lie in pieces: collected where a layer needs them, their gradients scattered.
+"""Sharded weights: gathered where a layer needs them, with their gradients scattered.
 
-Parameters, gradients and moments are stored in pieces over the `fsdp` axis (ZeRO, Rajbhandari et
-al. 2020; in this form FSDP). What moves, when and in which type is written out here with explicit
-collectives, so that it does not depend on what a compiler makes of a placement.
+Parameters, gradients and moments are stored in pieces over the `fsdp` axis (ZeRO, Rajbhandari
+et al. 2020; in this form, FSDP). What moves, when and in which type is written out here with
+explicit collectives, so that it does not depend on how a compiler handles a placement.
 """
 
 import functools
@@ -19,10 +19,10 @@ from big_align import sharding
 
 
 class _Weight(NamedTuple):
-    """How a weight lies, and the types of its layer's computation and of its gradient's sum."""
+    """The placement of a weight, and the types of its layer's computation and gradient sum."""
 
     mesh: Mesh
-    spec: Any  # where the weight lies
+    spec: Any  # placement of the weight
     compute_dtype: Any
     sum_dtype: str
 
@@ -34,20 +34,20 @@ def apply_weight(
     names: tuple[str | None, ...],
     dtype: Any,
 ) -> Array:
-    """Computes `function(x, weight)` with a weight that lies in pieces.
+    """Computes `function(x, weight)` with a sharded weight.
 
-    The weight is cast to the type of the computation and only then collected, each time that it is
-    needed: in the forward and in the backward pass. Its gradient is made on each device from the
-    device's own rows, cast to the type in which gradients are summed, and scattered over `fsdp` as
-    it is summed. So besides its pieces a device holds the weights of the layers at work, and a
-    recomputed block (`rematerialization`) collects its weights anew.
+    The weight is cast to the type of the computation and only then gathered, each time that it is
+    needed: in the forward and in the backward pass. Each device computes its gradient from its own
+    rows, casts it to the type in which gradients are summed, and scatters it over `fsdp` in
+    summing. So besides its pieces, a device only holds the weights of the layers in progress, and a
+    recomputed block (`rematerialization`) gathers its weights again.
 
     Args:
-      function: of rows and the whole weight; returns rows, each from its own row of `x`.
+      function: takes rows and the whole weight; returns rows, each computed from one row of `x`.
       x: an array with rows leading, floating-point or integer.
       weight: a parameter.
       names: the logical names of its axes.
-      dtype: of the computation.
+      dtype: type of the computation.
     """
     place = sharding.weight_place()
     if place is None or place.mesh.size == 1:
@@ -56,14 +56,14 @@ def apply_weight(
     spec = sharding.partition(names, weight.shape, mesh)
     if not any(spec) and dtype == sum_dtype:
         return _apply_whole(function, x, weight, dtype)
-    if len(x) % mesh.size:  # These are no rows of the batch, and every device has all of them.
+    if len(x) % mesh.size:  # not rows of the batch: every device has all of them
         whole = jnp.asarray(weight, dtype)
         return function(x, jax.lax.with_sharding_constraint(whole, sharding.replicated(mesh)))
     return _apply(function, _Weight(mesh, spec, dtype, sum_dtype), x, weight)
 
 
 def _apply_whole(function: Callable, x: Any, weight: Any, dtype: Any) -> Array:
-    """Computes with a weight that every device has; rows that are looked up are cast afterwards."""
+    """Computes with a weight that every device has whole; rows that are looked up are cast last."""
     if jnp.issubdtype(x.dtype, jnp.integer):
         return function(x, jnp.asarray(weight)).astype(dtype)
     return function(x, jnp.asarray(weight, dtype))
@@ -89,7 +89,7 @@ def _apply_backward(function: Callable, how: _Weight, residuals: tuple, cotangen
     sums = jax.ShapeDtypeStruct(residuals[1].shape, how.sum_dtype)
 
     def look_up_back(x: Array, cotangent: Array) -> tuple:
-        """The table itself is not needed, and what many rows add to one of it is summed as such."""
+        """Returns the gradient of a lookup, summed in the wide type, without using the table."""
         pull = jax.linear_transpose(lambda table: function(x, table), sums)
         return None, *pull(cotangent.astype(how.sum_dtype))
 
@@ -115,7 +115,7 @@ _apply.defvjp(_apply_forward, _apply_backward)
 
 
 def _collect(piece: Array, how: _Weight) -> Array:
-    """Makes a whole weight of a device's piece, cast first: that halves what moves."""
+    """Gathers a whole weight from its pieces, cast first, which halves the traffic."""
     whole = piece.astype(how.compute_dtype)
     for axis, name in enumerate(how.spec):
         if name is not None:

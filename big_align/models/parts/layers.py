@@ -25,7 +25,7 @@ def choose(field: str, name: str, table: dict):
     """Looks up a named choice.
 
     Args:
-      field: the field that holds the name, for the message.
+      field: the field that holds the name, for error messages.
       name: the choice.
       table: the choices by name.
 
@@ -51,14 +51,14 @@ def compute_dtype(name: str) -> jnp.dtype:
       The type in which a tower computes; its parameters stay float32.
 
     Raises:
-      ValueError: the name is another.
+      ValueError: it is another name.
     """
     names = ("float32", "bfloat16", "float16")
     return choose("dtype", name, {name: jnp.dtype(name) for name in names})
 
 
 class Dense(nn.Module):
-    """A dense layer whose kernel carries the logical names of its axes, and may lie in pieces.
+    """A dense layer whose kernel has logical axis names, and may be sharded.
 
     Args:
       features: width of the output.
@@ -91,18 +91,18 @@ class Dense(nn.Module):
 def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Array, "..."]:
     """Adds a parameter to every row, in the type of the rows.
 
-    It is spread over the rows before it is cast, so that its gradient is summed in float32.
+    It is broadcast over the rows before it is cast, so that its gradient is summed in float32.
     """
     return x + jnp.broadcast_to(weight, x.shape).astype(x.dtype)
 
 
 def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float[Array, "*b d"]:
-    """Multiplies every row with a kernel.
+    """Multiplies every row by a kernel.
 
     All leading axes are merged first. Otherwise XLA's CPU backend transposes one operand of the
-    kernel's gradient in memory, and fuses everything that makes it into that strided copy: in one
-    run on one core, forward and backward at batch 8, ViT-B/32 went from 1.7 to 1.2 s without it and
-    EfficientNet-B0 from 2.5 to 1.6 s.
+    kernel's gradient in memory, and fuses everything that produces it into that strided copy. In
+    one run on one core, forward and backward at batch 8, merging took ViT-B/32 from 1.7 to 1.2 s
+    and EfficientNet-B0 from 2.5 to 1.6 s.
 
     Args:
       x: rows.
@@ -134,20 +134,21 @@ def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> nn.LayerN
 class BatchNorm(nn.Module):
     """Batch normalization over the whole batch or over groups of rows.
 
-    Under jit the batch is the global one, so `group_size=None` takes statistics over every device.
-    ALIGN took them on each TPU core, over its 16 examples: `group_size=16` does the same on any
-    number of devices, and without communication when the groups lie within devices.
+    Under jit the batch is the global one, so `group_size=None` computes statistics over all
+    devices. ALIGN computed them on each TPU core, over its 16 examples: `group_size=16` does the
+    same on any number of devices, and without communication if no group spans several devices.
 
-    Statistics are float32 whatever the type of the input. The variance is the biased one, for
-    normalizing and for the running average alike, as in EfficientNet's TPU code and in
-    `flax.linen.BatchNorm`. The running averages (collection `batch_stats`) move towards the mean
-    over the groups of the groups' means and variances.
+    Statistics are float32 whatever the type of the input. The variance is the biased one, both for
+    normalizing and for the running average, as in EfficientNet's TPU code and in
+    `flax.linen.BatchNorm`. The running averages (collection `batch_stats`) move toward the mean,
+    over the groups, of the groups' means and variances.
 
     Args:
-      momentum: what the running averages keep at each update.
+      momentum: fraction of the running averages kept at each update.
       epsilon: added to the variance.
       group_size: examples that share their statistics, contiguous in the batch; None for all.
-      fixed: normalize by the running statistics in training too, and leave them as they are.
+      fixed: whether to normalize by the running statistics in training too, and leave them
+        unchanged.
     """
 
     momentum: float = 0.99
@@ -163,7 +164,7 @@ class BatchNorm(nn.Module):
 
         Args:
           x: activations, channels last.
-          train: normalize by the batch's statistics and update the running ones.
+          train: whether to normalize by the batch's statistics and update the running ones.
 
         Returns:
           Activations of the same shape and type.
@@ -190,7 +191,7 @@ class BatchNorm(nn.Module):
         axes = tuple(range(1, groups.ndim - 1))
         wide = groups.astype(jnp.float32)
         mean = wide.mean(axes, keepdims=True)
-        # E[x^2] - E[x]^2 reads the activations once; rounding could leave it below zero.
+        # E[x^2] - E[x]^2 reads the activations once; rounding could make it negative.
         var = jnp.maximum(jnp.square(wide).mean(axes, keepdims=True) - jnp.square(mean), 0.0)
         if not self.is_initializing():
             running_mean.value = self._average(running_mean.value, mean)
@@ -208,7 +209,7 @@ def _standardize(x, mean, var, scale, bias, epsilon):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: leaves a residual branch out for some examples, and scales the others up.
+    """Stochastic depth: drops a residual branch for some examples, and scales up the others.
 
     Huang et al., "Deep Networks with Stochastic Depth", 2016, with the scaling of dropout, so that
     the expectation is the branch itself.
@@ -225,10 +226,10 @@ class DropPath(nn.Module):
 
         Args:
           x: output of the branch.
-          train: False returns `x` as it is.
+          train: if False, `x` is returned unchanged.
 
         Returns:
-          `x`, with the rows that are dropped set to zero.
+          `x`, with dropped rows set to zero.
         """
         every_axis_but_the_first = tuple(range(1, x.ndim))
         drop = nn.Dropout(self.rate, broadcast_dims=every_axis_but_the_first)
@@ -236,7 +237,7 @@ class DropPath(nn.Module):
 
 
 class MlpBlock(nn.Module):
-    """The perceptron of a transformer block: up, activation, down.
+    """The perceptron of a transformer block: expand, activation, project.
 
     Args:
       mlp_dim: hidden width.
@@ -250,7 +251,7 @@ class MlpBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b l c"]) -> Float[Array, "b l c"]:
-        """Transforms every token by itself.
+        """Transforms every token separately.
 
         Args:
           x: tokens.

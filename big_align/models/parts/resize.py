@@ -1,7 +1,7 @@
-"""Learned tables resized to other images, windows and texts.
+"""Learned tables resized for other images, windows and text lengths.
 
-Interpolation is cubic (Keys, 1981, a = -1/2) and widens its filter where a table shrinks, with
-pixels as areas: what `torch.nn.functional.interpolate(mode="bicubic", antialias=True)` computes,
+Interpolation is cubic (Keys, 1981, a = -1/2) and widens its filter if a table shrinks, with pixels
+as areas: this is what `torch.nn.functional.interpolate(mode="bicubic", antialias=True)` computes,
 with which timm and open_clip resize positions.
 """
 
@@ -26,17 +26,17 @@ def resize_positions(
     """Resizes the position embeddings of a vision transformer to another grid of patches.
 
     Args:
-      table: one row for each position: first `leading` tokens outside the grid, then the grid row
-        by row.
+      table: one row per position: first `leading` tokens outside the grid, then the grid row by
+        row.
       old: rows and columns of the grid that the table is for.
-      new: rows and columns that are wanted.
-      leading: tokens before the grid, such as a class token; they stay as they are.
+      new: rows and columns of the new grid.
+      leading: number of tokens before the grid, such as a class token; they are kept unchanged.
 
     Returns:
       A table of `leading` + new rows x new columns positions.
 
     Raises:
-      ValueError: the table has another number of rows than `old` and `leading` say.
+      ValueError: the number of rows of the table does not match `old` and `leading`.
     """
     if len(table) != leading + old[0] * old[1]:
         raise ValueError(
@@ -51,15 +51,15 @@ def resize_relative_bias(
     """Resizes the relative position biases of window attention to another window.
 
     Args:
-      table: a row for each offset between two tokens of a window, (2 old - 1)^2 in all.
+      table: one row per offset between two tokens of a window, (2 old - 1)^2 in all.
       old: tokens along an edge of the window that the table is for.
-      new: tokens along an edge of the window that is wanted.
+      new: tokens along an edge of the new window.
 
     Returns:
       A table of (2 new - 1)^2 offsets.
 
     Raises:
-      ValueError: the table has another number of rows than `old` says.
+      ValueError: the number of rows of the table does not match `old`.
     """
     edge = 2 * old - 1
     if len(table) != edge**2:
@@ -71,8 +71,8 @@ def resize_positions_1d(table: Float[np.ndarray, "l c"], length: int) -> Float[n
     """Resizes the position embeddings of a text tower, linearly.
 
     Args:
-      table: one row for each position.
-      length: positions that are wanted.
+      table: one row per position.
+      length: number of positions wanted.
 
     Returns:
       A table of `length` positions.

@@ -1,4 +1,4 @@
-"""What the transformers share: their sizes, the tables they look up, and the pre-norm block."""
+"""What transformers share: their sizes, their lookup tables, and the pre-norm block."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def resolve_sizes(tower: nn.Module, published: tuple[int, int, int, int]) -> dic
     """Returns the sizes of a tower by name: the variant's, unless given.
 
     Args:
-      tower: a module with an attribute for each of `SIZES`, None where it is not given.
+      tower: a module with an attribute for each of `SIZES`, None if not given.
       published: the sizes of its variant.
     """
     given = {name: getattr(tower, name) for name in SIZES}
@@ -30,7 +30,7 @@ class TokenEmbedding(nn.Module):
 
     Args:
       vocab_size: number of ids.
-      width: of the vectors.
+      width: width of the vectors.
       dtype: name of the type of the computation.
     """
 
@@ -49,7 +49,7 @@ class TokenEmbedding(nn.Module):
 
 
 def token_embedding(vocab_size: int, width: int, dtype: str) -> TokenEmbedding:
-    """Makes the layer that looks up token ids, by the name that all towers give it."""
+    """Makes the layer that looks up token ids, with the name that all towers give it."""
     return TokenEmbedding(vocab_size, width, dtype, name="token_embedding")
 
 
@@ -75,10 +75,10 @@ class TransformerBlock(nn.Module):
       mlp_dim: hidden width of the perceptron.
       activation: a name in `layers.ACTIVATIONS`.
       dropout: rate after attention and after the perceptron.
-      drop_path: stochastic depth's rate.
+      drop_path: rate of stochastic depth.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      causal: whether a token attends to none after it.
+      causal: whether a token does not attend to those after it.
     """
 
     heads: int

@@ -1,7 +1,7 @@
 """The texts of all classes, encoded in every step: iCLIP (Wei et al. 2023), §3.2.
 
-The classes are split over the devices, as the paper does. A device encodes its part in chunks that
-are computed again in the backward pass, so that besides the embeddings it needs the memory of one
+The classes are split over the devices, as in the paper. A device encodes its part in chunks that
+are recomputed in the backward pass, so that besides the embeddings it needs the memory of one
 chunk, however many classes there are.
 """
 
@@ -23,10 +23,10 @@ Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 
 
 def tokenize_classes(phrases: Sequence[str], template: str, tokenizer: Tokenizer) -> Ids:
-    """Returns the ids of every class text and which are real, as long as the longest text.
+    """Returns the ids of all class texts and their mask, cut to the longest text.
 
     Args:
-      phrases: what fills the template, a phrase a class.
+      phrases: what fills the template, one phrase per class.
       template: a text with one {}.
       tokenizer: turns texts into ids.
 
@@ -39,19 +39,19 @@ def tokenize_classes(phrases: Sequence[str], template: str, tokenizer: Tokenizer
 
 
 class ClassTexts:
-    """Class texts, laid out in equal chunks over the devices.
+    """Class texts, arranged in equal chunks over the devices.
 
-    The number of classes need not divide: the last class is repeated as often as needed, and `mask`
-    tells which rows are classes.
+    The number of classes need not be divisible: the last class is repeated as often as needed, and
+    `mask` says which rows are classes.
 
     Args:
-      text: token ids, a row a class.
+      text: token ids, one row per class.
       text_mask: True on real tokens.
       mesh: the devices.
-      chunk: texts that a device encodes at a time, at most.
+      chunk: largest number of texts that a device encodes at a time.
 
     Raises:
-      ValueError: `chunk` is not positive, or there is no class.
+      ValueError: `chunk` is not positive, or there are no classes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ClassTexts:
         self.count = len(text)
         self.chunks = math.ceil(self.count / (mesh.size * chunk))
         padding = (0, -self.count % (mesh.size * self.chunks)), (0, 0)
-        # Copies of a real text: no tower has to make sense of a text without tokens.
+        # Copies of a real text, so that no tower has to deal with a text without tokens.
         self.text = np.pad(text, padding, mode="edge")
         self.text_mask = np.pad(text_mask, padding, mode="edge")
         self.mask = np.arange(len(self.text)) < self.count
@@ -80,16 +80,16 @@ class ClassTexts:
         params: Any,
         rng: PRNGKeyArray | None = None,
     ) -> Float[Array, "p d"]:
-        """Embeds the texts of all classes; differentiable by the parameters.
+        """Embeds the texts of all classes; differentiable with respect to the parameters.
 
         Args:
           encode_text: a function of parameters, `text` [n l], `text_mask` [n l] and a key, which is
-            None where `rng` is; returns embeddings.
-          params: the parameters, whole on every device.
-          rng: split into a key a chunk; None for none.
+            None if `rng` is; returns embeddings.
+          params: the parameters, in full on every device.
+          rng: split into one key per chunk; None for none.
 
         Returns:
-          An embedding a row of `mask`, split over the devices.
+          One embedding per row of `mask`, split over the devices.
         """
         keys = None if rng is None else jax.random.split(rng, self.mesh.size * self.chunks)
 

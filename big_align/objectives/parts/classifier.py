@@ -9,7 +9,7 @@ from big_align.types import Params
 
 
 def make_classifier(num_classes: int, **options) -> layers.Dense:
-    """Makes the layer from pooled features to classes; its classes are split like a vocabulary.
+    """Makes the layer from pooled features to classes, which are sharded like a vocabulary.
 
     Raises:
       ValueError: there are fewer than two classes.

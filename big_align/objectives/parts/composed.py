@@ -1,4 +1,4 @@
-"""What objectives are composed of: an encoder, perhaps a temperature, and a loss of their own."""
+"""What objectives are composed of: an encoder, possibly a temperature, and a loss of their own."""
 
 import types
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from big_align.types import Batch, ModelState, Outputs, Params
 
 
 class ComposedObjective:
-    """Every verb of `types.Objective` but the loss, by an encoder and a temperature.
+    """All methods of `types.Objective` except the loss, from an encoder and a temperature.
 
-    The parameters are a dictionary: `model` holds the dual encoder's, the temperature has its own,
-    and objectives add theirs beside them.
+    The parameters are a dictionary: `model` holds those of the dual encoder, the temperature has
+    its own entry, and objectives add theirs.
 
     Args:
       encoder: encodes a batch.
-      mesh: over which the loss is computed.
-      temperature: of the cosines; None where none is learned.
+      mesh: the devices over which the loss is computed.
+      temperature: temperature of the cosines; None if none is learned.
     """
 
     takes_views = False
@@ -43,7 +43,7 @@ class ComposedObjective:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Paths of parameters that the optimizer has to leave alone."""
+        """Paths of parameters that the optimizer must leave unchanged."""
         return self.encoder.frozen
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
@@ -53,15 +53,15 @@ class ComposedObjective:
         return params | own, model_state
 
     def scale(self, params: Params) -> Float[Array, ""] | None:
-        """Returns what the cosines are multiplied with; None where that is not learned."""
+        """Returns the factor of the cosines; None if it is not learned."""
         return None if self.temperature is None else self.temperature.scale(params)
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Checks that features stand for locked towers, and are a tower's.
+        """Checks that features replace locked towers only, and are features of a tower.
 
         Args:
           folders: the folders of precomputed fields, by field.
-          where: these data's place in the config, for messages.
+          where: the place of the data in the config, for error messages.
 
         Raises:
           ConfigError: they do not; the message says what to do.
@@ -72,23 +72,23 @@ class ComposedObjective:
                 check_features(self.encoder, field, part, path, f"{where}.precomputed.{field}")
 
     def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
-        """Needs no fields of a batch that only precomputed folders have."""
+        """Requires no fields that only precomputed folders provide."""
         return {}
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
-        """Leaves the batch as the loader made it."""
+        """Returns the batch unchanged."""
         return batch
 
     def init_tables(self, rng: PRNGKeyArray) -> Mapping[str, Array]:
-        """There are no tables beside the parameters."""
+        """Returns no tables."""
         return {}
 
     def draw(self, tables: Mapping[str, Any], batch: Batch, rng: PRNGKeyArray) -> dict[str, Any]:
-        """Without tables there is nothing to draw."""
+        """Draws nothing, since there are no tables."""
         return {}
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
-        """Nothing is shared between the examples."""
+        """Returns None: examples share nothing."""
         return None
 
     def encode(
@@ -127,14 +127,14 @@ class ComposedObjective:
 
 
 def check_features(encoder: Encoder, field: str, part: str, path: str, where: str) -> None:
-    """Checks that precomputed features can stand for what goes into a tower.
+    """Checks that precomputed features can replace the input of a tower.
 
     Args:
-      encoder: of the objective.
-      field: of the batch.
-      part: the tower that the field is of.
-      path: the folder.
-      where: the folder's place in the config, for messages.
+      encoder: encoder of the objective.
+      field: field of the batch.
+      part: tower of the field.
+      path: folder of the features.
+      where: the folder's place in the config, for error messages.
 
     Raises:
       ConfigError: they cannot; the message says what to do.

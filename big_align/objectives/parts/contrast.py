@@ -9,22 +9,22 @@ from big_align.objectives.parts.encoders import real_texts
 from big_align.types import Batch, Metrics, Outputs
 
 KEEP_LOGITS_BYTES = 2**28
-"""Logits of a device are kept for the backward pass when they fit in this many bytes."""
+"""Logits of a device are kept for the backward pass if they fit in this many bytes."""
 
 
 class Contrast:
     """Softmax in both directions over the pairs of a batch, gathered from every device.
 
     Args:
-      mesh: over which it is computed.
+      mesh: the devices over which it is computed.
       label_smoothing: fraction of the target that is spread over the batch.
-      negative_fraction: fraction of the batch that takes part in each softmax (ALIGN Table 8).
-        The batch is cut into 1 / negative_fraction groups that do not see each other; the paper
-        does not say how it drops negatives.
-      keep_logits_bytes: logits of a device are kept for the backward pass when they fit in this.
+      negative_fraction: fraction of the batch that takes part in each softmax (ALIGN Table 8). The
+        batch is split into 1 / negative_fraction groups that do not see each other; the paper does
+        not say how it drops negatives.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Contrast:
         """Computes both directions.
 
         Args:
-          scale: what the cosines are multiplied with.
+          scale: factor of the cosines.
           outputs: `zimg` and `ztxt`.
-          batch: `mask`, and `text_mask` where there are several texts an image.
-          label: of the image and the texts of each row; equal ones are positive for each other, in
-            equal fractions. By default those of one row are.
+          batch: `mask`, and `text_mask` if there are several texts per image.
+          label: label of the image and the texts of each row; those with equal labels are positive
+            for each other, with equal weights. By default, those of the same row are.
 
         Returns:
-          The image-to-text and the text-to-image loss, each a mean over the batch.
+          The image-to-text and the text-to-image loss, each as a mean over the batch.
         """
         if label is None and batch["text_mask"].ndim > 2:
-            # Where image i and text i are all there is, no label says the same and saves sorting.
+            # If each image has one text, passing no labels means the same and saves a sort.
             label = jnp.arange(len(batch["mask"]))
         rows = {k: outputs[k] for k in ("zimg", "ztxt")}
         rows |= {"image_mask": batch["mask"], "text_mask": real_texts(batch)}
@@ -85,7 +85,7 @@ class Contrast:
         batch: Batch,
         label: Int[Array, " b"] | None = None,
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of both directions, and what there is to log; arguments as of a call."""
+        """Returns the mean of both directions, and metrics; takes the arguments of a call."""
         directions = self(scale, outputs, batch, label)
         return sum(directions) / 2, describe_directions(directions, scale)
 
@@ -99,7 +99,7 @@ class Contrast:
         text_mask: Bool[Array, "b *k"],
         label: Int[Array, " b"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        texts = text_mask.size // len(text_mask)  # of an image
+        texts = text_mask.size // len(text_mask)  # per image
         return blockwise_contrastive_loss(
             zimg,
             ztxt.reshape(-1, ztxt.shape[-1]),

@@ -1,8 +1,8 @@
-"""How an objective encodes a batch: by two towers, or by an image tower alone. An objective has one
-of these and adds a loss.
+"""How an objective encodes a batch: with two towers, or with an image tower alone.
 
-Parameters and statistics are those of a dual encoder: {"params": params["model"], **model_state}.
-A batch may hold the pooled features of a locked tower in place of what goes into it.
+An objective has one of these encoders and adds a loss. Parameters and statistics are those of a
+dual encoder: {"params": params["model"], **model_state}. A batch may hold the pooled features of a
+locked tower instead of the tower's input.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.types import Batch, ModelState, Outputs, Params
 
 FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "text"}
-"""Fields of a batch with pooled features, and the tower that they are of."""
+"""Fields of a batch that hold pooled features, and the tower of each."""
 
 
 class Encoder:
-    """What encoders share: evaluation, by which no statistics move.
+    """What encoders share: evaluation, which does not change any statistics.
 
     Args:
       model: the dual encoder.
-      no_texts: where texts are not trained, why there are none to embed, and what to do.
+      no_texts: if texts are not trained, why there are none to embed, and what to do.
     """
 
     takes_features: tuple[str, ...] = ()
-    """The fields of a batch that may stand for what goes into a locked tower."""
+    """The fields of a batch that may replace the input of a locked tower."""
 
     def __init__(self, model: DualEncoder, no_texts: str = ""):
         self.model = model
@@ -37,7 +37,7 @@ class Encoder:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Paths of parameters that the optimizer has to leave alone: the locked towers."""
+        """Paths of parameters that the optimizer must leave unchanged: the locked towers."""
         return tuple(f"model/{part}" for part in self.model.locked)
 
     def init_by(
@@ -58,11 +58,11 @@ class Encoder:
         """Applies a method of the model in training mode.
 
         Args:
-          params: `model` is the model's.
+          params: `model` holds the parameters of the model.
           model_state: running statistics.
-          rng: of dropout.
-          inputs: of the method.
-          options: its name, and what else it takes.
+          rng: key for dropout.
+          inputs: inputs of the method.
+          options: its name, and its other arguments.
 
         Returns:
           What the method returns, and the new statistics.
@@ -74,7 +74,7 @@ class Encoder:
             rngs={"dropout": rng},
             **options,
         )
-        # A tower without running statistics leaves its collections out of what it returns.
+        # A tower without running statistics omits their collections from what it returns.
         return outputs, {**model_state, **new_state}
 
     def apply(self, method: str, params: Params, model_state: ModelState, *inputs: Array) -> Any:
@@ -117,9 +117,10 @@ class Encoder:
 class TwoTowers(Encoder):
     """Encodes images and their texts.
 
-    A locked tower runs once a step: nothing of it is kept for the backward pass and its statistics
-    stay. A batch with `image_embedding`, float [b f], needs no images, and one with
-    `text_embedding`, float [b k f], no token ids: they hold the pooled features of locked towers.
+    A locked tower runs once per step: nothing of it is kept for the backward pass, and its
+    statistics do not change. A batch with `image_embedding`, float [b f], needs no images, and one
+    with `text_embedding`, float [b k f], no token ids: they hold the pooled features of locked
+    towers.
     """
 
     takes_features = tuple(FEATURES)
@@ -131,22 +132,22 @@ class TwoTowers(Encoder):
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts an image; unit length.
+        """Returns unit-length `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts per image.
 
         Raises:
-          UserError: there are features of a tower that is trained, or that is not as wide.
+          UserError: there are features for a tower that is trained, or of another width.
         """
         (zimg, ztxt), state = self.train(params, model_state, rng, batch, method=_embed_batch)
         return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text_mask"].shape[:-1], -1)}, state
 
 
 class ImageTower(Encoder):
-    """Encodes images alone, and to the features that the tower pools.
+    """Encodes images alone, to the features that the tower pools.
 
     Args:
       model: the dual encoder; its text tower, if any, is not used.
       no_texts: why there are no texts to embed, and what to do.
-      locked: keeps the tower in evaluation mode and without gradient.
+      locked: whether to keep the tower in evaluation mode and without gradient.
     """
 
     takes_features = ("image_embedding",)
@@ -177,7 +178,7 @@ class ImageTower(Encoder):
 
 
 class ProjectedImageTower(Encoder):
-    """Encodes images alone, to embeddings by the model's projection.
+    """Encodes images alone, to embeddings from the model's projection.
 
     Args:
       model: the dual encoder; its text tower, if any, is left out.
@@ -194,7 +195,7 @@ class ProjectedImageTower(Encoder):
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns `zimg` [b d], unit length."""
+        """Returns unit-length `zimg` [b d]."""
         zimg, state = self.train(
             params, model_state, rng, batch["image"], train=True, method="encode_image"
         )
@@ -210,7 +211,7 @@ def read_features(model: DualEncoder, batch: Batch, field: str) -> Float[Array, 
     """Returns the pooled features of a locked tower that a batch holds, float32.
 
     Raises:
-      UserError: the tower is trained, so they would not be its own, or it is not as wide.
+      UserError: the tower is trained, so they would not be its own, or their width differs.
     """
     part = FEATURES[field]
     if part not in model.locked:
@@ -231,7 +232,7 @@ def read_features(model: DualEncoder, batch: Batch, field: str) -> Float[Array, 
 def _embed_batch(
     model: DualEncoder, batch: Batch
 ) -> tuple[Float[Array, "b d"], Float[Array, "n d"]]:
-    """Embeds images and texts in training mode, or the features that stand for them."""
+    """Embeds images and texts, or the features that replace them, in training mode."""
     if "image_embedding" in batch:
         zimg = model.embed_features(read_features(model, batch, "image_embedding"), True)
     else:
@@ -242,13 +243,13 @@ def _embed_batch(
 
 
 def flatten_texts(batch: Batch) -> tuple[Array, Array]:
-    """Returns all texts of a batch, one below the other, and their masks."""
+    """Returns all texts of a batch as rows, and their masks."""
     length = batch["text"].shape[-1]
     return tuple(jnp.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))
 
 
 def real_texts(batch: Batch) -> Bool[Array, "b *k"]:
-    """Tells which texts there are: of real examples, and with tokens where there may be several."""
+    """Returns which texts exist: those of real examples, and with tokens if there may be more."""
     if batch["text_mask"].ndim == 2:
         return batch["mask"]
     return batch["mask"][:, None] & batch["text_mask"].any(-1)

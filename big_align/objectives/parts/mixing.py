@@ -1,11 +1,11 @@
 """MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019) around any objective with labels.
 
-Both replace an image by a mixture with a partner's, and its target by the same mixture of targets.
-A loss that is linear in the targets needs no soft labels for that: it is
+Both replace an image by a mixture with a partner's image, and its target by the same mixture of
+targets. A loss that is linear in the targets needs no soft labels for that: it is
 
     fraction * loss(own examples) + (1 - fraction) * loss(partners' examples)
 
-on the same embeddings of the mixed images, when one fraction holds for the whole batch.
+on the same embeddings of the mixed images, if one fraction holds for the whole batch.
 """
 
 from typing import Any
@@ -17,24 +17,24 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from big_align.types import Batch, Metrics, Objective, Outputs, Params
 
 
-@Objective.register  # from Python 3.12 on, isinstance does not see what `__getattr__` gives
+@Objective.register  # from Python 3.12 on, isinstance does not see what `__getattr__` provides
 class MixedLabels:
-    """Trains an objective on mixtures of labeled images; everything else is the objective's.
+    """Trains an objective on mixtures of labeled images; everything else is left to the objective.
 
     Labeled rows are paired first with last, second with last but one, and so on; a row without a
-    label, and the one in the middle of an odd number, stays as it is. A batch has one fraction and
-    one choice of method. Partners may lie on any device, so the batch's images, in uint8, are
-    collected on every device for the moment of mixing.
+    label, and the middle one of an odd number, stays as it is. A batch has one fraction and one
+    method. Partners may be on any device, so the batch's images, in uint8, are gathered on every
+    device for the mixing.
 
     Args:
-      objective: what is trained; its loss must be linear in the targets that `label` gives.
+      objective: what is trained; its loss must be linear in the targets defined by `label`.
       mixup_alpha: both parameters of the Beta distribution of MixUp's weight; 0 for no MixUp.
       cutmix_alpha: the same for CutMix.
-      probability: of mixing a batch at all.
-      switch_probability: of CutMix in a batch that is mixed, where both may be.
+      probability: probability of mixing a batch at all.
+      switch_probability: probability of CutMix in a mixed batch, if both methods are possible.
 
     Raises:
-      ValueError: a value is out of its range, or neither method may be chosen.
+      ValueError: a value is out of range, or neither method may be chosen.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class MixedLabels:
         """Mixes the images of a global batch.
 
         Args:
-          batch: with one view an image; uint8 images are rounded back to uint8.
-          rng: of the choice of method, the fraction and the box.
-          step: of the training, for the objective.
+          batch: a batch with one view per image; uint8 images are rounded back to uint8.
+          rng: key for the choice of method, the fraction and the box.
+          step: step of the training, for the objective.
 
         Returns:
-          The batch with mixed images, and with `partner` [b], the row that each is mixed with or
-          its own, `partner_label` [b], and `mix_fraction` [b], the fraction that is its own: one
+          The batch with mixed images, and with `partner` [b], the row that each row is mixed with
+          or its own, `partner_label` [b], and `mix_fraction` [b], the fraction that is its own: one
           number, repeated.
 
         Raises:
-          ValueError: there are several views an image.
+          ValueError: there are several views per image.
         """
         inner_rng, rng = jax.random.split(rng)
         batch = self.objective.augment(batch, inner_rng, step)
@@ -110,11 +110,11 @@ class MixedLabels:
     def _draw(
         self, rng: PRNGKeyArray, size: tuple[int, int]
     ) -> tuple[Float[Array, "h w"], Float[Array, ""]]:
-        """Draws what each pixel of an image's own weighs, and its own fraction."""
+        """Draws the weight of an image's own pixels, and its own fraction."""
         mix_rng, switch_rng, mixup_rng, cutmix_rng, box_rng = jax.random.split(rng, 5)
         mixes = jax.random.uniform(mix_rng) < self.probability
         cuts = jax.random.uniform(switch_rng) < self.switch_probability
-        # A method that is off is never chosen; its draw needs some alpha.
+        # A disabled method is never chosen, but its draw needs some alpha.
         fraction = jax.random.beta(mixup_rng, *[self.mixup_alpha or 1.0] * 2)
         box = draw_box(box_rng, size, jax.random.beta(cutmix_rng, *[self.cutmix_alpha or 1.0] * 2))
         outside = 1 - box.astype(jnp.float32)
@@ -124,7 +124,7 @@ class MixedLabels:
     def loss(
         self, params: Params, outputs: Outputs, prepared: object, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mixture of the losses for the own labels and for the partners'.
+        """Returns the mixture of the losses for the own labels and for those of the partners.
 
         An example is its image, its label and its texts: where the image counts as its partner's,
         so does the row's text.
@@ -146,7 +146,7 @@ def pair_rows(eligible: Bool[Array, " b"]) -> Int[Array, " b"]:
     """Returns the row that each eligible row is paired with, from the outside in.
 
     Args:
-      eligible: which rows are paired; the others have themselves.
+      eligible: which rows are paired; the others are paired with themselves.
 
     Returns:
       A permutation that is its own inverse.
@@ -160,19 +160,19 @@ def pair_rows(eligible: Bool[Array, " b"]) -> Int[Array, " b"]:
 def draw_box(
     rng: PRNGKeyArray, size: tuple[int, int], fraction: Float[Array, ""]
 ) -> Bool[Array, "h w"]:
-    """Draws CutMix's box: 1 - `fraction` of the area, about any pixel, clipped at the borders.
+    """Draws CutMix's box: 1 - `fraction` of the area, around any pixel, clipped at the borders.
 
     Args:
-      rng: of the center.
+      rng: key for the center.
       size: height and width of the image.
-      fraction: the part that lies outside the box, before it is clipped.
+      fraction: the part that is outside the box, before it is clipped.
 
     Returns:
-      True in the box.
+      True inside the box.
     """
 
     def side(key: PRNGKeyArray, length: int) -> Bool[Array, " n"]:
-        # Whole pixels, equally many on either side of the center.
+        # Whole pixels, the same number on either side of the center.
         half = jnp.floor(length * jnp.sqrt(1 - fraction)).astype(jnp.int32) // 2
         center = jax.random.randint(key, (), 0, length)
         position = jnp.arange(length)

@@ -1,4 +1,4 @@
-"""Recognizes the tags of images, and finds those that captions leave out (IDEA, §3.2 and §3.3)."""
+"""Recognizes the tags of images, and finds those that captions leave out (IDEA, §3.2, §3.3)."""
 
 import dataclasses
 import math
@@ -26,16 +26,17 @@ class Recognizer:
 
     Attributes:
       head: "ml_decoder" on the spatial tokens, or "cls", a linear layer on the pooled features.
-      decoder_width: of the ML-Decoder, whose perceptron is 8/3 as wide; a multiple of 8. Its
-        default adds the FLOPs that the paper counts (§4.5) with its other defaults.
-      decoder_groups: queries of the ML-Decoder (its authors: 100).
+      decoder_width: width of the ML-Decoder, whose perceptron is 8/3 as wide; a multiple of 8.
+        Together with the other defaults, the default adds the FLOPs that the paper counts (§4.5).
+      decoder_groups: number of queries of the ML-Decoder (its authors: 100).
       loss: "bce", "weighted_bce", "splc" or "splc_focal", see `losses.tag_recognition`.
-      prior: probability of every tag before training, which the bias of the logits makes (Lin et
-        al. 2017, §3.3). SPLC strengthens what it finds: a tag that starts near the threshold, as
-        without a bias all do, and has not sunk by `change_step`, is found in every image for good.
+      prior: probability of every tag before training, set by the bias of the logits
+        (Lin et al. 2017, §3.3). SPLC strengthens what it finds: a tag that starts near the
+        threshold, as all do without a bias, and has not fallen by `change_step`, is found in every
+        image from then on.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     head: str = "ml_decoder"
@@ -61,7 +62,7 @@ class Recognizer:
         return self.head == "ml_decoder"
 
     def make_head(self, num_tags: int, dtype: DTypeLike) -> nn.Module:
-        """Makes the module from what it reads of an image to logits of the tags."""
+        """Makes the module from the image features it reads to logits of the tags."""
         bias = math.log(self.prior / (1 - self.prior))
         if not self.spatial:
             init = nn.initializers.constant(bias)
@@ -78,16 +79,16 @@ class Recognizer:
 
 @dataclasses.dataclass(frozen=True)
 class Discovery:
-    """When tags are found that the captions of an image leave out, and what becomes of them.
+    """When tags that the captions of an image leave out are found, and how they are used.
 
     Attributes:
-      threshold: of the probability above which a tag is found (§4.1: 0.6).
+      threshold: probability above which a tag is found (§4.1: 0.6).
       change_step: steps before any tag is found (§4.1: one epoch).
       tag_to_text: whether found tags become texts.
-      retain: whether the given tags stand in these texts too.
+      retain: whether these texts also contain the given tags.
 
     Raises:
-      ValueError: a value is out of its range.
+      ValueError: a value is out of range.
     """
 
     threshold: float = 0.6
@@ -112,17 +113,17 @@ def check_probability(name: str, value: float) -> None:
 
 
 RECOGNIZER, DISCOVERY = Recognizer(), Discovery()
-"""As published."""
+"""The published settings."""
 
 
 class TagFinder:
-    """Tells which tags were found, and writes texts of them (§3.3).
+    """Determines which tags were found, and writes texts of them (§3.3).
 
     Args:
-      tags: what is recognized.
-      threshold: of the probability above which a tag is found.
+      tags: the tags to recognize.
+      threshold: probability above which a tag is found.
       written: writes texts of tags; None writes none.
-      retain: whether the given tags stand in these texts too.
+      retain: whether these texts also contain the given tags.
     """
 
     def __init__(self, tags: TagList, threshold: float, written: TagTexts | None, retain: bool):
@@ -134,7 +135,7 @@ class TagFinder:
     def find(
         self, batch: Batch, logits: Float[Array, "b c"]
     ) -> tuple[Bool[Array, "b c"], Bool[Array, "b c"]]:
-        """Returns the tags that are given and those that are found."""
+        """Returns the given tags and the found tags."""
         given = mark_tags(batch["tags"], self.num_tags)
         options = batch["mask"], batch["correcting"], self.threshold
         return given, find_tags(logits, given, *options)
@@ -142,7 +143,7 @@ class TagFinder:
     def join_texts(
         self, batch: Batch, logits: Float[Array, "b c"]
     ) -> tuple[Int[Array, "b *k l"], Bool[Array, "b *k l"]]:
-        """Returns the captions, and behind those of each image the text of its tags."""
+        """Returns the captions, followed by the text of the tags of each image."""
         texts = jnp.asarray(batch["text"]), jnp.asarray(batch["text_mask"])
         if self.written is None:
             return texts
@@ -156,7 +157,7 @@ class TagFinder:
         )
 
     def mark_texts(self, batch: Batch, new: Bool[Array, " b"]) -> Bool[Array, "b *k l"]:
-        """Returns a mask of texts, one place a text: of the captions, and of the new ones."""
+        """Returns a mask with one entry per text: of the captions, and of the new texts."""
         if self.written is None:
             return batch["text_mask"]
         captions = real_texts(batch).reshape(len(new), -1)
@@ -164,14 +165,14 @@ class TagFinder:
 
 
 class TagScorer:
-    """Scores the tags of images by what an image tower makes of them.
+    """Scores the tags of images, given what an image tower makes of them.
 
-    Its parameters are `recognizer`, beside those of the towers.
+    Its parameters are `recognizer`, besides those of the towers.
 
     Args:
-      recognizer: what scores.
-      num_tags: how many there are.
-      dtype: of what is computed.
+      recognizer: settings of the head.
+      num_tags: number of tags.
+      dtype: type of the computation.
     """
 
     def __init__(self, recognizer: Recognizer, num_tags: int, dtype: DTypeLike):
@@ -181,7 +182,7 @@ class TagScorer:
     def init(
         self, encoder: Encoder, rng: PRNGKeyArray, params: Params, state: ModelState, batch: Batch
     ) -> Params:
-        """Returns the parameters of an encoder's towers, and with them its own."""
+        """Returns the parameters of an encoder's towers together with its own."""
         features, tokens = jax.eval_shape(
             lambda image: encoder.apply("image_tokens", params, state, image), batch["image"]
         )
@@ -196,7 +197,7 @@ class TagScorer:
         tokens: Float[Array, "b t d"],
         dropout: PRNGKeyArray | None = None,
     ) -> Float[Array, "b c"]:
-        """Returns the logits of the tags; with a key in training mode."""
+        """Returns the logits of the tags; in training mode if there is a dropout key."""
         variables = {"params": params["recognizer"]}
         if not self.spatial:
             return self.head.apply(variables, features)
@@ -233,8 +234,8 @@ class RecognizingTowers(Encoder):
     ) -> tuple[Outputs, ModelState]:
         """Returns `zimg` [b d], `logits` [b c] of the tags, and `ztxt` [b d].
 
-        With texts of tags the latter is [b k + 1 d]: embeddings of the captions, then of the text
-        of tags, which means nothing where no tag was found.
+        With texts of tags, `ztxt` is [b k + 1 d]: embeddings of the captions, then of the text of
+        tags, which is meaningless if no tag was found.
         """
 
         def read(features: Array, tokens: Array) -> tuple[Array, Array, Array]:
@@ -273,7 +274,7 @@ class RecognizingImageTower(Encoder):
         read, state = self.train(
             params, model_state, rng, batch["image"], train=True, method="image_tokens"
         )
-        # The keys of dropout are those of training with texts.
+        # The dropout keys are those of training with texts.
         return {"logits": self.scorer(params, *read, dropout=jax.random.fold_in(rng, 1))}, state
 
     def embed_image(
@@ -286,7 +287,7 @@ class RecognizingImageTower(Encoder):
 def _encode_all(
     model: DualEncoder, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], read
 ) -> tuple[Float[Array, "b d"], Float[Array, "b *k d"], Float[Array, "b c"]]:
-    """Encodes in training mode; what is read from the image is among the texts."""
+    """Encodes in training mode; the texts come from `read`, which gets the image's features."""
     features, tokens = model.image_tokens(image, train=True)
     logits, text, text_mask = read(features, tokens)
     length = text.shape[-1]

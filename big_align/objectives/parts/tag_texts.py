@@ -10,20 +10,20 @@ from big_align.data.text.tokenizers import Tokenizer
 
 
 class TagTexts:
-    """Writes texts of tags, "[tag_1 tag_2 ... tag_i]" as the paper has them, in a fixed length.
+    """Writes texts of tags, the paper's "[tag_1 tag_2 ... tag_i]", with a fixed length.
 
-    A text is the tokens of its tags in the order of their ids, the most frequent first, between
-    what the tokenizer puts at the start and at the end of every text. The order is a function of
-    the set of tags alone: two images with the same tags have the same text, and a probability that
-    moves a little moves no word. A text that grows too long ends after the last tag that fits.
+    A text is the tokens of its tags in the order of their ids, most frequent first, between what
+    the tokenizer puts at the start and at the end of every text. The order depends only on the set
+    of tags: two images with the same tags have the same text, and a small change of a probability
+    moves no word. A text that gets too long ends after the last tag that fits.
 
     Args:
       tags: the tags with their tokens.
-      tokenizer: that of the captions; its length is that of the texts.
+      tokenizer: the tokenizer of the captions; its length is that of the texts.
 
     Raises:
       UserError: the tags were made for another vocabulary.
-      ValueError: a tag does not fit into a text by itself.
+      ValueError: a tag alone does not fit into a text.
     """
 
     def __init__(self, tags: TagList, tokenizer: Tokenizer):
@@ -68,10 +68,10 @@ class TagTexts:
     def _lay_out(
         self, chosen: Bool[Array, "b c"]
     ) -> tuple[Int32[Array, "b room"], Bool[Array, "b room"]]:
-        """Returns the tokens of the chosen tags one after the other, and which places are taken.
+        """Returns the concatenated tokens of the chosen tags, and which positions are filled.
 
-        Where the tokens of each tag end is a sum over the tags before it, and the tag at a place is
-        the first that ends behind it. So besides `chosen` there are but the sums in its size.
+        The end of each tag's tokens is a sum over the tags up to it, and the tag at a position is
+        the first one that ends after it. So apart from `chosen`, only these sums have its size.
         """
         counts, tokens = jnp.asarray(self._counts), jnp.asarray(self._tokens)
         ends = jnp.cumsum(jnp.where(chosen, counts, 0), axis=1, dtype=jnp.int32)
@@ -80,7 +80,7 @@ class TagTexts:
         tag = jnp.minimum(first, len(counts) - 1)
         end = jnp.take_along_axis(ends, tag, axis=1)
         inside = (place < end) & (end <= self.room)
-        # The first place of a tag has its first token; outside, any index that there is.
+        # The first position of a tag has its first token; outside tags, any valid index will do.
         offset = jnp.clip(place - end + counts[tag], 0, tokens.shape[1] - 1)
         return tokens[tag, offset], inside
 
@@ -88,7 +88,7 @@ class TagTexts:
 def split_ends(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
     """Returns the ids that a tokenizer puts at the start and at the end of every text.
 
-    They are what it makes of an empty text, parted where another text begins to differ.
+    They are the ids of an empty text, split where another text starts to differ.
 
     Args:
       tokenizer: turns texts into ids.

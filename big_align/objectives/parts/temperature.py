@@ -1,7 +1,7 @@
 """The temperature of a softmax over cosines: a divisor as in ALIGN, or a logarithm as in CLIP.
 
-Either is one parameter, bounded by projection after each update: a clip inside of the loss would
-stop its gradient for good.
+Either is one parameter, bounded by projection after each update: a clip inside the loss would stop
+its gradient permanently.
 """
 
 import math
@@ -13,7 +13,7 @@ from big_align.types import Params
 
 
 def check_bounds(temperature: float, min_temperature: float) -> None:
-    """Checks the initial value of a temperature against its bound.
+    """Checks that the initial value of a temperature respects its bound.
 
     Raises:
       ValueError: it is below the bound, or the bound is not positive.
@@ -43,7 +43,7 @@ class Divisor:
         return {"temperature": jnp.float32(self._initial)} if self._learned else {}
 
     def scale(self, params: Params) -> Float[Array, ""]:
-        """Returns what the cosines are multiplied with."""
+        """Returns the factor of the cosines."""
         return 1 / jnp.asarray(params.get("temperature", self._initial), jnp.float32)
 
     def project(self, params: Params) -> Params:

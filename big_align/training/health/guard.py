@@ -1,4 +1,4 @@
-"""Watches the numbers of every step: what is not finite, and what jumps out of its spread."""
+"""Watches the numbers of every step for values that are not finite or leave their usual spread."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,23 +7,23 @@ from typing import Any, NamedTuple
 from big_align.training.health.spread import Range, RunningSpread, Side
 
 FINITE = {"loss": "the loss", "parameter_norm": "the norm of the parameters"}
-"""What must be a number.
+"""Numbers that must be finite.
 
-The loss is that of the parameters before a step and their norm that after it: where both are finite
+The loss is that of the parameters before a step, and their norm that after it: if both are finite,
 the state may be saved.
 """
 JUMPS: Mapping[str, Side] = {"loss": "above", "gradient_norm": "above"}
-"""What is watched in every run."""
+"""The numbers watched in every run."""
 
 
 class Alarm(NamedTuple):
-    """A number of a step that is a bad sign.
+    """A number of a step that is a sign of divergence.
 
     Attributes:
-      step: after which it was measured.
-      name: of the number.
-      value: of the number.
-      expected: where it should lie; None for one that should be finite.
+      step: the step after which it was measured.
+      name: name of the number.
+      value: value of the number.
+      expected: the range it should be in; None for a number that should be finite.
     """
 
     step: int
@@ -32,7 +32,7 @@ class Alarm(NamedTuple):
     expected: Range | None
 
     def describe(self) -> str:
-        """Returns what is wrong, without a stop."""
+        """Returns what is wrong, without a final period."""
         if self.expected is None:
             return f"{FINITE[self.name]} is {self.value} at step {self.step}"
         low, high = self.expected
@@ -41,11 +41,11 @@ class Alarm(NamedTuple):
 
 
 class Guard:
-    """Raises an alarm at the first step of each departure.
+    """Raises an alarm at the first step at which a number departs from what is expected.
 
     Args:
-      respond: is told of an alarm; it may raise.
-      watched: more numbers to watch, each positive, and the side that is a bad sign.
+      respond: called with an alarm; it may raise.
+      watched: more numbers to watch, all positive, with the side that is a sign of divergence.
     """
 
     def __init__(self, respond: Callable[[Alarm], None], watched: Mapping[str, Side] | None = None):
@@ -55,7 +55,7 @@ class Guard:
         }
 
     def check(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Looks at the numbers of a step; `respond` hears of the worst that is wrong with them."""
+        """Checks the numbers of a step, and calls `respond` with the worst alarm, if any."""
         alarms = [
             Alarm(step, name, scalars[name], None)
             for name in FINITE
@@ -68,11 +68,11 @@ class Guard:
             self._respond(alarms[0])
 
     def state(self) -> dict[str, Any]:
-        """Returns what it knows of the spreads, as JSON holds it."""
+        """Returns the state of the spreads as JSON values."""
         return {name: spread.state() for name, spread in self._spreads.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes up what `state` returned; of what it lacks nothing is known yet."""
+        """Restores what `state` returned; a spread that is missing from it starts empty."""
         for name, spread in self._spreads.items():
             if name in state:
                 spread.restore(state[name])

@@ -1,10 +1,11 @@
-"""What a run does about a number that is a bad sign: it says so, or goes back and leaves data out.
+"""How a run responds to a sign of divergence: it reports it, or goes back and leaves data out.
 
-A run that goes back takes other data from its last checkpoint on: the batches from there to the
-step of the alarm are left out. Not that step's alone, since runs are exact: the others would lead
-to the same parameters again, which a little was enough to upset (Chowdhery et al. 2022, §5.1, leave
-out hundreds of batches for that reason). So the batch of a step is a function of what was decided,
-which stands in the workdir: whoever continues the run decides the same.
+A run that goes back uses different data from its last checkpoint on: the batches from there to the
+step of the alarm are left out. Leaving out only the batch of that step would not do: runs are
+reproducible, so the others would lead to the same fragile parameters again (Chowdhery et al. 2022,
+§5.1, leave out hundreds of batches for that reason). So the batch of a step is a function of the
+decisions made so far. These are kept in the workdir, so that any process that continues the run
+uses the same ones.
 """
 
 import dataclasses
@@ -24,11 +25,11 @@ from big_align.training.logs.line_files import append_line, read_lines
 
 REWINDS, SPREADS, SUSPECTS = "rewinds.jsonl", "spreads.jsonl", "suspects.jsonl"
 REPORT, REWIND = RESPONSES = ("report", "rewind")
-"""What a run does about an alarm."""
+"""How a run responds to an alarm."""
 MOST = 10
-"""Rewinds of a run; what diverges more often does not do so for its data."""
+"""Largest number of rewinds of a run; if it diverges more often, the data is not the cause."""
 KEPT = 8
-"""Saved steps whose spreads are kept."""
+"""Number of saved steps whose spreads are kept."""
 ADVICE = "lower config.schedule.learning_rate or set config.optimizer.clip_norm"
 
 
@@ -38,7 +39,7 @@ class Rewind:
 
     Attributes:
       checkpoint: the step that the run went back to.
-      step: that of the alarm.
+      step: the step of the alarm.
     """
 
     checkpoint: int
@@ -46,25 +47,25 @@ class Rewind:
 
 
 def find_data_step(rewinds: Sequence[Rewind], step: int) -> int:
-    """Returns which batch of the data stream is the one of a step, both counted from 0."""
+    """Returns the number of the data stream's batch that a step uses; both count from 0."""
     return step + sum(each.step - each.checkpoint for each in rewinds if each.checkpoint <= step)
 
 
 class Health:
-    """Watches a run and keeps what it decides in the workdir.
+    """Watches a run and keeps its decisions in the workdir.
 
-      suspects.jsonl  a line an alarm, with the names of the examples of its batch
-      rewinds.jsonl   a line a rewind
-      spreads.jsonl   what was known of the spreads at the last saved steps
+      suspects.jsonl  a line per alarm, with the names of the examples of its batch
+      rewinds.jsonl   a line per rewind
+      spreads.jsonl   the state of the spreads at the last saved steps
 
     Args:
-      workdir: of the run; only the first process writes to it.
-      step: that the run begins at, or continues from.
-      rewinds: whether it goes back at an alarm.
-      list_examples: from the number of a batch of the data stream to the names of its examples.
-      last_good: gives the step of the newest checkpoint, None if there is none.
-      watched: numbers that the objective would have watched, see `Guard`.
-      say: tells of an alarm.
+      workdir: workdir of the run; only the first process writes to it.
+      step: the step that the run starts at or continues from.
+      rewinds: whether it goes back on an alarm.
+      list_examples: from the number of a batch in the data stream to the names of its examples.
+      last_good: returns the step of the newest checkpoint, None if there is none.
+      watched: numbers that the objective wants watched, see `Guard`.
+      say: prints an alarm.
     """
 
     def __init__(
@@ -90,11 +91,11 @@ class Health:
             self._guard.restore(spreads[-1]["spreads"])
 
     def data_step(self, step: int) -> int:
-        """Returns which batch of the data stream is the one of a step, both counted from 0."""
+        """Returns the number of the data stream's batch that a step uses; both count from 0."""
         return find_data_step(self._rewinds, step)
 
     def save(self, step: int) -> None:
-        """Writes down the spreads of a step that is about to be saved."""
+        """Stores the spreads of a step that is about to be saved."""
         self._spreads = [each for each in self._spreads if each["step"] < step][1 - KEPT :]
         self._spreads.append({"step": step, "spreads": self._guard.state()})
         if jax.process_index() == 0:
@@ -104,7 +105,7 @@ class Health:
                 append_line(path, each)
 
     def _read(self, step: int) -> tuple[list[list[int]], list[dict[str, Any]]]:
-        """Returns the rewinds, and the spreads until a step, of the first process's workdir."""
+        """Returns the rewinds, and the spreads up to a step, from the first process's workdir."""
         if jax.process_index() != 0:
             return [], []
         lines = read_lines(self._folder / REWINDS, ("checkpoint", "step"))
@@ -113,7 +114,7 @@ class Health:
         return made, [each for each in spreads if each["step"] <= step]
 
     def _respond(self, alarm: Alarm) -> None:
-        """Writes an alarm down, tells it, and ends or rewinds the run where that is due."""
+        """Records and reports an alarm, and ends or rewinds the run if that is due."""
         good, suspects = self._last_good(), self._folder / SUSPECTS
         if jax.process_index() == 0:
             self._note(alarm)
@@ -145,7 +146,7 @@ class Health:
 
 
 def _plain(value: float) -> float | str:
-    """Returns a number as JSON has it: NaN and infinity are texts."""
+    """Returns a number for JSON, with NaN and infinity as text."""
     return value if math.isfinite(value) else str(value)
 
 

@@ -1,8 +1,8 @@
-"""The running spread of a number that a run logs, and whether a value lies far outside of it.
+"""The running spread of a logged number, and whether a value is far outside it.
 
-The spread is that of logarithms, by the median and the median absolute deviation of a window, which
-neither one wild value nor half of them move far. In a warmup the numbers drift: then the window is
-wide itself, and a value that continues the drift stays inside.
+The spread is that of logarithms, given by the median and the median absolute deviation of a window,
+which neither one outlier nor many of them, up to half of the values, move far. During warmup the
+numbers drift: then the window itself is wide, and a value that continues the drift stays inside.
 """
 
 import math
@@ -12,31 +12,31 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 Side = Literal["above", "below"]
-"""On which side of its spread a number is a bad sign."""
+"""The side of its spread on which a number is a sign of divergence."""
 WINDOW, LEAST = 64, 32
-"""Values that a spread is taken of; before there are so many, nothing is far outside."""
+"""Number of values in the window, at most and at least; with fewer, no value is far outside."""
 SIGMAS = 10.0
-"""How many standard deviations off is far outside."""
+"""Number of standard deviations beyond which a value is far outside."""
 FACTOR = 2.0
-"""By which a value must be off at least: of a number that hardly moves any deviation is large."""
+"""Least factor by which an outlier is off: if a number hardly moves, any deviation is large."""
 TINY = 1e-6
-"""What is less counts as this; a logarithm needs it."""
+"""Smaller values count as this one, since a logarithm is taken."""
 OF_NORMAL = 1.4826
-"""The standard deviation of normal values, in median absolute deviations."""
+"""The standard deviation of a normal distribution, in median absolute deviations."""
 
 
 class Range(NamedTuple):
-    """What a value is expected to lie in."""
+    """The range in which a value is expected."""
 
     low: float
     high: float
 
 
 class RunningSpread:
-    """The spread of the last values of a number.
+    """The spread of the most recent values of a number.
 
     Args:
-      side: on which a value far outside is a bad sign.
+      side: the side on which a value far outside is a sign of divergence.
     """
 
     def __init__(self, side: Side):
@@ -45,7 +45,7 @@ class RunningSpread:
         self._outside = False
 
     def expect(self) -> Range | None:
-        """Returns where the next value is expected; None while there are too few."""
+        """Returns the range in which the next value is expected; None if there are too few."""
         if len(self._logs) < LEAST:
             return None
         center = statistics.median(self._logs)
@@ -55,10 +55,10 @@ class RunningSpread:
         return Range(low, math.exp(center + reach) if self.side == "above" else math.inf)
 
     def leaves(self, value: float) -> Range | None:
-        """Takes a value; tells whether it leaves the spread, which it does once until it is back.
+        """Adds a value, and reports if it leaves the spread: once, until values are back inside.
 
         Returns:
-          Where it was expected; None where it is not far outside, or was already.
+          The range it was expected in; None if it is not far outside, or values already were.
         """
         expected, value = self.expect(), max(value, TINY) if math.isfinite(value) else value
         outside = expected is not None and not expected.low <= value <= expected.high
@@ -68,10 +68,10 @@ class RunningSpread:
         return expected if left else None
 
     def state(self) -> dict[str, Any]:
-        """Returns all that it knows, as JSON holds it exactly."""
+        """Returns its whole state, as values that JSON holds exactly."""
         return {"logs": list(self._logs), "outside": self._outside}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes up what `state` returned."""
+        """Restores what `state` returned."""
         self._logs = deque(state["logs"], maxlen=WINDOW)
         self._outside = state["outside"]

@@ -1,4 +1,4 @@
-"""What was measured of a run's states, kept in `WORKDIR/evaluations.jsonl`."""
+"""Evaluations of a run's states, kept in `WORKDIR/evaluations.jsonl`."""
 
 import datetime
 import importlib.metadata
@@ -16,16 +16,16 @@ from big_align.training.logs.metrics import finite_or_text
 FILE = "evaluations.jsonl"
 NEEDS = ("step",)
 TRAINING, EVALUATION = "train", "eval"
-"""Modes: measured while training, or of a checkpoint afterwards."""
+"""Modes: measured during training, or of a checkpoint afterwards."""
 
 
 class EvaluationLog:
-    """Appends a line an evaluation, a JSON object, from the first process only.
+    """Appends a line per evaluation, a JSON object, from the first process only.
 
     Args:
-      workdir: of the run; it is made if need be.
+      workdir: workdir of the run; it is created if necessary.
       mode: `TRAINING` or `EVALUATION`.
-      about: what else each line says, such as what was evaluated.
+      about: what else each line holds, such as what was evaluated.
     """
 
     def __init__(self, workdir: str, mode: str, about: Mapping[str, Any]):
@@ -35,7 +35,7 @@ class EvaluationLog:
     def drop_after(self, step: int) -> None:
         """Drops what training measured after a step, since it will be measured again.
 
-        Evaluations of checkpoints stay: each was of its own.
+        Evaluations of checkpoints stay, since a run does not repeat them.
         """
         if jax.process_index() != 0:
             return
@@ -46,7 +46,7 @@ class EvaluationLog:
         )
 
     def has(self, step: int) -> bool:
-        """Tells, in every process, whether training has measured the state of a step."""
+        """Returns, in every process, whether training has measured the state of a step."""
         found = any(
             record.get("mode") == TRAINING and record.get("step") == step
             for record in read_evaluations(self._path.parent)
@@ -63,10 +63,10 @@ class EvaluationLog:
         """Appends an evaluation.
 
         Args:
-          step: of the state; None for one that no run has trained.
-          numbers: by `evaluator/name`; NaN and infinity are written as texts.
+          step: the step of the state; None for one that no run has trained.
+          numbers: values by `evaluator/name`; NaN and infinity are written as strings.
           seconds: how long it took.
-          checkpoint: where the state lies; None where it is not kept.
+          checkpoint: where the state is stored; None if it is not kept.
         """
         if jax.process_index() != 0:
             return
@@ -83,7 +83,7 @@ class EvaluationLog:
 
 
 def read_evaluations(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """Yields the evaluations of a run in their order, without lines that cannot be read."""
+    """Yields the evaluations of a run in order, without lines that cannot be read."""
     return read_lines(pathlib.Path(workdir) / FILE, NEEDS)
 
 

@@ -1,7 +1,7 @@
-"""Event files of TensorBoard, written at once and cut where a run goes back to.
+"""TensorBoard event files, written immediately, and cut where a run goes back to.
 
-tensorboardX writes in a thread whose queue cannot be waited for, so what a checkpoint covers might
-not be in its file when the process is killed. Here a record is written when it is made.
+tensorboardX writes in a thread whose queue cannot be waited for, so entries that a checkpoint
+covers might be missing from its file when the process is killed. Here a record is written at once.
 """
 
 import os
@@ -18,24 +18,24 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from big_align.training.logs.line_files import replace_file
 
 PATTERN = "events.out.tfevents.*"
-LENGTH, CHECKSUM = 8, 4  # bytes before a record's data: its length and that one's checksum
+LENGTH, CHECKSUM = 8, 4  # bytes before a record's data: its length, and the checksum of the length
 MASK = 0xA282EAD8
 Line = tuple[int, Mapping[str, float]]
-"""A step, and what was logged of it by name."""
+"""A step, and the values logged for it by name."""
 
 
 class EventFile:
-    """A new event file of a folder.
+    """A new event file in a folder.
 
     Args:
-      folder: where TensorBoard finds it.
-      first_step: events of this step and later ones in other files are hidden, also by a
-        TensorBoard that has read them already.
+      folder: where TensorBoard finds the file.
+      first_step: events of this and later steps in other files are hidden, even in a TensorBoard
+        that has already read them.
     """
 
     def __init__(self, folder: pathlib.Path, first_step: int):
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names, and two may begin in one second.
+        # TensorBoard reads files in the order of their names, and two may start in the same second.
         number = len(list(folder.glob(PATTERN)))
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{number:04d}"
         self._file = (folder / name).open("ab")
@@ -44,16 +44,16 @@ class EventFile:
         self.flush()
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Adds a number of a step."""
+        """Adds a number for a step."""
         self._write(_make_scalar(name, value, step, time.time()))
 
     def add_image(self, name: str, pixels: np.ndarray, step: int) -> None:
-        """Adds a picture [h w 3] of a step."""
+        """Adds a picture [h w 3] for a step."""
         shown = summary.image(name, pixels, dataformats="HWC")
         self._write(Event(wall_time=time.time(), step=step, summary=shown))
 
     def flush(self) -> None:
-        """Returns when everything is on the disk."""
+        """Returns once everything is on disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -66,20 +66,20 @@ class EventFile:
 
 
 def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
-    """Makes the event files of a folder hold what a run has logged until a step, each number once.
+    """Makes the event files of a folder hold what a run has logged up to a step, each number once.
 
-    What lies after the step goes, since the run repeats it, and so does a record that a kill has
-    cut short. Numbers that are missing, since they had not reached the disk, are added to the last
-    file. A folder without event files stays without.
+    Events after the step are removed, since the run repeats it, and so is a record that was cut
+    short when the process was killed. Numbers that had not reached the disk are added to the last
+    file. If a folder has no event files, none are created.
 
     Args:
-      folder: of the run.
-      step: that it continues from.
-      lines: what was logged until then, in its order.
+      folder: folder of the run.
+      step: the step that it continues from.
+      lines: what was logged up to then, in order.
     """
     paths = sorted(folder.glob(PATTERN))
     known: set[tuple[int, str]] = set()
-    for path in reversed(paths):  # a file hides in the former ones what it repeats
+    for path in reversed(paths):  # a later file overrides what it repeats of earlier ones
         content = path.read_bytes()
         kept = list(_keep_records(content, step, known))
         if sum(map(len, kept)) != len(content):
@@ -89,7 +89,7 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
 
 
 def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]) -> None:
-    """Appends numbers that no event file has."""
+    """Appends the numbers that are in no event file."""
     when = path.stat().st_mtime
     missing = [
         encode_record(_make_scalar(name, value, step, when).SerializeToString())
@@ -102,7 +102,7 @@ def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]
 
 
 def _keep_records(content: bytes, step: int, known: set[tuple[int, str]]) -> Iterator[bytes]:
-    """Yields the records of a file that stay, and notes which numbers they hold."""
+    """Yields the records of a file that stay, and adds the numbers they hold to `known`."""
     for record in split_records(content):
         event = Event.FromString(record[LENGTH + CHECKSUM : -CHECKSUM])
         numbers = {(event.step, value.tag) for value in event.summary.value}
@@ -114,7 +114,7 @@ def _keep_records(content: bytes, step: int, known: set[tuple[int, str]]) -> Ite
 
 
 def split_records(content: bytes) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file, until one that is not whole."""
+    """Yields the records of a TFRecord file, up to the first that is incomplete or damaged."""
     place = 0
     while place + LENGTH + CHECKSUM <= len(content):
         length = content[place : place + LENGTH]
@@ -128,7 +128,7 @@ def split_records(content: bytes) -> Iterator[bytes]:
 
 
 def encode_record(data: bytes) -> bytes:
-    """Returns a record of a TFRecord file."""
+    """Returns data as a record of a TFRecord file."""
     length = len(data).to_bytes(LENGTH, "little")
     return b"".join((length, _checksum(length), data, _checksum(data)))
 
@@ -143,5 +143,5 @@ def _make_scalar(name: str, value: float, step: int, when: float) -> Event:
 
 
 def _make_tag(name: str) -> str:
-    """Returns what TensorBoard calls a number."""
+    """Returns TensorBoard's name for a number."""
     return summary.scalar(name, 0.0).value[0].tag

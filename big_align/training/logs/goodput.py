@@ -1,4 +1,4 @@
-"""Where the time of a run goes: which fraction of it trains, and what the rest is spent on."""
+"""Where the time of a run goes: the fraction spent on training, and what the rest is spent on."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from big_align.training.logs.phases import PHASES
 
 
 class Phase(NamedTuple):
-    """What a process does.
+    """What a process is doing.
 
     Attributes:
       name: a key of `PHASES`.
@@ -27,7 +27,7 @@ class Phase(NamedTuple):
 
 
 class Clock:
-    """Divides the time of a process into phases, of which one is always running.
+    """Divides the time of a process into phases, exactly one of which is running at any time.
 
     Args:
       read: returns seconds, as `time.monotonic` does.
@@ -40,7 +40,7 @@ class Clock:
         """The running phase; any thread may read it."""
 
     def begin(self, name: str) -> None:
-        """Ends the running phase and begins another, or goes on with it if it is the same."""
+        """Ends the running phase and begins another; does nothing if it is the same."""
         if name not in PHASES:
             raise ValueError(f"phase {name!r} is not one of {', '.join(PHASES)}")
         if name != self.current.name:
@@ -51,7 +51,7 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Spends what stands inside in a phase, and goes on with the former one afterwards."""
+        """Counts the time spent inside as a phase, and resumes the previous phase afterwards."""
         former = self.current.name
         self.begin(name)
         try:
@@ -60,7 +60,7 @@ class Clock:
             self.begin(former)
 
     def seconds(self) -> dict[str, float]:
-        """Returns the seconds of every phase until now; together they are all there were."""
+        """Returns the seconds of every phase so far; together they are the whole time."""
         name, since = self.current
         return self._seconds | {name: self._seconds[name] + self._read() - since}
 
@@ -68,12 +68,12 @@ class Clock:
 class RunTime:
     """The time of a run over all its processes, kept in `WORKDIR/goodput.json`.
 
-    What a process that was killed did after its last record counts as time between processes.
+    The time of a killed process after its last record counts as time between processes.
 
     Args:
-      workdir: of the run; it is written to by the first process only.
-      clock: of this process.
-      now: returns the seconds of the calendar, as `time.time` does.
+      workdir: workdir of the run; only the first process writes to it.
+      clock: the clock of this process.
+      now: returns wall-clock seconds, as `time.time` does.
     """
 
     def __init__(self, workdir: str, clock: Clock, now: Callable[[], float] = time.time):
@@ -88,7 +88,7 @@ class RunTime:
             self._earlier["down"] += max(0.0, began - record["time"])
 
     def begin_step(self, step: int) -> None:
-        """Begins a step, which is progress if no earlier process has done it."""
+        """Begins a step, which counts as progress if no earlier process has done it."""
         self.clock.begin("steps" if step > self._before else "repeated_steps")
         activity.begin("in a step", step)
         self._furthest = max(self._furthest, step)
@@ -100,7 +100,7 @@ class RunTime:
         return fractions | {"goodput": _fraction(_add(mine, self._earlier))["steps"]}
 
     def save(self) -> None:
-        """Writes down the time until now, for the process that continues this run."""
+        """Saves the time so far for the process that continues this run."""
         if jax.process_index() != 0:
             return
         record = {
@@ -113,7 +113,7 @@ class RunTime:
         os.replace(scratch, self._path)
 
     def report(self) -> None:
-        """Prints where the time went, once there was a step, and writes it down."""
+        """Prints where the time went, if there were any steps, and saves it."""
         mine = self.clock.seconds()
         if jax.process_index() != 0 or not mine["steps"] + mine["repeated_steps"]:
             return
@@ -122,7 +122,7 @@ class RunTime:
 
 
 def _read_record(path: pathlib.Path) -> dict:
-    """Returns what earlier processes have written, of none if it cannot be read."""
+    """Returns what earlier processes have recorded; an empty record if it cannot be read."""
     none = {"step": 0, "time": None, "seconds": dict.fromkeys(PHASES, 0.0)}
     try:
         found = json.loads(path.read_text())
@@ -143,7 +143,7 @@ def _fraction(seconds: dict[str, float]) -> dict[str, float]:
 
 
 def _format(mine: dict[str, float], whole: dict[str, float]) -> str:
-    """Formats the time of this process, and of the whole run where it had others, as a table."""
+    """Formats the time of this process, and of the whole run if it had others, as a table."""
     columns = [("this process", mine)]
     if whole != mine:
         columns.append(("the whole run", whole))

@@ -1,7 +1,7 @@
-"""Files of a JSON object a line, as a killed process, a full disk or an editor may leave them.
+"""Files with one JSON object per line, which a kill, a full disk or an editor may have damaged.
 
-A line that cannot be read costs that line: the others are read, and one line tells how many were
-left out. Nothing here needs JAX, so that pages about runs are made without it.
+A line that cannot be read is lost, but the others are read, and one message says how many were left
+out. Nothing here needs JAX, so that pages about runs can be made without it.
 """
 
 import json
@@ -17,12 +17,12 @@ def read_lines(
     needs: Iterable[str] = (),
     wanted: Callable[[int, bytes], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file; at its end it tells how many lines were left out.
+    """Yields the objects of a file, and finally reports how many lines were left out.
 
     Args:
-      path: of the file; where there is none, there are no lines.
+      path: path of the file; if it does not exist, there are no lines.
       needs: fields that every object must have.
-      wanted: tells by its number and its bytes whether a line is read at all; None reads all.
+      wanted: whether to read a line at all, given its number and its bytes; None reads all.
     """
     bad = 0
     if not path.exists():
@@ -39,9 +39,9 @@ def read_lines(
 
 
 def parse_line(line: bytes, needs: Iterable[str] = ()) -> dict[str, Any] | None:
-    """Returns the object of a line; None where it is no JSON object with the fields it needs.
+    """Returns the object of a line; None if it is not a JSON object with the fields it needs.
 
-    A `step` must be a whole number, or null for what no run has trained.
+    A `step` must be an integer, or null for a state that no run has trained.
     """
     try:
         found = json.loads(line.decode())
@@ -56,11 +56,11 @@ def parse_line(line: bytes, needs: Iterable[str] = ()) -> dict[str, Any] | None:
 def keep_lines(
     path: pathlib.Path, keep: Callable[[Mapping[str, Any]], bool], needs: Iterable[str] = ()
 ) -> None:
-    """Rewrites a file with the lines that are kept, each as it is; those it cannot read go.
+    """Rewrites a file with the lines to keep, unchanged; lines that cannot be read are dropped.
 
     Args:
-      path: of the file; where there is none, nothing happens.
-      keep: tells whether an object stays.
+      path: path of the file; if it does not exist, nothing happens.
+      keep: whether an object stays.
       needs: fields that every object must have.
     """
     if not path.exists():
@@ -77,7 +77,7 @@ def keep_lines(
 
 
 def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Appends an object to a file, behind a last line that a kill may have cut short."""
+    """Appends an object to a file, even if a kill has cut its last line short."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
@@ -86,7 +86,7 @@ def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file under another name and renames it, so that it is never there in part."""
+    """Writes a file under another name and renames it, so that it never exists in part."""
     scratch = path.with_name(f"{path.name}.rewrite")
     with scratch.open("wb") as file:
         file.write(content)
@@ -96,13 +96,13 @@ def replace_file(path: pathlib.Path, content: bytes) -> None:
 
 
 def number_of(value: Any) -> float | None:
-    """Returns a number; infinity and NaN are texts in JSON, and anything else is None."""
+    """Returns a number, with infinity and NaN given as text; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         try:
             return float(value)
-        except OverflowError:  # JSON has integers of any size
+        except OverflowError:  # JSON allows integers of any size
             return None
     known = isinstance(value, str) and value in ("nan", "inf", "-inf")
     return float(value) if known else None

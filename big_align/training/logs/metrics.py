@@ -1,4 +1,4 @@
-"""What a run tells: metrics on disk, a progress bar, and how fast the machine works."""
+"""What a run logs: metrics on disk, a progress bar, and how fast the machine works."""
 
 import json
 import math
@@ -21,12 +21,12 @@ NEEDS = ("step",)
 
 
 def finite_or_text(scalars: Mapping[str, float]) -> dict[str, float | str]:
-    """Returns scalars with texts for NaN and infinity, which JSON does not have."""
+    """Returns scalars with NaN and infinity as strings, since JSON does not have them."""
     return {name: x if math.isfinite(x) else str(x) for name, x in scalars.items()}
 
 
 def read_metrics(workdir: str) -> dict[str, list[tuple[int, float]]]:
-    """Reads `metrics.jsonl`: the steps and values of every scalar by its name.
+    """Reads `metrics.jsonl`: the steps and values of every scalar, by name.
 
     Raises:
       FileNotFoundError: the workdir has no metrics.
@@ -42,7 +42,7 @@ def read_metrics(workdir: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def _read_numbers(path: pathlib.Path) -> Iterator[Line]:
-    """Yields the step and the numbers of each line that can be read."""
+    """Yields the step and numbers of each line that can be read."""
     for record in read_lines(path, NEEDS):
         numbers = {name: number_of(value) for name, value in record.items() if name != "step"}
         if record["step"] is not None:
@@ -55,9 +55,9 @@ class MetricWriter:
     What an earlier run wrote after `step` is dropped, since the run repeats those steps.
 
     Args:
-      workdir: where the files lie.
+      workdir: folder of the files.
       step: the step that the run continues from.
-      trackers: where numbers and pictures go beside TensorBoard; they are closed with it.
+      trackers: where numbers and pictures go besides TensorBoard; they are closed with the writer.
     """
 
     def __init__(self, workdir: str, step: int, trackers: Sequence[Tracker] = ()):
@@ -79,13 +79,13 @@ class MetricWriter:
             tracker.write(step, scalars)
 
     def show(self, step: int, pictures: Pictures) -> None:
-        """Hands pictures of a step to the trackers."""
+        """Passes pictures of a step to the trackers."""
         if self._active:
             for tracker in self._trackers:
                 tracker.show(step, pictures)
 
     def flush(self) -> None:
-        """Returns when all that was written is on the disk, as it must be before a save."""
+        """Returns once everything written is on disk, as it must be before a save."""
         if self._active:
             os.fsync(self._file.fileno())
             self._board.flush()
@@ -99,14 +99,14 @@ class MetricWriter:
 
 
 class Progress:
-    """A progress bar with time left, and where the time of a step goes.
+    """A progress bar with the time left, and where the time of a step goes.
 
     Args:
       step: the step that the run continues from.
       total_steps: the last step.
-      batch_size: examples a step, over all processes.
+      batch_size: examples per step, over all processes.
       step_flops: model FLOPs of one step on one device.
-      clock: divides the time; steps and waiting for data are the time of a step.
+      clock: divides the time into phases; steps and waiting for data are the time of a step.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Progress:
         self._bar.update()
 
     def rates(self) -> dict[str, float]:
-        """Returns images/s, seconds a step and fraction of waiting since the last call.
+        """Returns images/s, seconds and waiting time per step, and FLOPs/s, since the last call.
 
-        Steps that leave the queue together share their rates: without a new step they stay.
+        Steps that leave the queue together share their rates: without a new step, rates stay.
         """
         if self._steps:
             now = self._clock.seconds()
@@ -172,7 +172,7 @@ class Progress:
             self._bar.write(text)
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
+        """Leaves the bar as it is."""
         self._bar.close()
 
 

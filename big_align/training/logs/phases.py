@@ -1,4 +1,4 @@
-"""What the time of a run goes into."""
+"""The phases that the time of a run is divided into."""
 
 PHASES = {
     "steps": "steps",
@@ -11,4 +11,4 @@ PHASES = {
     "starting": "starting",
     "down": "between two processes",
 }
-"""The names of metrics, in words."""
+"""What the phases are called in text, by their names in metrics."""

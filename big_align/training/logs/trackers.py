@@ -1,4 +1,4 @@
-"""Where a run's numbers and pictures go beside its workdir's `metrics.jsonl`."""
+"""Where a run's numbers and pictures go besides its workdir's `metrics.jsonl`."""
 
 import importlib.util
 import json
@@ -20,25 +20,25 @@ Pictures = Mapping[str, UInt8[np.ndarray, "h w 3"]]
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Takes what a run tells."""
+    """Receives what a run logs."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Takes the scalars of a step."""
+        """Logs the scalars of a step."""
 
     def show(self, step: int, pictures: Pictures) -> None:
-        """Takes pictures of a step."""
+        """Logs pictures of a step."""
 
     def close(self) -> None:
-        """Hands over what is left."""
+        """Writes what is left."""
 
 
 class TensorBoard:
-    """Events in the workdir; those of former processes are cut where the run goes on.
+    """Events in the workdir; those of earlier processes are cut where the run continues.
 
     Args:
-      workdir: where the files lie.
+      workdir: folder of the files.
       step: the step that the run continues from.
-      lines: what was logged until then.
+      lines: what was logged up to then.
     """
 
     def __init__(self, workdir: str, step: int, lines: Iterable[Line] = ()):
@@ -47,17 +47,17 @@ class TensorBoard:
         self._events = EventFile(folder, step + 1)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Takes the scalars of a step."""
+        """Logs the scalars of a step."""
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)
 
     def show(self, step: int, pictures: Pictures) -> None:
-        """Takes pictures of a step."""
+        """Logs pictures of a step."""
         for name, pixels in pictures.items():
             self._events.add_image(name, pixels, step)
 
     def flush(self) -> None:
-        """Returns when everything is on the disk."""
+        """Returns once everything is on disk."""
         self._events.flush()
 
     def close(self) -> None:
@@ -68,22 +68,22 @@ class TensorBoard:
 def open_trackers(
     workdir: Given[str], described: Given[Mapping[str, Any]], wandb: str | None = None
 ) -> list[Tracker]:
-    """Opens what takes the numbers and pictures of a run, beside TensorBoard.
+    """Opens the trackers of a run besides TensorBoard.
 
     Args:
-      workdir: of the run.
-      described: what is listed about the run: its config.
-      wandb: a project of Weights & Biases; None leaves it alone.
+      workdir: workdir of the run.
+      described: what to show about the run: its config.
+      wandb: a project of Weights & Biases; None does not use it.
 
     Raises:
-      UserError: the package wandb is missing, or it cannot begin a run.
+      UserError: the package wandb is missing, or it cannot start a run.
     """
     check_wandb(wandb)
     return [WeightsAndBiases(workdir, wandb, described)] if wandb else []
 
 
 def check_wandb(project: str | None) -> None:
-    """Checks that Weights & Biases can be written to, if a project is named.
+    """Checks that Weights & Biases can be used, if a project is given.
 
     Raises:
       UserError: its package is not installed.
@@ -96,19 +96,19 @@ def check_wandb(project: str | None) -> None:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, which every process that continues the run continues.
+    """A run of Weights & Biases, shared by all processes that continue the run.
 
-    Its id, and the last step that it has whole, are in `WORKDIR/wandb.json`. Steps that are
-    repeated after a kill are left out: their numbers are there, and the same. With
-    $WANDB_MODE=offline it needs no network and no account.
+    Its id and its last complete step are in `WORKDIR/wandb.json`. Steps that are repeated after a
+    kill are left out: their numbers are already there, and they are the same. With
+    $WANDB_MODE=offline it needs neither a network nor an account.
 
     Args:
-      workdir: gives the run its name; files lie in `WORKDIR/wandb`.
-      project: where the run is listed.
-      config: what is listed about the run.
+      workdir: gives the run its name; files are in `WORKDIR/wandb`.
+      project: project in which the run is listed.
+      config: what to show about the run.
 
     Raises:
-      UserError: nobody is logged in, or the network fails.
+      UserError: no account is logged in, or the network fails.
     """
 
     def __init__(self, workdir: str, project: str, config: Mapping[str, Any]):
@@ -135,11 +135,11 @@ class WeightsAndBiases:
             raise UserError(f"config.log.wandb = {project!r}: {reason}") from error
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Takes the scalars of a step."""
+        """Logs the scalars of a step."""
         self._log(step, scalars)
 
     def show(self, step: int, pictures: Pictures) -> None:
-        """Takes pictures of a step."""
+        """Logs pictures of a step."""
         self._log(step, {name: self._image(pixels) for name, pixels in pictures.items()})
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class WeightsAndBiases:
         self._save(self._newest)
 
     def _read(self) -> tuple[str, int]:
-        """Returns the run's id and the last step that it has whole."""
+        """Returns the run's id and its last complete step."""
         if not self._path.exists():
             return secrets.token_hex(4), 0
         try:
@@ -163,7 +163,7 @@ class WeightsAndBiases:
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
         if step <= self._whole or not values:
             return
-        if step > self._newest:  # the one before has all it gets
+        if step > self._newest:  # the previous step is complete
             self._save(self._newest)
             self._newest = step
         self._run.log(dict(values), step=step)

@@ -1,9 +1,9 @@
 """Checkpoints: written in the background, atomic, checked, restored on any number of devices.
 
 A checkpoint holds the training state, a small record of what it was made with, and checksums of its
-files. One that is not what was written is set aside, and the one before it is used. The random keys
-need nothing of their own, nor does the position in the data where it is a function of the step;
-where it is not, `parts` hold it.
+files. A damaged one is set aside, and the one before it is used. Random keys need nothing of their
+own, and neither does the position in the data if it is a function of the step; if it is not,
+`parts` hold it.
 """
 
 import contextlib
@@ -34,24 +34,24 @@ from big_align.training.saving.retention import Evaluated, Numbers, Retention
 from big_align.types import SavedPart
 
 FOLDER = "checkpoints"
-"""Where a workdir has its checkpoints, each in a folder that is named by its step."""
+"""The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
 BEST = "best"
-"""What stands for the step of the best checkpoint."""
+"""Stands for the step of the best checkpoint."""
 Which = int | Literal["best"] | None
-"""Which checkpoint: that of a step, the best, or the newest."""
+"""Which checkpoint: the one of a step, the best, or the newest."""
 ATTEMPTS = 3
-"""How many saves in a row may fail: a full disk may be emptied, and a file system come back."""
+"""How many saves in a row may fail: a full disk may be freed, and a file system come back."""
 PAUSE_SECONDS = 20.0
-"""Between two attempts to save what the run ends with."""
+"""Pause between two attempts to save the final state of a run."""
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
-    """Returns where the checkpoints of a run lie, by its workdir and `config.checkpoint.folder`."""
+    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
     return epath.Path(folder or os.path.join(os.path.abspath(workdir), FOLDER))
 
 
 def _find_reason(error: Exception) -> str:
-    """Returns what the system says, which what writes arrays tells at the end of a page."""
+    """Returns the system's error text, which the array writer puts at the end of a page of text."""
     said = (os.strerror(number) for number in errno.errorcode)
     return next((reason for reason in said if reason in str(error)), tell_in_a_line(error))
 
@@ -60,14 +60,15 @@ class Checkpointer:
     """Saves and restores the training state of a workdir.
 
     Args:
-      workdir: checkpoints lie in `workdir/checkpoints/STEP`.
-      keep_last: how many of the latest stay.
-      keep_every: checkpoints at multiples of this step stay for good; None keeps no others.
-      keep_best: the number by which the best checkpoint is told, as "flickr/text_to_image_r10"; it
-        is saved and stays. Higher is better, but for names with `loss` or `error` in them.
-      folder: where checkpoints lie instead, as in `gs://bucket/run`.
-      read_only: nothing is ever written (evaluation).
-      parts: what is saved beside the training state, by name, each with its own words.
+      workdir: checkpoints are in `workdir/checkpoints/STEP`.
+      keep_last: how many of the latest checkpoints are kept.
+      keep_every: checkpoints at multiples of this step are kept for good; None keeps no others.
+      keep_best: the number that decides which checkpoint is best, as "flickr/text_to_image_r10";
+        the best one is saved and kept. Higher is better, except for names that contain `loss` or
+        `error`.
+      folder: another folder for the checkpoints, as in `gs://bucket/run`.
+      read_only: whether nothing is ever written (evaluation).
+      parts: what is saved besides the training state, by name; each writes and reads itself.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Checkpointer:
         read_only: Given[bool] = False,
         parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
     ):
-        # Every process writes its part, so on several hosts this is storage that they share.
+        # Every process writes its part, so on several hosts this must be shared storage.
         self.folder = find_folder(workdir, folder)
         self._retention = Retention(keep_last, keep_every, keep_best)
         if read_only and not self.folder.is_dir():
@@ -92,15 +93,15 @@ class Checkpointer:
                 create=not read_only,
                 read_only=read_only,
                 enable_async_checkpointing=not read_only,
-                # In the background, what hinders it is noticed only after ten minutes.
+                # In the background, a failure to create them is noticed only after ten minutes.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-                cleanup_tmp_directories=not read_only,  # of saves that were interrupted
+                cleanup_tmp_directories=not read_only,  # those of interrupted saves
             ),
             item_handlers={
                 "state": ocp.PyTreeCheckpointHandler(),
                 "record": ocp.JsonCheckpointHandler(),
                 **{name: handlers.PartHandler() for name in parts},
-                checksums.ITEM: handlers.ChecksumHandler(),  # the last, since it is about all
+                checksums.ITEM: handlers.ChecksumHandler(),  # last, since it covers all the others
             },
         )
         self._parts, self._read_only = parts, read_only
@@ -124,7 +125,7 @@ class Checkpointer:
         return [Evaluated(step, self._retention.numbers.get(step)) for step in self._steps]
 
     def improves(self, numbers: Numbers) -> bool:
-        """Tells whether an evaluation is better than that of any checkpoint, by `keep_best`.
+        """Returns whether an evaluation is better by `keep_best` than that of any checkpoint.
 
         Raises:
           UserError: the number of `keep_best` was not measured.
@@ -142,10 +143,10 @@ class Checkpointer:
         return self._retention.rank(numbers) > before
 
     def find(self, which: Which) -> int | None:
-        """Returns the step of a complete checkpoint; None where there is no checkpoint at all.
+        """Returns the step of a complete checkpoint; None if there is no checkpoint at all.
 
         Raises:
-          MissingCheckpoint: there is none of this step, or none that can be told as the best.
+          MissingCheckpoint: there is none of this step, or the best one cannot be determined.
         """
         evaluated, name = self._evaluated, self._retention.keep_best
         if not evaluated or which is None:
@@ -177,13 +178,13 @@ class Checkpointer:
     ) -> None:
         """Starts to write a checkpoint; returns once the state may be changed.
 
-        A save that fails is told, and the next one tries again; older checkpoints stay as they are.
+        A failed save is reported, and the next one tries again; older checkpoints stay as they are.
 
         Args:
           state: a tree of arrays, with the `step` that it belongs to.
-          record: what the run is made with.
-          numbers: what was measured of this state, if it was.
-          last: nothing follows: waits until it is written, and tries several times.
+          record: what the run was made with.
+          numbers: evaluation results of this state, if any.
+          last: whether no save follows, so that it waits for the end and tries several times.
 
         Raises:
           NotSavedError: it has failed too often.
@@ -205,13 +206,13 @@ class Checkpointer:
             time.sleep(PAUSE_SECONDS)
 
     def _write(self, step: int, arguments: ocp.args.Composite, wait: bool) -> bool:
-        """Starts to write, and waits for the end if need be; tells whether all went well so far."""
+        """Starts to write, and waits for the end if asked to; returns whether all went well."""
         if jax.process_index() == 0 and (self.folder / str(step)).exists():
             self._say(step_folders.set_aside(self.folder, step, "it was there before the save"))
         self._saving = True
         try:
             self._manager.save(step, args=arguments)
-        except Exception as error:  # whatever a file system, or what writes to it, may raise
+        except Exception as error:  # whatever a file system, or code that writes to it, may raise
             if jax.process_count() > 1:  # others wait for this process, or it has lost one
                 raise
             self._note_failure(error)
@@ -219,7 +220,7 @@ class Checkpointer:
         return not wait or self._settle()
 
     def _settle(self) -> bool:
-        """Waits for what is being written; tells whether all went well."""
+        """Waits for what is being written; returns whether all went well."""
         try:
             self._manager.wait_until_finished()
         except Exception as error:
@@ -232,7 +233,7 @@ class Checkpointer:
         return True
 
     def _note_failure(self, error: Exception) -> None:
-        """Tells that a save has failed, and removes what it has left.
+        """Reports that a save has failed, and removes what it has left behind.
 
         Raises:
           NotSavedError: it has failed too often.
@@ -251,22 +252,22 @@ class Checkpointer:
         self._say(f"{self._fault}. {again}")
 
     def restore(self, described: Any, record: dict[str, Any], step: Which = None) -> Any:
-        """Restores a checkpoint onto the placement of what is described.
+        """Restores a checkpoint onto the placement of a described state.
 
-        The files are compared with their checksums first. Where the newest checkpoint is asked for
-        and is damaged, it is set aside and the one before it is taken.
+        The files are first compared with their checksums. If the newest checkpoint is asked for and
+        is damaged, it is set aside, and the one before it is used.
 
         Args:
           described: the abstract training state, or a dictionary of some of its fields.
-          record: what the run is made with; entries that a checkpoint also has must be equal.
-          step: of the checkpoint, or `BEST`; None for the newest.
+          record: what the run was made with; entries that a checkpoint also has must be equal.
+          step: step of the checkpoint, or `BEST`; None for the newest.
 
         Returns:
-          The state (or the fields), None if there is no checkpoint.
+          The state (or the fields), or None if there is no checkpoint.
 
         Raises:
           CheckpointMismatch: parameters or the record differ; the message lists which.
-          DamagedCheckpoint: that of the step, or all that there are.
+          DamagedCheckpoint: the checkpoint of the step is damaged, or all of them are.
           MissingCheckpoint: there is none of this step, or no best one.
         """
         self._settle()
@@ -279,9 +280,9 @@ class Checkpointer:
                 except (UserError, KeyboardInterrupt):
                     raise
                 except Exception as error:
-                    if checked:  # it is what was written, so something else is wrong
+                    if checked:  # it is what was written, so the problem is elsewhere
                         raise
-                    fault = tell_in_a_line(error)  # of a time before there were checksums
+                    fault = tell_in_a_line(error)  # it is older than checksums
             if fault is None:
                 if lost:
                     again = "" if self._read_only else f"; {lost[0] - found} steps are repeated"
@@ -319,14 +320,14 @@ class Checkpointer:
         return next(filter(None, faults), None), checked
 
     def _set_aside(self, step: int, fault: str) -> None:
-        """Gives a damaged checkpoint another name, or, where nothing is written, leaves it out."""
+        """Renames a damaged checkpoint or, if read-only, ignores it."""
         if self._read_only:
             self._damaged[step] = fault
             self._say(f"{self.folder / str(step)} is damaged ({fault}) and left out")
             return
         if jax.process_index() == 0:
             self._say(step_folders.set_aside(self.folder, step, fault))
-        agreement.share(f"set aside/{step}", None)  # the others wait until it is done
+        agreement.share(f"set aside/{step}", None)  # the other processes wait until it is done
         self._manager.reload()
 
     def _say(self, message: str) -> None:
@@ -334,7 +335,7 @@ class Checkpointer:
             print(message, flush=True)
 
     def preempted(self, step: int) -> bool:
-        """Tells whether the cluster has asked all processes to save and stop at this step."""
+        """Returns whether the cluster has asked all processes to save and stop at this step."""
         return self._manager.reached_preemption(step)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Checksums of the files of a checkpoint: what is read is what was written, or it is not used.
+"""Checksums of the files of a checkpoint: what is read is what was written, or is not used.
 
-They are of files, so they cover arrays, their shapes and the records alike, and are checked before
-any of it is parsed. CRC-32 tells every change of up to 32 bits in a row, and others but for one in
-2^32.
+They are checksums of files, so they cover arrays, their shapes and the records alike, and are
+checked before any of these is parsed. CRC-32 detects every change within 32 consecutive bits, and
+all but one in 2^32 of the others.
 """
 
 import concurrent.futures
@@ -14,18 +14,19 @@ from typing import Any
 from etils import epath
 
 ITEM, FILE = "checksums", "checksums.json"
-"""The folder of a checkpoint that holds them, and the file in it."""
+"""The folder of a checkpoint that holds the checksums, and the file in it."""
 BLOCK = 4 * 2**20  # bytes read at once
-THREADS = 8  # files at once; computing releases the interpreter
+THREADS = 8  # files at once; computing a checksum releases the interpreter lock
 
 
 def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> None:
-    """Writes the checksums of all files in the folders of a checkpoint, once these are written.
+    """Writes the checksums of all files in a checkpoint's folders, once these are written.
 
     Args:
-      checkpoint: its folder; files that lie in it directly are Orbax's notes, and change later.
+      checkpoint: folder of the checkpoint; files directly in it are Orbax's metadata, and change
+        later.
       target: where the checksums go.
-      step: of the checkpoint.
+      step: step of the checkpoint.
     """
     names = _list_files(checkpoint)
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
@@ -39,12 +40,12 @@ def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1
     """Checks the files of a checkpoint.
 
     Args:
-      checkpoint: its folder.
-      step: what its name says.
-      share: which of how many processes this is; each reads some of the files.
+      checkpoint: folder of the checkpoint.
+      step: the step in its name.
+      share: number of this process, and of processes; each reads some of the files.
 
     Returns:
-      What is wrong with the first file that is not as it was written; None if nothing is.
+      What is wrong with the first file that differs from what was written; None if none does.
     """
     try:
         content = json.loads((checkpoint / ITEM / FILE).read_text())
@@ -74,7 +75,7 @@ def _compare(checkpoint: epath.Path, name: str, wanted: Sequence[int]) -> str | 
 
 
 def _list_files(checkpoint: epath.Path) -> list[str]:
-    """Lists the files in the folders of a checkpoint, but the checksums themselves."""
+    """Lists the files in the folders of a checkpoint, except the checksums themselves."""
     found, folders = [], [path for path in checkpoint.iterdir() if path.is_dir()]
     while folders:
         folder = folders.pop()

@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside the training state, in the words of Orbax."""
+"""Orbax handlers for what a checkpoint holds besides the training state."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from big_align.types import SavedPart
 
 
 class PartHandler(ocp.CheckpointHandler):
-    """Has a part write itself into a folder of its process."""
+    """Lets a part write itself into a folder of its process."""
 
     def save(self, directory: epath.Path, args: "PartSave") -> None:
         """Writes a part."""
@@ -23,7 +23,7 @@ class PartHandler(ocp.CheckpointHandler):
         args.part.write(os.fspath(folder))
 
     def restore(self, directory: epath.Path, args: Any = None) -> None:
-        """Nothing is restored here: parts read their folders themselves."""
+        """Restores nothing: parts read their folders themselves."""
 
 
 @ocp.args.register_with_handler(PartHandler, for_save=True, for_restore=True)
@@ -35,10 +35,10 @@ class PartSave(ocp.args.CheckpointArgs):
 
 
 def find_part(directory: epath.Path) -> str:
-    """Returns where a part of this process lies.
+    """Returns the folder of a part of this process.
 
     Raises:
-      CheckpointMismatch: it was saved by another number of processes.
+      CheckpointMismatch: it was saved by a different number of processes.
     """
     folder = directory / _name_folder()
     if not folder.is_dir():
@@ -57,19 +57,19 @@ def _name_folder() -> str:
 class ChecksumHandler(ocp.CheckpointHandler):
     """Writes the checksums of everything else, in the background, before the checkpoint counts.
 
-    Orbax finishes what a checkpoint holds in the order in which it is told the handlers, so this
-    is the last of them.
+    Orbax finalizes the items of a checkpoint in the order in which it gets the handlers, so this
+    one is the last.
     """
 
     def save(self, directory: epath.Path, args: "ChecksumSave") -> None:
-        """Notes the step; the files are still being written."""
+        """Stores the step; the files are still being written."""
         self._step = args.step
 
     def restore(self, directory: epath.Path, args: Any = None) -> None:
-        """Nothing is restored here: `checksums.find_fault` reads what was written."""
+        """Restores nothing: `checksums.find_fault` reads what was written."""
 
     def finalize(self, directory: epath.Path) -> None:
-        """Writes the checksums, in one process, once all have written their files."""
+        """Writes the checksums, in one process, once all processes have written their files."""
         checksums.write_checksums(directory.parent, directory / checksums.FILE, self._step)
 
 

@@ -1,8 +1,8 @@
 """One run owns a folder: a second one that would write into it is refused.
 
-The owner's file tells who it is, and is touched while it lives. On the same machine a process that
-is gone is known at once, by its number and when it was started. Of another machine only changes of
-the file are believed: clocks may differ, or be set back.
+The owner's file says who it is, and is touched while the owner is alive. On the same machine, a
+dead process is recognized at once, by its process id and start time. For another machine, only
+changes of the file count: clocks may differ, or be set back.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from big_align.distributed import agreement, processes
 from big_align.errors import UserError
 
 FILE = "owner.json"
-"""Of a workdir, or a folder of checkpoints."""
+"""Name of the owner's file in a workdir or a folder of checkpoints."""
 BEAT_SECONDS = 10.0
 """How often the owner touches its file."""
 SILENT_SECONDS = 60.0
-"""How long a file of another machine stays untouched until its owner is taken for gone."""
+"""How long a file of another machine stays untouched before its owner is taken for dead."""
 SETTLE_SECONDS = 0.5
-"""After which the one of two processes that has written last knows it."""
+"""Time after which, if two processes write the file, both see which one wrote last."""
 
 
 @contextlib.contextmanager
@@ -38,10 +38,10 @@ def own(*folders: str | os.PathLike) -> Iterator[None]:
     """Owns folders while a run writes into them; every process of the run calls this.
 
     Args:
-      folders: they are made where they are missing, and removed again if nothing comes into them.
+      folders: created if they are missing, and removed again if they stay empty.
 
     Raises:
-      UserError: another run owns one, or it cannot be written.
+      UserError: another run owns a folder, or it cannot be written.
     """
     with contextlib.ExitStack() as stack:
         refused = None
@@ -78,15 +78,15 @@ def _own_folder(folder: epath.Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
     finally:
         if made:
-            with contextlib.suppress(OSError):  # it holds something
+            with contextlib.suppress(OSError):  # it is not empty
                 pathlib.Path(folder).rmdir()
 
 
 def _take(path: epath.Path, me: dict[str, Any]) -> None:
-    """Writes who owns a folder, unless another lives.
+    """Writes the owner's file of a folder, unless another owner is alive.
 
     Raises:
-      UserError: another owns it.
+      UserError: another run owns it.
     """
     text = json.dumps(me) + "\n"
     if _make(path, text):
@@ -95,14 +95,14 @@ def _take(path: epath.Path, me: dict[str, Any]) -> None:
     if (path.exists() and _lives(path)) or not _replace(path, gone, text):
         raise UserError(_refuse(path))
     time.sleep(SETTLE_SECONDS)
-    if _read(path).get("token") != me["token"]:  # two have taken it; the last to write has it
+    if _read(path).get("token") != me["token"]:  # two have taken it; the last one to write owns it
         raise UserError(_refuse(path))
 
 
 def _make(path: epath.Path, text: str) -> bool:
-    """Writes an owner's file where there is none; False if there is one, or in a bucket.
+    """Writes an owner's file if there is none; returns False if there is one, or in a bucket.
 
-    In a bucket nothing is made only if it is not there.
+    Buckets cannot create a file only if it does not exist.
     """
     if "://" in os.fspath(path):
         return False
@@ -115,15 +115,15 @@ def _make(path: epath.Path, text: str) -> bool:
 
 
 def _replace(path: epath.Path, gone: Any, text: str) -> bool:
-    """Writes a new owner's file over that of one who is gone, unless another was faster.
+    """Replaces the file of an owner that is gone, unless another process was faster.
 
-    Takers of one file stand in line for its lock, and look again once they have it: however long
-    ago they saw that the owner was gone, they see who took its place since. Where nothing can be
-    locked, as in a bucket, what is written last counts.
+    Processes that want the same file queue for its lock, and check again once they have it: however
+    long ago they saw that the owner was gone, they see who has taken its place since. Where nothing
+    can be locked, as in a bucket, the last write counts.
     """
     try:
         file = open(path, "r+")
-    except FileNotFoundError:  # its owner has left meanwhile, or it is in a bucket
+    except FileNotFoundError:  # the owner has left meanwhile, or it is in a bucket
         if "://" not in os.fspath(path):
             return _make(path, text)
         path.write_text(text)
@@ -139,7 +139,7 @@ def _replace(path: epath.Path, gone: Any, text: str) -> bool:
 
 
 def _lives(path: epath.Path) -> bool:
-    """Tells whether the owner of a folder is there; waits if only its silence can tell."""
+    """Returns whether the owner of a folder is alive; waits if only its silence can show that."""
     owner, me = _read(path), _describe_me()
     if owner and all(owner.get(key) == me[key] for key in ("host", "boot", "namespace")):
         return _find_start(owner.get("pid")) == owner.get("started")
@@ -154,16 +154,16 @@ def _lives(path: epath.Path) -> bool:
 
 
 def _beat(path: epath.Path, me: dict[str, Any], stop: threading.Event) -> None:
-    """Touches the file, which needs no space, and leaves where another has taken it."""
+    """Touches the file, which needs no space, and exits if another run has taken it."""
     while not stop.wait(BEAT_SECONDS):
         with contextlib.suppress(OSError):
             owner = _read(path)
             if owner and owner.get("token") != me["token"]:
                 print(f"error: {_refuse(path)}", file=sys.stderr, flush=True)
-                os._exit(1)  # whatever would be saved now, two would have written
+                os._exit(1)  # two processes would have written whatever is saved from now on
             if os.path.exists(path):
                 os.utime(path)
-            else:  # removed by someone, or not a file of this machine
+            else:  # removed by someone, or not a local file
                 path.write_text(json.dumps(me | {"beat": time.time_ns()}) + "\n")
 
 
@@ -177,7 +177,7 @@ def _refuse(path: epath.Path) -> str:
 
 
 def _read(path: epath.Path) -> dict[str, Any]:
-    """Reads who owns a folder; nothing where that cannot be read."""
+    """Reads the owner of a folder; returns an empty dictionary if it cannot be read."""
     try:
         owner = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -186,7 +186,7 @@ def _read(path: epath.Path) -> dict[str, Any]:
 
 
 def _stamp(path: epath.Path) -> Any:
-    """Returns what changes when the owner's file is touched or written."""
+    """Returns a value that changes when the owner's file is touched or written."""
     try:
         return path.read_text(), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
     except (OSError, ValueError):
@@ -194,7 +194,7 @@ def _stamp(path: epath.Path) -> Any:
 
 
 def _describe_me() -> dict[str, Any]:
-    """Describes this process, so that it is told from all others."""
+    """Describes this process so that it can be distinguished from all others."""
     namespace = pathlib.Path("/proc/self/ns/pid")
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     return {
@@ -211,7 +211,7 @@ def _describe_me() -> dict[str, Any]:
 def _find_start(pid: Any) -> str | None:
     """Returns when a process was started, in ticks since the boot; None if there is none.
 
-    Where the system does not tell, a process that is there was started at "".
+    If the system does not provide this, it is "" for every process that exists.
     """
     if not isinstance(pid, int):
         return None

@@ -18,13 +18,13 @@ def read_state(
     record: Mapping[str, Any],
     parts: Mapping[str, SavedPart],
 ) -> Any:
-    """Reads a checkpoint onto the placement of what is described.
+    """Reads a checkpoint onto the placement of a described state.
 
     Args:
-      folder: of the checkpoint.
+      folder: folder of the checkpoint.
       described: the abstract training state, or a dictionary of some of its fields.
-      record: what the run is made with; entries that the checkpoint also has must be equal.
-      parts: what reads itself beside the state, by name.
+      record: what the run was made with; entries that the checkpoint also has must be equal.
+      parts: what is saved besides the state and reads itself, by name.
 
     Returns:
       The state, or the fields.
@@ -33,7 +33,7 @@ def read_state(
       CheckpointMismatch: parameters or the record differ; the message lists which.
     """
     _check_record(folder, record)
-    # Not by Orbax's manager, which reads notes of its own that may be damaged.
+    # Not with Orbax's manager, which reads metadata of its own that may be damaged.
     handler = ocp.PyTreeCheckpointHandler()
     fields = dict(described if isinstance(described, dict) else vars(described))
     metadata = handler.metadata(folder / "state").tree
@@ -66,7 +66,7 @@ def read_state(
 
 def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
     saved = step_folders.read_record(folder) or {}
-    for name in record:  # in its order: the first difference is the one to tell
+    for name in record:  # in this order, to report the first difference
         if name in saved and record[name] != saved[name]:
             raise CheckpointMismatch(
                 f"{folder} was made with {name} = {saved[name]}, the config "

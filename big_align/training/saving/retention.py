@@ -1,21 +1,21 @@
-"""Which checkpoints of a run stay, and which of them is the best."""
+"""Which checkpoints of a run are kept, and which of them is the best."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 Numbers = Mapping[str, float]
-"""What evaluators have measured, by `evaluator/name`."""
+"""Evaluation results, by `evaluator/name`."""
 LOWER_IS_BETTER = ("loss", "error")
-"""What the name of a number has in it that is better the lower it is; of others higher is."""
+"""If a number's name contains one of these, lower is better; otherwise higher is."""
 
 
 class Evaluated(NamedTuple):
-    """A checkpoint.
+    """A checkpoint and its evaluation.
 
     Attributes:
-      step: of the state.
-      numbers: what was measured of it; None if nothing was.
+      step: step of the state.
+      numbers: its evaluation results; None if it was not evaluated.
     """
 
     step: int
@@ -25,21 +25,21 @@ class Evaluated(NamedTuple):
 class Retention:
     """Keeps the latest checkpoints, every nth, and the one with the best evaluation (for Orbax).
 
-    A checkpoint holds the numbers of its evaluation, so which is the best is known from what is
-    there: nothing has to be kept in step with it, and a kill can come at any time. Of two that are
-    equally good the earlier is better.
+    A checkpoint holds the numbers of its evaluation, so the best one is determined from what is
+    there: no other record has to be kept in sync, and the run may be killed at any time. Of two
+    equally good checkpoints, the earlier one is the better.
 
     Args:
-      keep_last: how many of the latest stay.
-      keep_every: checkpoints at multiples of this step stay for good; None keeps no others.
-      keep_best: the number, as `evaluator/name`, by which one is better than another; None keeps
-        none for that.
+      keep_last: how many of the latest checkpoints are kept.
+      keep_every: checkpoints at multiples of this step are kept for good; None keeps no others.
+      keep_best: the number, as `evaluator/name`, by which checkpoints are compared; None keeps none
+        for that.
 
     Attributes:
-      numbers: what was measured of the checkpoints that there are, by step.
+      numbers: evaluation results of the existing checkpoints, by step.
 
     Raises:
-      ValueError: a value is out of range, or names no number.
+      ValueError: a value is out of range, or does not name a number.
     """
 
     def __init__(self, keep_last: int, keep_every: int | None, keep_best: str | None):
@@ -51,19 +51,19 @@ class Retention:
         self.numbers: dict[int, Numbers | None] = {}
 
     def rank(self, numbers: Numbers | None) -> float:
-        """Returns the higher a number the better an evaluation; minus infinity for none, or NaN."""
+        """Returns the score of an evaluation, higher is better; minus infinity for none, or NaN."""
         value = float((numbers or {}).get(self.keep_best or "", math.nan))
         name = (self.keep_best or "").rpartition("/")[2]
         value = -value if any(word in name for word in LOWER_IS_BETTER) else value
         return -math.inf if math.isnan(value) else value
 
     def find_best(self, checkpoints: Sequence[Evaluated]) -> Evaluated | None:
-        """Returns the best of some checkpoints, which are in order; None of none."""
+        """Returns the best of some checkpoints, which are in order; None if none was evaluated."""
         measured = [each for each in checkpoints if self.rank(each.numbers) > -math.inf]
         return max(measured, key=lambda each: self.rank(each.numbers), default=None)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Tells which of the checkpoints, in order and as Orbax describes them, stay."""
+        """Returns which checkpoints are kept; they are in order, and as Orbax describes them."""
         steps = [info.step for info in checkpoints]
         best = self.find_best([Evaluated(step, self.numbers.get(step)) for step in steps])
         return [

@@ -1,4 +1,4 @@
-"""Shapes of a saved state beside those of the state that is wanted."""
+"""Shapes of a saved state, compared with those of the state that is wanted."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Shapes = dict[str, tuple[int, ...]]
 def list_shapes(tree: Any) -> Shapes:
     """Flattens a tree into path -> shape; absent entries (None) do not appear.
 
-    How many rows tables have is left out: their padding depends on the number of devices.
+    The number of rows of tables is left out, since their padding depends on the number of devices.
     """
     is_leaf = lambda x: hasattr(x, "shape")  # noqa: E731
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
@@ -24,7 +24,7 @@ def list_shapes(tree: Any) -> Shapes:
 
 
 def describe_difference(saved: Shapes, wanted: Shapes, most: int = 12) -> str:
-    """Lists, a line each, what differs between the shapes of a checkpoint and those wanted."""
+    """Lists, one per line, the differences between the shapes of a checkpoint and those wanted."""
     lines = [f"only in the checkpoint: {k} {saved[k]}" for k in saved.keys() - wanted.keys()]
     lines += [f"only in the config's model: {k} {wanted[k]}" for k in wanted.keys() - saved.keys()]
     lines += [

@@ -1,4 +1,4 @@
-"""Folders of checkpoints as files: records, and what is not, or no longer, a checkpoint."""
+"""Folders of checkpoints as files: records, and what is not, or no longer is, a checkpoint."""
 
 import json
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from etils import epath
 
 DAMAGED = "damaged_"
-"""What the name of a checkpoint begins with once it is set aside."""
+"""Prefix of the name of a checkpoint that was set aside."""
 STRAY = "stray_"
-"""The same, of a folder that is named like a checkpoint and holds none."""
+"""Prefix for a folder that is named like a checkpoint but does not hold one."""
 UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
-    """Reads what a checkpoint was made with; None where it cannot be read."""
+    """Reads what a checkpoint was made with; None if it cannot be read."""
     try:
         found = json.loads((checkpoint / "record" / "metadata").read_text())
     except (OSError, ValueError, RecursionError):
@@ -22,15 +22,15 @@ def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
 
 
 def set_aside(folder: epath.Path, step: int, fault: str) -> str:
-    """Gives what is named like a checkpoint another name, where it is in nobody's way.
+    """Renames a folder that has the name of a checkpoint, so that it is out of the way.
 
     Args:
-      folder: of the checkpoints.
-      step: of the checkpoint.
+      folder: folder of the checkpoints.
+      step: step of the checkpoint.
       fault: what is wrong with it.
 
     Returns:
-      What was done, in a line.
+      A one-line message about what was done.
     """
     old = folder / str(step)
     holds = old.is_dir() and any((old / item).exists() for item in ("state", "record"))
@@ -49,7 +49,7 @@ def list_damaged(folder: epath.Path) -> list[str]:
 
 
 def remove_leftovers(folder: epath.Path) -> None:
-    """Removes what a save that has failed has left."""
+    """Removes what a failed save has left behind."""
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if UNFINISHED in path.name:
             path.rmtree(missing_ok=True)
