@@ -20,13 +20,17 @@ from big_align.nodes import Node
 
 Options = dict[str, str | int | float | bool]
 
+_RENAMED = tuple(map(int, jaxlib.__version__.split(".")[:3])) >= (0, 11, 1)
+"""Whether XLA has newer names of some options; it refuses names that it does not know."""
+
 _TPU: Options = {
     # Starts transfers early and waits for them late [axlearn].
     "xla_tpu_enable_latency_hiding_scheduler": True,
 }
 _ASYNC_COLLECTIVES: Options = {
     # Runs an all-gather alongside computations that do not need it, in one fusion, over several of
-    # them [openxla, for v5e and later; maxtext "CF_FOR_ALL_GATHER", for v5p and v6e].
+    # them [openxla]. For v5e alone: on later chips libtpu 0.0.50 refuses it, since results could be
+    # wrong. There other means of overlap are libtpu's own choice.
     "xla_enable_async_all_gather": True,
     "xla_tpu_enable_async_collective_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
@@ -39,10 +43,10 @@ TPU_FLAGS: dict[str, Options] = {
     # Off by default on v4 and not supported by v3's hardware [axlearn].
     "v4": _TPU | {"xla_enable_async_all_gather": True, "xla_enable_async_collective_permute": True},
     "v5e": _TPU | _ASYNC_COLLECTIVES,
-    "v5p": _TPU | _ASYNC_COLLECTIVES,
+    "v5p": _TPU,
     # The part of the larger vector memory that one operation may use [axlearn, maxtext].
-    "v6e": _TPU | _ASYNC_COLLECTIVES | {"xla_tpu_scoped_vmem_limit_kib": "98304"},
-    "tpu7x": _TPU | _ASYNC_COLLECTIVES,
+    "v6e": _TPU | {"xla_tpu_scoped_vmem_limit_kib": "98304"},
+    "tpu7x": _TPU,
 }
 """Options for TPUs by `Chip.name`."""
 
@@ -59,10 +63,9 @@ SLICE_FLAGS: Options = {
 # Loops fetch what their next iteration needs, and send what the last one made [gpu].
 _PIPELINED = ("all_gather", "reduce_scatter", "all_reduce")
 _PIPELINING: Options = (
-    {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
-    if tuple(map(int, jaxlib.__version__.split(".")[:3])) < (0, 11, 1)
-    # Renamed, with more than two values; an unknown name is an error [pipelining].
-    else {f"xla_gpu_pipeline_{kind}": "COLLECTIVE_PIPELINING_MODE_ON" for kind in _PIPELINED}
+    {f"xla_gpu_pipeline_{kind}": "COLLECTIVE_PIPELINING_MODE_ON" for kind in _PIPELINED}
+    if _RENAMED  # and with more than two values [pipelining]
+    else {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
 )
 GPU_FLAGS: Options = {
     "xla_gpu_enable_latency_hiding_scheduler": True,  # [gpu, toolbox]
@@ -90,3 +93,16 @@ def choose_options(mesh: Mesh, given: Node) -> Options:
         if len({getattr(device, "slice_index", 0) for device in devices}) > 1:
             options |= SLICE_FLAGS
     return {name: x for name, x in {**options, **given}.items() if x is not None}
+
+
+def choose_effort(effort: float) -> Options:
+    """Returns options that set how much XLA does for the time and memory of a program.
+
+    Args:
+      effort: from -1, which compiles fastest, to 1; 0 is XLA's default. Newer versions know four
+        levels of it.
+    """
+    if not _RENAMED:
+        return {"exec_time_optimization_effort": effort, "memory_fitting_effort": effort}
+    level = "O0" if effort <= -1 else "O1" if effort < 0 else "O2" if effort == 0 else "O3"
+    return {"optimization_level": level, "memory_fitting_level": level}

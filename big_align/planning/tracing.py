@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 
 from big_align import sharding
 from big_align.devices.compilation import compile_lowered
+from big_align.devices.compiler_flags import choose_effort
 from big_align.errors import UserError
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.planning import stand_ins
@@ -87,9 +88,7 @@ def _options(
     if machine.stands_in:
         # Nothing is run, so what LLVM makes of the program does not matter.
         return options | {"xla_backend_optimization_level": 0}
-    if effort is None:
-        return options
-    return options | {"exec_time_optimization_effort": effort, "memory_fitting_effort": effort}
+    return options if effort is None else options | choose_effort(effort)
 
 
 def trace(

@@ -7,7 +7,13 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from big_align.devices.compilation import check_cache, check_options, compile_lowered, use_cache
-from big_align.devices.compiler_flags import GPU_FLAGS, SLICE_FLAGS, TPU_FLAGS, choose_options
+from big_align.devices.compiler_flags import (
+    GPU_FLAGS,
+    SLICE_FLAGS,
+    TPU_FLAGS,
+    choose_effort,
+    choose_options,
+)
 from big_align.errors import ConfigError
 from big_align.planning.collectives import list_collectives
 from big_align.planning.hlo import parse_program
@@ -75,6 +81,16 @@ def test_the_compiler_for_several_slices_accepts_their_flags():
 
 def test_xla_knows_the_flags_for_gpus():
     assert compile_lowered(lower(), GPU_FLAGS)  # Its CPU compiler parses those of all platforms.
+
+
+@pytest.mark.slow
+def test_less_effort_makes_a_simpler_program():
+    mesh = make_mesh("v5e:2x4")
+    sizes = {
+        effort: len(compile_lowered(lower_layers(mesh), choose_effort(effort)).as_text())
+        for effort in (-1.0, 0.0)
+    }
+    assert sizes[-1.0] < 0.7 * sizes[0.0]
 
 
 def test_a_cpu_has_no_options_but_those_given():
