@@ -75,8 +75,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--keys",
         choices=("input", "own"),
         default="input",
-        help="what keys in the list are: rows of the input files (input), or the keys stored in "
-        "these files (own) (%(default)s)",
+        help="what the list uses as keys: input: rows of the input files; own: the keys stored in "
+        "these files (%(default)s)",
     )
     add("--work", type=pathlib.Path, help="the folder for embeddings (default: OUTPUT.embeddings)")
     add("--batch_size", type=int, default=256, help="images per batch (%(default)s)")
