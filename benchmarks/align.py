@@ -9,9 +9,9 @@ towers from scratch. All rows see the photographs equally often. Each has its ow
 best of four for the development split with a training of its own on the training split; then it is
 trained on both, once a seed, and looks at the test split once. The tables:
 
-  batch        the batch, of 32 to 1024 pairs; and with negatives lost: as many pairs a step, whose
-               gradients are the mean of those of 32 at a time, as plain accumulation gives
-  dimension    Table 8, rows 1 to 4: of the embedding
+  batch        the batch, of 32 to 1024 pairs; and with negatives lost: as many pairs per step, with
+               gradients averaged over 32 pairs at a time, as in plain accumulation
+  dimension    Table 8, rows 1 to 4: the dimension of the embedding
   negatives    Table 8, rows 5 and 6: the fraction of the batch that takes part in a softmax
   temperature  Table 8, rows 7 to 9: learned and fixed
 
@@ -65,12 +65,12 @@ def train(
     """Trains the layers of a trial and measures them.
 
     Args:
-      split: that is looked at, "dev" or "test".
+      split: the split that is evaluated, "dev" or "test".
       seen: folders of the features that are trained on.
-      judged: folders of those that are looked at.
-      seed: of everything.
+      judged: folders of the features that are evaluated.
+      seed: the random seed.
       rate: learning rate.
-      **settings: the others of `layers.train_layers`.
+      **settings: other arguments of `layers.train_layers`.
 
     Returns:
       Recalls by name, and the temperature in the end.

@@ -8,7 +8,7 @@
 A step here is iCLIP's without the image tower: the embeddings of all class texts, the loss of a
 batch of labeled images, and the gradients of the text tower and of the image embeddings. "at once"
 encodes the class texts in one piece, split evenly over the devices; "in chunks" is ours: --chunk
-texts a device at a time, computed again in the backward pass.
+texts per device at a time, computed again in the backward pass.
 
 Memory is that of the temporaries of the compiled program on each device, in MiB, for CLIP's text
 tower (12 x 512) on 1 device and on 8, at an eighth of --memory classes, a quarter, a half, and all.
@@ -214,15 +214,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--classes", type=int, default=2048, help="class texts timed; 0 for none")
-    parser.add_argument("--memory", type=int, default=21841, help="most classes; 0 for none")
-    parser.add_argument("--length", type=int, default=32, help="tokens of a class text")
-    parser.add_argument("--chunk", type=int, default=128, help="texts a device encodes at a time")
-    parser.add_argument("--batch", type=int, default=128, help="images, over all devices")
-    parser.add_argument("--width", type=int, default=128, help="of the text tower that is timed")
-    parser.add_argument("--depth", type=int, default=2, help="of the text tower that is timed")
+    parser.add_argument("--classes", type=int, default=2048, help="class texts to time; 0 for none")
+    parser.add_argument(
+        "--memory", type=int, default=21841, help="most classes to measure memory with; 0 for none"
+    )
+    parser.add_argument("--length", type=int, default=32, help="tokens per class text")
+    parser.add_argument("--chunk", type=int, default=128, help="texts encoded at a time per device")
+    parser.add_argument("--batch", type=int, default=128, help="images per batch, over all devices")
+    parser.add_argument("--width", type=int, default=128, help="width of the timed text tower")
+    parser.add_argument("--depth", type=int, default=2, help="depth of the timed text tower")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--remat", action="store_true", help="blocks recomputed, on both sides")
+    parser.add_argument("--remat", action="store_true", help="recompute blocks, on both sides")
     options = parser.parse_args()
     if options.memory:
         print_memory(options)

@@ -180,11 +180,16 @@ def main() -> int:
     )
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "workdirs/clip_benchmark")
     parser.add_argument("--model", choices=SIZES, default="small")
-    parser.add_argument("--limit", type=int, help="images of a split, about (default: all)")
-    parser.add_argument("--sets", type=int, help="data sets with classes (default: all 27)")
+    parser.add_argument("--limit", type=int, help="about how many images per split (default: all)")
+    parser.add_argument(
+        "--sets", type=int, help="how many data sets with classes (default: all 27)"
+    )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument(
-        "--workers", type=int, default=2, help="that read images there (%(default)s)"
+        "--workers",
+        type=int,
+        default=2,
+        help="CLIP_benchmark's workers that read images (%(default)s)",
     )
     return measure(parser.parse_args())
 

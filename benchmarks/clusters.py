@@ -16,8 +16,8 @@ probe and by the nearest neighbor. What is finished is not repeated. The tables:
   scale     the rows of `losses` at ArcFace's scale of 64 instead of 16
   texts     §4.1: a text tower for each locked tower of `losses` (configs/lit_flickr8k.py)
 
---scale=64 has it for all rows. It needs $BIG_ALIGN_DATA. Numbers are percentages: mean and standard
-deviation over the seeds.
+--scale=64 sets it for all rows. It needs $BIG_ALIGN_DATA. Numbers are percentages: mean and
+standard deviation over the seeds.
 """
 
 import argparse
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--scale", type=float, help="of the cosines (the config's, 16)")
+    parser.add_argument("--scale", type=float, help="scale of the cosines (the config's, 16)")
     options = parser.parse_args()
     output, seeds = options.output.absolute(), range(options.seeds)
     for name in options.tables:

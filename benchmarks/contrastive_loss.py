@@ -55,8 +55,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--block", type=int, default=256, help="rows of logits at a time, of ours")
-    parser.add_argument("--large", type=int, default=32768, help="batch for ours alone; 0 for none")
+    parser.add_argument("--block", type=int, default=256, help="rows of logits at a time, in ours")
+    parser.add_argument(
+        "--large", type=int, default=32768, help="batch size for ours alone; 0 for none"
+    )
     parser.add_argument("--measure", choices=PRODUCTS, help=argparse.SUPPRESS)
     return parser.parse_args()
 

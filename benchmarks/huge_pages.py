@@ -3,10 +3,10 @@
     python benchmarks/huge_pages.py
     python benchmarks/huge_pages.py -- --config=configs/align_flickr8k.py --config.total_steps=60
 
-What comes after -- is for main.py. Commands start themselves with huge pages where the system gives
-them on request (big_align/huge_pages.py); GLIBC_TUNABLES=glibc.malloc.hugetlb=0 keeps them without.
-Predicted from the time in the kernel: a step takes two thirds. The bound is the time outside of the
-kernel: pages that cost nothing.
+What comes after -- is passed to main.py. Commands start themselves with huge pages where the system
+gives them on request (big_align/huge_pages.py); GLIBC_TUNABLES=glibc.malloc.hugetlb=0 keeps them
+without. Predicted from the time in the kernel: a step takes two thirds. The bound is the time
+outside of the kernel: pages that cost nothing.
 """
 
 import argparse

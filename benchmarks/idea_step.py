@@ -223,12 +223,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--config", default="configs/idea_flickr8k.py", help="the small config")
-    parser.add_argument("--tags", type=int, default=2500, help="of the large model (2500)")
+    parser.add_argument("--tags", type=int, default=2500, help="tags of the large model (2500)")
     parser.add_argument("--paper_batch", type=int, default=1024)
-    parser.add_argument("--small_tags", type=int, default=500, help="of the small config (500)")
-    parser.add_argument("--batch", type=int, help="default: the small config's")
-    parser.add_argument("--rounds", type=int, default=5, help="0: no times")
-    parser.add_argument("--steps", type=int, default=5, help="of a round")
+    parser.add_argument(
+        "--small_tags", type=int, default=500, help="tags of the small config (500)"
+    )
+    parser.add_argument("--batch", type=int, help="batch size (default: the small config's)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed; 0 for none")
+    parser.add_argument("--steps", type=int, default=5, help="steps per round")
     options = parser.parse_args()
     check_search()
     measure_flops(options)

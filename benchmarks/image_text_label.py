@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("flags", nargs="*", help="for main.py, after --")
+    parser.add_argument("flags", nargs="*", help="flags for main.py, after --")
     options = parser.parse_args()
     output = options.output.absolute()
     for name in options.tables:

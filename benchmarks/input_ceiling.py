@@ -9,7 +9,7 @@ which makes one image at a time. The mark is 80 microseconds of the training pro
 of 500 x 375 with 64 processes.
 
 CPU time is counted, and not that of the clock; but more processes than cores evict each other from
-the caches, and CPU time grows. `--stretch` sleeps longer, so that they are seldom awake at a time.
+the caches, and CPU time grows. With `--stretch` they sleep longer, so that few are awake at a time.
 `here` is what was reached on this machine. `image_text` of tf.data runs as it is: what its graph
 does is the work of its threads, and only its Python functions bound images per second.
 
@@ -63,10 +63,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[16, 64, 200])
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--batch_size", type=int, default=512)
-    parser.add_argument("--images", type=int, default=20_000, help="of a row of the table")
+    parser.add_argument("--images", type=int, default=20_000, help="images per row of the table")
     parser.add_argument(
         "--stretch", type=float, default=1.0,
-        help="sleeps so many times as long, lest many workers crowd few cores",
+        help="sleep this many times as long, so that many workers do not crowd few cores",
     )  # fmt: skip
     return parser.parse_args()
 

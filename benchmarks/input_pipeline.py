@@ -73,8 +73,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=("tensorflow",), help="one of the tables")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one round of one side")
+    parser.add_argument("--only", choices=("tensorflow",), help="print only this table")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per round and side")
     return parser.parse_args()
 
 

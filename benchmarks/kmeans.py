@@ -49,10 +49,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=65536, help="rows")
     parser.add_argument("--k", type=int, default=1024, help="centers")
     parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--iterations", type=int, default=6, help="of a timed run, 2 at least")
+    parser.add_argument(
+        "--iterations", type=int, default=6, help="iterations per timed run, at least 2"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--start", choices=("kmeans++", "sampled"), default="kmeans++")
-    parser.add_argument("--block", type=int, help="centers of a block, of ours")
+    parser.add_argument("--block", type=int, help="centers per block, in ours")
     parser.add_argument("--chunk", type=int, default=CHUNK)
     parser.add_argument("--precision", default="highest", choices=("highest", "high", "default"))
     return parser.parse_args()

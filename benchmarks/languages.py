@@ -86,12 +86,12 @@ def train(
     """Trains a model and measures its languages.
 
     Args:
-      argument: of the config.
-      vocabulary: a file.
-      times: as many steps as the config has.
+      argument: the argument of the config.
+      vocabulary: the vocabulary file.
+      times: the number of steps, as a multiple of the config's.
       split: "dev" holds photographs out and measures those; "test" does not.
       rate: learning rate.
-      seed: of everything.
+      seed: the random seed.
       output: the folder of features.
 
     Returns:

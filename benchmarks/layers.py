@@ -43,8 +43,8 @@ def find_features(split: str, seen: bool, folder: str) -> tuple[str, str]:
     """Computes the features of photographs and captions that are not there yet.
 
     Args:
-      split: that is looked at, "dev" or "test".
-      seen: whether these are the ones trained on.
+      split: the split that is evaluated, "dev" or "test".
+      seen: whether to compute the features that are trained on, not those that are evaluated.
       folder: where features lie.
 
     Returns:
@@ -90,15 +90,15 @@ def train_layers(
     """Trains the layers behind both towers by ALIGN's loss.
 
     Args:
-      split: that is looked at, whose config is taken.
+      split: the split that is evaluated, whose config is used.
       pairs: to train on; a photograph comes with one of its texts, drawn anew each time.
-      steps: of training; the schedule is over all of them.
-      seed: of everything.
+      steps: how many steps to train; the schedule covers all of them.
+      seed: the random seed.
       rate: learning rate.
-      batch: pairs of a step.
+      batch: pairs per step.
       negatives: fraction of the batch that takes part in a softmax.
-      dimension: of the embedding.
-      temperature: that stays; 0 learns it from 0.07 on.
+      dimension: the dimension of the embedding.
+      temperature: a fixed temperature; 0 learns it, starting from 0.07.
 
     Returns:
       The layers by name, averaged over the last steps, and the temperature in the end.

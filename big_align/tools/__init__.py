@@ -4,5 +4,5 @@ import sys
 
 from big_align import huge_pages
 
-if sys.argv[:1] == ["-m"]:  # python -m big_align.tools.NAME, whose module comes next
+if sys.argv[:1] == ["-m"]:  # run as python -m big_align.tools.NAME, whose module is imported next
     huge_pages.restart()

@@ -1,4 +1,4 @@
-"""Measures any weights on named data sets, and writes a table.
+"""Measures any model on named data sets, and writes a table.
 
 For example:
   python -m big_align.tools.benchmark --model=workdirs/flickr8k --benchmarks=cifar10,flickr8k \\
@@ -7,14 +7,15 @@ For example:
       --tasks=zero_shot,linear_probe,few_shot,knn --data=data --output=results.csv \\
       --page=results.html
 
-The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or best, a folder of
-transformers, open_clip, timm or big_align, or a file of weights. --benchmarks takes data sets and
-suites; --list shows them all. A data set that is not in --data is told in a line with how it is
-got, and the others go on.
+The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or .../best, a folder saved
+by transformers, open_clip, timm or big_align, or a file of weights. --benchmarks takes data sets
+and suites; --list shows them all. A data set that is missing from --data is skipped, with a line
+that says how to get it.
 
 --output=results.csv has the columns of CLIP_benchmark; results.json beside it has everything.
-The same command continues: what was measured of the same weights and settings is not measured
-again, and images are embedded once, whatever reads them. Several models may share one output.
+Running the same command again continues: what was measured with the same weights and settings is
+not measured again, and each image is embedded only once, for all tasks. Several models may share
+one output.
 """
 
 import argparse
@@ -30,34 +31,43 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", help="a workdir, folder or file of weights")
-    parser.add_argument("--benchmarks", help="names of data sets and suites, parted by commas")
-    parser.add_argument("--data", help="the folder of all data sets")
-    parser.add_argument("--output", help="the .csv to write; a .json is written beside it")
-    parser.add_argument("--list", action="store_true", help="list the data sets and suites")
+    parser.add_argument("--model", help="a workdir, or a folder or file of weights")
+    parser.add_argument("--benchmarks", help="comma-separated names of data sets and suites")
+    parser.add_argument("--data", help="the folder that holds all data sets")
+    parser.add_argument("--output", help="the .csv file to write; a .json is written beside it")
+    parser.add_argument(
+        "--list", action="store_true", help="list the data sets and suites, and exit"
+    )
     parser.add_argument(
         "--tasks", default="zero_shot,retrieval,composition,similarity",
-        help="of zero_shot, linear_probe, few_shot, knn, retrieval, composition and similarity; of "
-        "these each data set takes those that fit it (%(default)s)",
+        help="comma-separated tasks: zero_shot, linear_probe, few_shot, knn, retrieval, "
+        "composition, similarity; each data set takes those that fit it (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--cache", help="the folder of embeddings (default: OUTPUT.embeddings)")
-    parser.add_argument("--page", help="an HTML file to write: bars beside published numbers")
-    parser.add_argument("--transform", help="image operations (default: the model's own)")
-    parser.add_argument("--shots", default="1,2,4,8,16", help="images a class (%(default)s)")
-    parser.add_argument("--draws", type=int, default=3, help="of few shots (%(default)s)")
+    parser.add_argument("--cache", help="the folder for embeddings (default: OUTPUT.embeddings)")
+    parser.add_argument("--page", help="an HTML file to write, with bars beside published numbers")
+    parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument(
-        "--batch_size", type=int, default=256, help="rows at a time, of a host (%(default)s)"
+        "--shots", default="1,2,4,8,16",
+        help="comma-separated numbers of training images per class for few_shot (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--draws", type=int, default=3,
+        help="number of random draws of the training images of few_shot (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch_size", type=int, default=256, help="images per batch on each host (%(default)s)"
     )
     parser.add_argument(
         "--max_broken_fraction", type=float, default=0.01,
-        help="stop a data set when a larger fraction of its images is broken (%(default)s)",
+        help="give up on a data set if more than this fraction of its images is broken "
+        "(%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--allow_trained", action="store_true",
-        help="measure also on what the model was trained on",
+        help="also measure on data that the model was trained on",
     )  # fmt: skip
     parser.add_argument(
-        "--distributed", action="store_true", help="join the other processes, see launch/"
+        "--distributed", action="store_true", help="run as one of several processes, see launch/"
     )
     options = parser.parse_args(arguments)
     needed = () if options.list else ("model", "benchmarks", "data", "output")
@@ -69,7 +79,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
-    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from absl import logging
 
@@ -83,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return 0
         return measure(options)
-    except BrokenPipeError:  # who reads the list has seen enough, as in --list | head
+    except BrokenPipeError:  # the reader of the list has seen enough, as in --list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Stopped as stopped:
@@ -109,7 +119,7 @@ def print_names() -> None:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measures, and prints a table; returns 0 where something is measured and nothing failed."""
+    """Measures, and prints a table; returns 0 if something was measured and nothing failed."""
     import jax
 
     from big_align.benchmarks import catalog
@@ -148,10 +158,10 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
-    """Reads whole numbers from 1 on, parted by commas.
+    """Reads whole numbers above 0, separated by commas.
 
     Raises:
-      UserError: there is something else.
+      UserError: the text is anything else.
     """
     from big_align.errors import UserError
 

@@ -1,4 +1,4 @@
-"""Makes a tag list: what captions name, how often, and its tokens (IDEA §3.2, §4.1).
+"""Makes a tag list from captions: names, how often they occur, and their tokens (IDEA §3.2, §4.1).
 
 For example:
   python -m big_align.tools.build_tags --source='data/train-*.tar' \\
@@ -8,9 +8,9 @@ For example:
   python -m big_align.tools.build_tags --source=captions.txt \\
       --tokenizer=clip --tokenizer_argument=merges=bpe_simple_vocab_16e6.txt.gz --output=tags.json
 
-Without --names tags are the nouns of WordNet that the captions use, compound nouns among them.
-Counts are of captions; words are lemmatised with WordNet. The list goes with the vocabulary of its
-tokenizer.
+Without --names, tags are the nouns of WordNet that the captions use, including compound nouns. A
+tag's count is the number of captions that have it; words are lemmatized with WordNet. A list fits
+only the vocabulary of its tokenizer.
 """
 
 import argparse
@@ -36,30 +36,38 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add_source_flags(parser)
     parser.add_argument(
-        "--captions_used", type=int, help="captions of an example, the first ones (default: all)"
+        "--captions_used",
+        type=int,
+        help="maximum number of captions to use per example, the first ones (default: all)",
     )
     parser.add_argument(
-        "--names", help="OpenImages' class descriptions, a class list of the package, or a file: "
-        "JSON, CSV, or text with a name a line (default: the nouns of WordNet)",
+        "--names", help="names of possible tags: OpenImages' class descriptions, a class list of "
+        "the package, or a file: JSON, CSV, or text with one name per line (default: the nouns of "
+        "WordNet)",
     )  # fmt: skip
     parser.add_argument(
         "--tokenizer", default="wordpiece",
-        help="as config.tokenizer.name: wordpiece, clip, roberta, words (%(default)s)",
+        help="the tokenizer, as in config.tokenizer.name: wordpiece, clip, roberta, words "
+        "(%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--tokenizer_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="one of its arguments, as vocabulary=vocabulary.txt; may be repeated",
+        help="an argument of the tokenizer, such as vocabulary=vocabulary.txt; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--min_count", type=int, default=6, help="captions that a tag needs (%(default)s)"
-    )
+        "--min_count", type=int, default=6,
+        help="minimum number of captions that a tag must occur in (%(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--remove_top", type=int, default=0,
-        help="most frequent tags that are left out, after counting (%(default)s)",
+        help="number of most frequent tags to leave out, after counting (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--max_tags", type=int, help="tags kept at most, the most frequent first")
+    parser.add_argument(
+        "--max_tags", type=int,
+        help="maximum number of tags to keep, the most frequent first (default: all)",
+    )  # fmt: skip
     parser.add_argument("--output", required=True, help="the JSON file to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace the output")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     return parser.parse_args(arguments)
 
 
@@ -76,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def build_tags(options: argparse.Namespace) -> None:
-    """Makes the list, and says what is in it."""
+    """Makes the list, and prints what is in it."""
     _check(options)
     tokenizer = _make_tokenizer(options)
     dictionary = None if options.names else WordNet()

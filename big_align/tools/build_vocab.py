@@ -10,11 +10,13 @@ For example:
       --source_argument=caption='json.{en,de}' --size=250000 --output=vocabulary.txt
   python -m big_align.tools.build_vocab --source='data/train-*.tar' --runner=DirectRunner \
       --direct_running_mode=multi_processing --direct_num_workers=8 --output=vocabulary.txt
-A text file has a caption a line. With --config the texts are those that it trains on, captions
-and classes, of all parts of a mixture; --config.FIELD=VALUE changes it as in main.py. With --runner
-words are counted on Apache Beam, for the same vocabulary; other flags are Beam's, and what cannot
-be read is left out and counted. At its end the tool says how long texts are in pieces, and how much
-of them is unknown, for each language that the captions tell.
+
+A text file has one caption per line. With --config, the texts are those that the config trains on:
+captions and class texts, from all parts of a mixture; --config.FIELD=VALUE changes it as in
+main.py. With --runner, words are counted on Apache Beam, which makes the same vocabulary; all other
+flags are passed on to Beam, and what cannot be read is left out and counted. At the end, the tool
+prints how many pieces a text has on average, and what share of pieces is unknown, for each language
+that captions are marked with.
 """
 
 import argparse
@@ -33,11 +35,11 @@ from big_align.nodes import Node
 from big_align.progress import make_bar
 
 SHOWN = 20
-"""Characters that are listed, of those that are dropped."""
+"""How many of the dropped characters are listed."""
 
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; returns also the flags of the config, or of Beam."""
+    """Reads the command line; also returns the flags of the config, or of Beam."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.build_vocab",
         description=__doc__,
@@ -45,37 +47,39 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         allow_abbrev=False,
     )
     add_source_flags(parser, required=False)
-    parser.add_argument("--config", help="a config file, in place of a source")
-    parser.add_argument("--size", type=int, default=100_000, help="pieces at most (%(default)s)")
+    parser.add_argument("--config", help="a config file, instead of --source")
+    parser.add_argument(
+        "--size", type=int, default=100_000, help="maximum number of pieces (%(default)s)"
+    )
     parser.add_argument(
         "--lowercase",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="drop case and accents; as the tokenizer will",
+        help="drop case and accents; the tokenizer must do the same",
     )
     parser.add_argument(
         "--character_coverage",
         type=float,
         default=vocabulary.COVERAGE,
-        help="the share of all characters that has pieces; words with others are unknown "
-        "(%(default)s; 1 for every character)",
+        help="the share of all characters that pieces can spell; words with other characters are "
+        "unknown (%(default)s; 1 for every character)",
     )
     parser.add_argument(
         "--temperature",
         type=float,
-        help="counts languages as if texts were drawn with p ~ n^(1/T); inf for all alike "
-        "(default: data.language_temperature of the config, else 1, as they are)",
+        help="count languages as if texts were drawn with p ~ n^(1/T); inf counts all "
+        "alike (default: data.language_temperature of the config, else 1, which changes nothing)",
     )
-    parser.add_argument("--output", required=True, help="the file to write, one piece a line")
+    parser.add_argument("--output", required=True, help="the file to write, one piece per line")
     parser.add_argument(
         "--runner",
-        help="of Apache Beam, which counts the words of a --source then: DirectRunner, "
-        "DataflowRunner, ... (default: count here)",
+        help="count the words of --source on Apache Beam, with this runner: DirectRunner, "
+        "DataflowRunner, ... (default: count in this process)",
     )
     parser.add_argument(
         "--work",
-        help="with --runner, an empty folder for counts that every worker can write to "
-        "(default: OUTPUT.counts); it is deleted at the end",
+        help="with --runner, an empty folder for counts, which every worker can write to and which "
+        "is deleted at the end (default: OUTPUT.counts)",
     )
     options, rest = parser.parse_known_args(arguments)
     for argument in rest:
@@ -119,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _count_on_beam(
     options: argparse.Namespace, flags: list[str]
 ) -> dict[str, word_counts.TextCounts]:
-    """Counts the words of the source on Beam, in a folder that is gone when this returns."""
+    """Counts the words of the source on Beam, in a folder that is deleted at the end."""
     from big_align.prepare import job, storage
 
     pipelines = job.import_pipelines()
@@ -139,7 +143,7 @@ def _count_on_beam(
 
 
 def _describe_characters(learned: vocabulary.Learned) -> Iterator[str]:
-    """Says what is kept and what is lost."""
+    """Says which characters are kept and which are lost."""
     kept, dropped = learned.characters.kept, learned.characters.dropped
     share = 100 * learned.characters.share
     line = f"characters: {len(kept)} kept, {share:.4f}% of all; {len(dropped)} rarer ones dropped"
@@ -152,7 +156,7 @@ def _describe_characters(learned: vocabulary.Learned) -> Iterator[str]:
 
 
 def _describe_spelling(spelling: Mapping[str, vocabulary.Spelling]) -> Iterator[str]:
-    """Makes a table with a line a language."""
+    """Makes a table with one line per language."""
     names = {language: language or "no language" for language in spelling}
     if set(names) == {""}:
         names = {"": "all"}
@@ -168,7 +172,7 @@ def _describe_spelling(spelling: Mapping[str, vocabulary.Spelling]) -> Iterator[
 def _open(options: argparse.Namespace, overrides: list[str]) -> tuple[Iterable[str], float | None]:
     """Returns the captions of the source, or the texts that the config trains on.
 
-    With them comes the temperature by which the config draws languages, None where it does not.
+    Also returns the temperature by which the config draws languages, None where it does not.
     """
     if options.source:
         given = options.source, options.source_name, options.source_argument

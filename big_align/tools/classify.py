@@ -1,11 +1,11 @@
-"""Names what images show, by the texts of the classes that you name.
+"""Classifies images into classes that you name (zero-shot).
 
     python -m big_align.tools.classify --model=workdirs/flickr8k --names="dog,cat" *.jpg
     python -m big_align.tools.classify --model=clip-vit-base-patch32 --names=imagenet --top=3 *.jpg
 
-The model is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
-big_align, or a file of weights. A line is printed for each image: its path and the classes with
-their probabilities, the most probable first, parted by tabs. A broken image is named, and makes the
+The model is a workdir (its newest checkpoint), a folder saved by transformers, open_clip, timm or
+big_align, or a file of weights. One line is printed per image: its path, and the classes with their
+probabilities, the most probable first, separated by tabs. Broken images are reported, and make the
 exit status 1.
 """
 
@@ -21,19 +21,21 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", required=True, help="a workdir, folder or file of weights")
+    parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
     parser.add_argument(
         "--names", required=True,
-        help="names parted by commas, or a class list: one of the package, or a file",
+        help="class names separated by commas, or a class list: one of the package, or a file",
     )  # fmt: skip
     parser.add_argument(
         "--template", action="append",
-        help="a text with {} for the name; may be given again (default: the class list's, or "
-        "'a photo of a {}.')",
+        help="a text with {} for the class name; may be repeated (default: those of the class "
+        "list, or 'a photo of a {}.')",
     )  # fmt: skip
-    parser.add_argument("--top", type=int, default=5, help="classes to print (%(default)s)")
-    parser.add_argument("--transform", help="image operations (default: the model's own)")
-    parser.add_argument("images", nargs="+", help="paths or URLs")
+    parser.add_argument(
+        "--top", type=int, default=5, help="how many classes to print per image (%(default)s)"
+    )
+    parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
+    parser.add_argument("images", nargs="+", help="paths or URLs of images")
     options = parser.parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from big_align.errors import UserError
@@ -46,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def classify(options: argparse.Namespace) -> int:
-    """Prints a line for each image; returns 1 where one is broken."""
+    """Prints a line for each image; returns 1 if any is broken."""
     from big_align.errors import UserError
     from big_align.inference.loaded_model import load
 

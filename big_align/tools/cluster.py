@@ -5,10 +5,11 @@ For example:
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000 --labels_per_image=32 \\
       --min_similarity=0.91 --output=clusters
 
-The embeddings are those of big_align.tools.embed; they are streamed from disk, and the centers are
+The embeddings come from big_align.tools.embed; they are streamed from disk, and the centers are
 split over all devices. The output holds the centers and, for each shard, the numbers of the nearest
-centers of each image, nearest first, -1 where there are fewer (MLCD, 3.2 and Table 5c, d). The same
-command again continues. With --distributed on several hosts they share both folders.
+centers of each image, nearest first, -1 where there are fewer (MLCD, 3.2 and Table 5c, d). Running
+the same command again continues where it stopped. With --distributed, all hosts must share both
+folders.
 """
 
 import argparse
@@ -26,33 +27,34 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--embeddings", required=True, help="the folder that big_align.tools.embed wrote")
-    add("--k", required=True, type=int, help="clusters")
+    add("--k", required=True, type=int, help="number of clusters")
     add("--output", required=True, type=pathlib.Path, help="the folder to write")
-    add("--labels_per_image", type=int, default=8, help="nearest centers kept, at most (8)")
-    add("--min_similarity", type=float, help="the cosine from which on a center is kept (all are)")
-    add("--iterations", type=int, default=20, help="of k-means, at most (20)")
+    add("--labels_per_image", type=int, default=8, help="maximum number of centers per image (8)")
+    add("--min_similarity", type=float, help="minimum cosine of a center to keep (default: all)")
+    add("--iterations", type=int, default=20, help="maximum number of k-means iterations (20)")
     add(
         "--tolerance", type=float, default=1e-4,
-        help="stop when an iteration gains less, as a fraction of what the mean cosine lacks to 1 "
-        "(0.0001)",
+        help="stop when an iteration closes less than this fraction of the gap between the mean "
+        "cosine and 1 (0.0001)",
     )  # fmt: skip
     add(
         "--start", default="kmeans++", choices=("kmeans++", "sampled"),
-        help="how the first centers are chosen among the embeddings (kmeans++)",
+        help="how to choose the first centers among the embeddings (kmeans++)",
     )  # fmt: skip
-    add("--seed", type=int, default=0, help="of that choice (0)")
+    add("--seed", type=int, default=0, help="random seed for choosing the first centers (0)")
     add(
         "--search", default="exact", choices=("exact", "scann"),
-        help="how the nearest centers are found in the end: compared with all on the devices, or "
-        "most of them, faster, by ScaNN on CPUs (exact)",
+        help="how to find the nearest centers at the end: exact compares with all centers on the "
+        "devices; scann runs on CPUs, and is faster but may miss some (exact)",
     )  # fmt: skip
     add(
         "--precision", default="highest", choices=("highest", "high", "default"),
-        help="of products on accelerators: lower is faster, and exact but for rounding (highest)",
+        help="precision of products on accelerators; lower is faster, but rounding may change "
+        "which centers are nearest (highest)",
     )  # fmt: skip
-    add("--chunk", type=int, default=4096, help="embeddings that are read at a time (4096)")
-    add("--block", type=int, help="centers compared with at a time (256 on CPUs, else 8192)")
-    add("--distributed", action="store_true", help="join the other processes, see launch/")
+    add("--chunk", type=int, default=4096, help="number of embeddings to read at a time (4096)")
+    add("--block", type=int, help="centers to compare with at a time (256 on CPUs, else 8192)")
+    add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return parser.parse_args(arguments)
 
 
@@ -73,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def cluster(options: argparse.Namespace) -> None:
-    """Clusters, and says what was done."""
+    """Clusters, and prints what was done."""
     from big_align import sharding
     from big_align.clusters import cluster_embeddings
     from big_align.data.precomputed.embedding_files import EmbeddingFolder

@@ -4,11 +4,11 @@
     python -m big_align.tools.convert --input=clip-vit-base-patch32 --part=image --format=timm \\
         --output=clip-image-tower
 
-The input is a workdir (its newest checkpoint), a folder of transformers, open_clip, timm or
-big_align, or a file of weights (.safetensors, .pt, .pth, .bin) with the names of timm, open_clip or
-efficientnet_pytorch; what it is follows from the files, and pickled code is never run. The output
-is a folder that does not exist yet, with the weights, their config, and the tokenizer and the
-settings of image processing where they are known. If anything does not fit, nothing is written.
+The input is a workdir (its newest checkpoint), a folder saved by transformers, open_clip, timm or
+big_align, or a file of weights (.safetensors, .pt, .pth, .bin) with parameters named as in timm,
+open_clip or efficientnet_pytorch. Its kind is recognized from the files, and pickled code is never
+run. The output is a new folder with the weights, their config, and, where known, the tokenizer and
+the settings of image processing. If anything does not fit, nothing is written.
 """
 
 import argparse
@@ -31,14 +31,19 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--input", required=True, help="a workdir, a folder or a file of weights")
+    parser.add_argument("--input", required=True, help="a workdir, or a folder or file of weights")
     parser.add_argument("--output", required=True, help="the folder to write")
     parser.add_argument(
-        "--format", default="transformers", choices=api.FORMATS, help="who opens it (%(default)s)"
+        "--format",
+        default="transformers",
+        choices=api.FORMATS,
+        help="the library that will open it (%(default)s)",
     )
-    parser.add_argument("--part", choices=("image", "text"), help="one tower of a dual encoder")
+    parser.add_argument(
+        "--part", choices=("image", "text"), help="convert only this tower of a dual encoder"
+    )
     options = parser.parse_args(arguments)
-    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
     try:
@@ -54,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(pretrained: Pretrained) -> str:
-    """Tells in a line what a model is."""
+    """Describes a model in one line."""
     count = sum(x.size for x in jax.tree.leaves(pretrained.variables["params"]))
     facts = [f"{pretrained.description}, {count:,} parameters"]
     if seen := pretrained.preprocessing:

@@ -1,15 +1,15 @@
-"""Describes the classes of a list, so that texts can say "NAME, DESCRIPTION" (iCLIP eq. 5).
+"""Adds descriptions to a class list, so that texts can say "NAME, DESCRIPTION" (iCLIP eq. 5).
 
 For example:
   python -m big_align.tools.describe_classes --classes=imagenet --output=imagenet_described.json
   python -m big_align.tools.describe_classes --classes=shop/classes.csv \\
       --descriptions=products.json --wordnet=nltk_data --output=shop/described.json
 
-A description comes from the file of --descriptions, else from the list itself, else from the
-WordNet id of the class, and for a class without such an id from its name. A class that is a WordNet
-id alone, as in ["n02124075", ...], gets its name from WordNet too: so ImageNet-21K's folders become
-a list. The output is a class list again. The report tells which names were ambiguous and what found
-no description.
+A description comes from the file of --descriptions, else from the list itself, else from WordNet,
+by the WordNet id of the class or, if it has none, by its name. A class that is only a WordNet id,
+as in ["n02124075", ...], also gets its name from WordNet: this turns ImageNet-21K's folders into a
+class list. The output is again a class list. The report says which names were ambiguous and which
+classes have no description.
 """
 
 import argparse
@@ -33,22 +33,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--classes",
         required=True,
         help="a class list of the package (imagenet, cifar100, ...) or a file: JSON, CSV, or text "
-        "with a name a line, or a WordNet id",
+        "with one name or WordNet id per line",
     )
     parser.add_argument("--output", required=True, help="the JSON file to write")
     parser.add_argument(
-        "--wordnet", help="folder with corpora/wordnet.zip (default: where NLTK looks, $NLTK_DATA)"
+        "--wordnet",
+        help="the folder with corpora/wordnet.zip (default: where NLTK looks, $NLTK_DATA)",
     )
     parser.add_argument(
-        "--descriptions", help="JSON {name or id: description}, or JSON or CSV rows with these"
+        "--descriptions",
+        help="a file of descriptions: JSON {name or id: description}, or rows of JSON or CSV with "
+        "name or id, and description",
     )
     parser.add_argument(
         "--wordnet_names",
         action="store_true",
-        help="call every class that has a WordNet id by the first name of its synset, as a list of "
-        "ids alone is",
+        help="rename every class that has a WordNet id to the first name of its synset, as is done "
+        "for a class that is only an id",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the output")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""Embeds images, or texts: one array and one list of keys for each shard, or a single file.
+"""Embeds images or texts, into one array and one list of keys per shard, or into a single file.
 
 For example:
   python -m big_align.tools.embed --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
@@ -10,19 +10,22 @@ For example:
   python -m big_align.tools.embed --model=workdirs/flickr8k --what=text --source=items.csv \\
       --column=title --key_column=id --output=items.npy
 
-The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or best, a folder of
-transformers, open_clip, timm or big_align, or a file of weights. The same command again continues;
-whole shards are kept. With --distributed on several hosts each embeds its part of the shards; they
-share the output folder.
-An image that cannot be decoded is named; it keeps its row, of zeros, and its key is left empty.
-Open the source as the training will, with the same members asked for, so that the places agree.
+The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or .../best, a folder saved
+by transformers, open_clip, timm or big_align, or a file of weights. Running the same command again
+continues where it stopped, and keeps finished shards. With --distributed, each host embeds its part
+of the shards, and all must share the output folder.
+An image that cannot be decoded is reported; its row is all zeros, and its key is empty.
+To train on what is written, open the source as the training will, asking for the same members, so
+that positions agree.
 
 Texts are the captions of a source, the lines of .txt files, or a --column of CSV, TSV or Parquet
-files, which need no images. Captions of one example share its key; a line or row has its number,
-unless --key_column says otherwise. An empty text keeps its row, of zeros, with an empty key.
+files, which need no images. Captions of the same example share its key; the key of a line or row is
+its number, unless --key_column is given. The row of an empty text is all zeros, and its key is
+empty.
 
---output=FILE.npy is one array, with the keys beside it in FILE.keys, a line each.
---output=FILE.parquet has the columns key and embedding, with nulls for what could not be embedded.
+--output=FILE.npy writes one array, and the keys to FILE.keys beside it, one per line.
+--output=FILE.parquet writes the columns key and embedding, with nulls for what could not be
+embedded.
 """
 
 import argparse
@@ -41,31 +44,36 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", required=True, help="a workdir, folder or file of weights")
+    parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
     add_source_flags(parser)
-    parser.add_argument("--transform", help="image operations (default: the model's own)")
+    parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument(
         "--what", choices=("embedding", "features", "text"), default="embedding",
-        help="embeddings of images, of unit length; what the image tower pools before any "
-        "projection; or embeddings of texts (%(default)s)",
+        help="embedding: unit-length embeddings of images; features: what the image tower pools, "
+        "before any projection; text: embeddings of texts (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--column", help="of a table: its texts, for --what=text")
-    parser.add_argument("--key_column", help="beside --column: its keys (default: row numbers)")
+    parser.add_argument("--column", help="the column of a table with the texts, for --what=text")
     parser.add_argument(
-        "--dtype", choices=("float16", "float32"), help="(float16, but float32 for Parquet)"
+        "--key_column", help="with --column, the column with their keys (default: row numbers)"
     )
     parser.add_argument(
-        "--batch_size", type=int, default=256, help="rows at a time, of a host (%(default)s)"
-    )
+        "--dtype", choices=("float16", "float32"),
+        help="type of the stored numbers (float16, but float32 for Parquet)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch_size", type=int, default=256,
+        help="images or texts per batch on each host (%(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--max_broken_fraction", type=float, default=0.01,
-        help="stop when a larger fraction of the images is broken (%(default)s)",
+        help="stop if more than this fraction of the images is broken (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--output", required=True, type=pathlib.Path, help="the folder, .npy or .parquet to write"
-    )
+        "--output", required=True, type=pathlib.Path,
+        help="the folder, .npy file or .parquet file to write",
+    )  # fmt: skip
     parser.add_argument(
-        "--distributed", action="store_true", help="join the other processes, see launch/"
+        "--distributed", action="store_true", help="run as one of several processes, see launch/"
     )
     return parser.parse_args(arguments)
 
@@ -73,7 +81,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
-    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from absl import logging
 
@@ -91,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def embed(options: argparse.Namespace) -> None:
-    """Embeds, and says what was done."""
+    """Embeds, and prints what was done."""
     from big_align.data.precomputed import single_files
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
     from big_align.distributed import processes
@@ -114,7 +122,7 @@ def embed(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises UserError where flags do not go together, or the output is there already."""
+    """Raises UserError if flags do not go together, or the output exists already."""
     from big_align.data.precomputed.single_files import ENDINGS
     from big_align.errors import UserError
 

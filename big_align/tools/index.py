@@ -6,10 +6,10 @@ For example:
   python -m big_align.tools.index --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
       --metadata=places.csv --output=index
 
-The same command again continues one that was stopped, and brings the index up to date: new images
-are added, changed ones embedded again, and those that are gone dropped. Images that cannot be used
-are named and left out. The model is a workdir (its newest checkpoint), a folder of transformers,
-open_clip, timm or big_align, or a file of weights.
+Running the same command again continues where it stopped, and brings the index up to date: new
+images are added, changed ones are embedded again, and those that are gone are dropped. Images that
+cannot be used are reported and left out. The model is a workdir (its newest checkpoint), a folder
+saved by transformers, open_clip, timm or big_align, or a file of weights.
 """
 
 import argparse
@@ -29,28 +29,36 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", required=True, help="a workdir, folder or file of weights")
+    add("--model", required=True, help="a workdir, or a folder or file of weights")
     add_source_flags(parser)
     add(
         "--metadata",
-        help="a table with a row an image: CSV, TSV, JSON lines or Parquet; searches filter by its "
-        "columns (default: the source, where it is such a table)",
+        help="a table with one row per image, whose columns can filter searches: CSV, TSV, JSON "
+        "lines or Parquet (default: the source's own table, if its kind is csv or imagefolder)",
     )  # fmt: skip
-    add("--metadata_key", help="its column that names the images (found by usual names)")
-    add("--transform", help="image operations (default: the model's own)")
+    add(
+        "--metadata_key",
+        help="the column of the table that names the images (found by usual names)",
+    )
+    add("--transform", help="image operations to apply (default: the model's own)")
     add(
         "--dtype", choices=("float16", "float32"), default="float16",
-        help="of the embeddings that are stored (%(default)s)",
+        help="type of the stored embeddings (%(default)s)",
     )  # fmt: skip
-    add("--thumbnail", type=int, default=256, help="their longer side in pixels, 0 for none (256)")
+    add(
+        "--thumbnail",
+        type=int,
+        default=256,
+        help="longer side of thumbnails in pixels; 0 for none (256)",
+    )
     add(
         "--search", choices=("auto", "exact", "scann"), default="auto",
-        help="how it is searched: by ScaNN from 50,000 images on, where it reaches the recall, or "
-        "always as said (%(default)s)",
+        help="how the index will be searched; auto uses ScaNN from 50,000 images on, if it reaches "
+        "the recall (%(default)s)",
     )  # fmt: skip
     add(
         "--recall", type=float, default=0.95,
-        help="the fraction of the 10 nearest that ScaNN has to find (%(default)s)",
+        help="the fraction of the 10 nearest that ScaNN must find (%(default)s)",
     )  # fmt: skip
     add("--output", required=True, type=pathlib.Path, help="the folder to write")
     return parser.parse_args(arguments)
@@ -71,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def index(options: argparse.Namespace) -> None:
-    """Builds the index, and says what was done."""
+    """Builds the index, and prints what was done."""
     from big_align.components.source_flags import open_source
     from big_align.errors import UserError
     from big_align.inference.loaded_model import load

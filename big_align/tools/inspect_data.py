@@ -1,13 +1,13 @@
-"""Looks at the training data of a config as the loader does, and writes a page about them.
+"""Inspects the training data of a config as the loader sees it, and writes a page about it.
 
 For example:
   python -m big_align.tools.inspect_data --config=configs/own_pairs.py:cores=2 \\
       --config.data.source.path='data/pairs-*.tar' --output=data.html
   python -m big_align.tools.inspect_data --config=configs/own_pairs.py --examples=all
 
-It counts examples, broken ones by their kinds, sizes of images, tokens of texts and how many are
-cut, and what stands twice. The page, one file, has pictures after the transform with the tokens of
-their texts. --config.FIELD=VALUE changes the config as in main.py.
+It reports the number of examples, broken examples by kind, image sizes, tokens per text, how many
+texts are truncated, and duplicates. The page is a single file, and shows pictures after the
+transform with the tokens of their texts. --config.FIELD=VALUE changes the config as in main.py.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; returns what is left of it too, the overrides of the config."""
+    """Reads the command line; also returns the rest of it, the overrides of the config."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.inspect_data",
         description=__doc__,
@@ -27,9 +27,9 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     )
     add = parser.add_argument
     add("--config", required=True, help="the config file")
-    add("--examples", default="2000", help="how many are read, drawn at random, or all (2000)")
-    add("--pictures", type=int, default=24, help="how many are on the page (%(default)s)")
-    add("--seed", type=int, default=0, help="of all that is drawn at random (%(default)s)")
+    add("--examples", default="2000", help="examples to read, drawn at random, or all (2000)")
+    add("--pictures", type=int, default=24, help="number of pictures to show (%(default)s)")
+    add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="data.html", help="the page to write (%(default)s)")
     options, rest = parser.parse_known_args(arguments)
     for argument in rest:

@@ -1,4 +1,4 @@
-"""Compiles the real train step for a machine that is not there, and says what a run would need.
+"""Compiles the real train step for a machine you do not have, and says what a run would need.
 
 For example:
   python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32
@@ -8,10 +8,10 @@ For example:
   python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8 \\
       --chips=v5e,v5p,v6e,h100 --price=v5e=1.2,v5p=4.2,v6e=2.7,h100=3
 
-Nothing is made but shapes, and neither data nor vocabulary need be there; what is assumed in their
-place is said. TPUs need libtpu, pip install '.[plan]', and no TPU. GPUs are NODESxGPUS, such as
-h100:8x8. Times are bounds at published peaks: what is left out costs more, nothing costs less.
---config.FIELD=VALUE changes the config as in main.py.
+Only shapes are made, no arrays, and neither data nor vocabulary need exist; the report says what is
+assumed in their place. Planning for TPUs needs libtpu (pip install '.[plan]'), but no TPU. GPUs are
+given as NODESxGPUS, such as h100:8x8. Times are lower bounds at published peak rates: what they
+leave out only adds to them. --config.FIELD=VALUE changes the config as in main.py.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; returns what is left of it too, the overrides of the config."""
+    """Reads the command line; also returns the rest of it, the overrides of the config."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.plan",
         description=__doc__,
@@ -31,24 +31,55 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     )
     add = parser.add_argument
     add("--config", required=True, help="the config file")
-    add("--topology", required=True, help="such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)")
-    add("--slices", type=int, default=1, help="TPU slices, joined by the data center's network (1)")
-    add("--json", metavar="FILE", help="where the numbers go as JSON; - prints them, and no table")
-    add("--price", type=_parse_price, default={}, help="dollars a chip-hour: 1.2 or v5e=1.2,h100=3")
-    add("--images_per_core", type=float, help="that a core loads in a second (measured here)")
-    add("--search", action="store_true", help="try fsdp, microbatches, remat and dtype")
-    add("--fsdp", type=_parse_numbers, default=[1, 8], help="what --search tries (1,8)")
-    add("--microbatches", type=_parse_numbers, default=[1, 2, 4], help="likewise (1,2,4)")
-    add("--chips", type=_parse_names, help="compare with these: v5e,h100, or topologies of them")
+    add(
+        "--topology", required=True,
+        help="the machine, such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)",
+    )  # fmt: skip
+    add(
+        "--slices",
+        type=int,
+        default=1,
+        help="number of TPU slices, joined by the data center's network (1)",
+    )
+    add(
+        "--json",
+        metavar="FILE",
+        help="write the numbers as JSON; - prints them in place of a table",
+    )
+    add(
+        "--price", type=_parse_price, default={},
+        help="dollars per chip-hour, for all chips or by name: 1.2 or v5e=1.2,h100=3",
+    )  # fmt: skip
+    add(
+        "--images_per_core", type=float,
+        help="images that one core of a host loads per second (default: measured on this machine)",
+    )  # fmt: skip
+    add(
+        "--search", action="store_true",
+        help="try values of fsdp, microbatches, remat and dtype, and report the cheapest that fits",
+    )  # fmt: skip
+    add(
+        "--fsdp", type=_parse_numbers, default=[1, 8],
+        help="values of config.mesh.fsdp that --search tries (1,8)",
+    )  # fmt: skip
+    add(
+        "--microbatches", type=_parse_numbers, default=[1, 2, 4],
+        help="values of config.microbatches that --search tries (1,2,4)",
+    )  # fmt: skip
+    add(
+        "--chips", type=_parse_names,
+        help="compare with the same number of these chips (v5e,h100), or with topologies of them",
+    )  # fmt: skip
     add(
         "--effort", type=_parse_effort, default=-1.0,
-        help="of XLA to save time and memory of the program, from -1 to 1, or default. Less effort "
-        "compiles faster; fusion, copies ahead to on-chip memory and overlap are then simpler, so "
-        "that bytes and temporaries are higher, FLOPs and collectives the same (-1)",
+        help="XLA's effort to save time and memory of the program, from -1 to 1, or default. Less "
+        "effort compiles faster; fusion, prefetching to on-chip memory and overlap are then "
+        "simpler, so bytes and temporaries are higher, but FLOPs and collectives the same (-1)",
     )  # fmt: skip
     add(
         "--machine_code", action="store_true",
-        help="compile to the end: longer; shows failures of the last stage and all of the memory",
+        help="compile to the end, which takes longer, but shows failures of the last stage and all "
+        "of the memory",
     )  # fmt: skip
     options, rest = parser.parse_known_args(arguments)
     for argument in rest:
@@ -134,7 +165,7 @@ def _compile(
 
 
 def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
-    """Tries choices, and shows each as it is done and the cheapest in the end."""
+    """Tries choices; shows each when it is done, and the cheapest at the end."""
     from big_align.planning import search
     from big_align.planning.machines import count_devices
     from big_align.planning.report import format_comparison, format_report
@@ -157,7 +188,7 @@ def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
 
 
 def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
-    """Compiles for several machines, and shows each as it is done."""
+    """Compiles for several machines, and shows each when it is done."""
     from big_align.errors import UserError
     from big_align.planning.machines import count_chips, same_size
     from big_align.planning.report import format_comparison

@@ -1,4 +1,4 @@
-"""Draws the loss and the evaluations of a run over its steps.
+"""Plots the loss and the evaluations of a run over its steps.
 
 For example:
   python -m big_align.tools.plot_metrics --workdir=DIR --output=curves.png
@@ -19,7 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--workdir", required=True, help="the run's, with its metrics.jsonl")
+    parser.add_argument(
+        "--workdir", required=True, help="the workdir of the run, with its metrics.jsonl"
+    )
     parser.add_argument(
         "--output", default="curves.png", help="the picture to write: png, pdf or svg (%(default)s)"
     )

@@ -1,15 +1,16 @@
-"""Makes training shards of raw image-text pairs by ALIGN's rules (§3), on Apache Beam.
+"""Makes training shards from raw image-text pairs by ALIGN's rules (§3), on Apache Beam.
 
 For example:
   python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs --dry_run
   python -m big_align.tools.prepare --input='raw/*.parquet' --output=data/pairs
   python -m big_align.tools.prepare --input=data/captions.csv --output=data/pairs --rules=none
 
---dry_run looks at a sample in minutes and writes dry_run_report.html, from which numbers are
-chosen. The job itself writes shards, report.html, statistics.json and quarantine.jsonl, which names
-all that cannot be used. The same command goes on where a killed one was, and makes the same shards
-with any number of workers. Other flags are Beam's: --runner=DataflowRunner, or, for all cores of a
-machine, --direct_running_mode=multi_processing --direct_num_workers=8.
+--dry_run looks at a sample, which takes minutes, and writes dry_run_report.html, from which you
+choose the numbers below. The job itself writes shards, report.html, statistics.json and
+quarantine.jsonl, which lists everything that cannot be used. A killed job continues when the same
+command is started again, and the shards are the same with any number of workers. All other flags
+are passed on to Beam: --runner=DataflowRunner, or, to use all cores of a machine,
+--direct_running_mode=multi_processing --direct_num_workers=8.
 """
 
 import argparse
@@ -25,19 +26,22 @@ from big_align.prepare import rules as rules_of
 from big_align.prepare.shards import FORMATS
 
 NUMBERS = {
-    "min_side": (int, "the shorter side of an image has more pixels than this"),
-    "max_aspect": (float, "the longer side is less than N times the shorter one"),
-    "max_texts": (int, "an image has at most N different texts"),
-    "max_images": (int, "a text belongs to at most N different images"),
-    "min_unigrams": (int, "of a text, at least"),
-    "max_unigrams": (int, "of a text, at most"),
-    "tokens": (int, "all tokens of a text are among the N most frequent unigrams and bigrams"),
-    "language_temperature": (float, "of what is left, languages are sampled by n^(1/T)"),
+    "min_side": (int, "the shorter side of an image must have more than N pixels"),
+    "max_aspect": (float, "the longer side of an image must be less than N times the shorter one"),
+    "max_texts": (int, "an image may have at most N different texts"),
+    "max_images": (int, "a text may belong to at most N different images"),
+    "min_unigrams": (int, "a text must have at least N unigrams"),
+    "max_unigrams": (int, "a text may have at most N unigrams"),
+    "tokens": (int, "all tokens of a text must be among the N most frequent unigrams and bigrams"),
+    "language_temperature": (
+        float,
+        "sample languages in proportion to n^(1/N), where n is their number of remaining pairs",
+    ),
 }
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns what reads our flags of the command line; the others are Beam's."""
+    """Returns the parser of our flags of the command line; the others are Beam's."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.prepare",
         description=__doc__,
@@ -46,49 +50,59 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--input", required=True,
-        help="raw pairs: parquet, tar, tables, folders; globs, braces and comma lists")  # fmt: skip
-    add("--input_name", help="their kind, as in config.data.source.name (default: guessed "
+        help="raw pairs: Parquet, tar, tables or folders; takes globs, braces and comma-separated "
+        "lists")  # fmt: skip
+    add("--input_name", help="the kind of --input, as in config.data.source.name (default: guessed "
         "from the path)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="another field of their source, as caption=alt; may be repeated")  # fmt: skip
-    add("--output", required=True, help="the folder of shards and report")
-    add("--rules", default="align", help=f"{' or '.join(rules_of.PRESETS)} (%(default)s)")
+        help="another field of --input's source, such as caption=alt; may be repeated")  # fmt: skip
+    add("--output", required=True, help="the folder for shards and the report")
+    add("--rules", default="align",
+        help=f"preset of the rules below: {' or '.join(rules_of.PRESETS)} "
+        "(%(default)s)")  # fmt: skip
     preset = rules_of.PRESETS["align"]
     for name, (kind, told) in NUMBERS.items():
         add(f"--{name}", type=_read_number(kind), default=argparse.SUPPRESS, metavar="N",
-            help=f"{told}, or none ({_show(getattr(preset, name))} in align)")  # fmt: skip
+            help=f"{told}; none to disable ({_show(getattr(preset, name))} in align)")  # fmt: skip
     add("--language_floor", type=int, default=argparse.SUPPRESS, metavar="N",
-        help="languages of at most N pairs are not sampled "
+        help="languages with at most N pairs are kept whole, not sampled "
         f"({preset.language_floor:,})")  # fmt: skip
     add("--duplicates", choices=rules_of.DUPLICATES, default=argparse.SUPPRESS,
-        help="of images with the same pixels: merge makes one example with all their texts, first "
-        "keeps the first, keep keeps all (merge in align)")  # fmt: skip
+        help="what to do with images that have the same pixels: merge makes one example with all "
+        "their texts, first keeps the first, keep keeps all (merge in align)")  # fmt: skip
     add("--normalize", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
-        help="Unicode, white space, markup and control characters of texts")  # fmt: skip
+        help="clean up Unicode, white space, markup and control characters of texts")  # fmt: skip
     add("--classifier", default="", metavar="MODULE:FUNCTION",
-        help="takes pixels [h w 3], returns why an image is dropped or None")  # fmt: skip
+        help="function that takes pixels [h w 3] and returns why to drop the image, or "
+        "None")  # fmt: skip
     add("--languages", default="", metavar="MODULE:FUNCTION",
-        help="takes a text, returns its language")  # fmt: skip
+        help="function that takes a text and returns its language")  # fmt: skip
     add("--keep", default="", metavar="COLUMNS",
-        help="other columns of Parquet files that examples keep, as url,page_url")  # fmt: skip
+        help="other columns of Parquet files to keep, such as url,page_url")  # fmt: skip
     add("--drop", default="", metavar="FILE",
-        help="keys of images to drop, with reasons: JSON lines of key and reason")  # fmt: skip
-    add("--dry_run", action="store_true", help="look at a sample and write the report alone")
-    add("--sample", type=int, default=20_000, help="examples of a dry run, about (%(default)s)")
-    add("--shard_size", type=int, default=5000, help="examples of a shard at most (%(default)s)")
+        help="a list of images to drop: JSON lines with key and reason")  # fmt: skip
+    add("--dry_run", action="store_true", help="look at a sample and write only the report")
+    add("--sample", type=int, default=20_000, help="approximate number of examples in a dry run "
+        "(%(default)s)")  # fmt: skip
+    add("--shard_size", type=int, default=5000, help="maximum number of examples per shard "
+        "(%(default)s)")  # fmt: skip
     add(
         "--counts",
         choices=("exact", "sketch"),
         default="exact",
-        help="of tokens and texts; a sketch is for data whose counts do not fit (%(default)s)",
+        help="how to count tokens and texts; a sketch is for data whose exact counts do not fit "
+        "into memory (%(default)s)",
     )
-    add("--sketch_megabytes", type=int, default=64, help="of each sketch (%(default)s)")
-    add("--format", choices=FORMATS, default="tar", help="of the shards (%(default)s)")
-    add("--seed", type=int, default=0, help="of the order of examples (%(default)s)")
-    add("--work", help="a folder for what is in between, which is kept (default: OUTPUT/work, "
+    add("--sketch_megabytes", type=int, default=64,
+        help="size of each sketch in megabytes (%(default)s)")  # fmt: skip
+    add("--format", choices=FORMATS, default="tar", help="format of the shards (%(default)s)")
+    add("--seed", type=int, default=0, help="random seed of the order of examples, and of sampling "
+        "(%(default)s)")  # fmt: skip
+    add("--work", help="a folder for intermediate files, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
     add("--wave_megabytes", type=int, default=4096,
-        help="of images that DirectRunner groups in memory at a time (%(default)s)")  # fmt: skip
+        help="megabytes of images that DirectRunner groups in memory at a time "
+        "(%(default)s)")  # fmt: skip
     return parser
 
 
@@ -102,7 +116,7 @@ def _read_number(kind: type) -> Any:
             return None
         return kind(text.replace("_", ""))
 
-    read.__name__ = kind.__name__  # argparse names it where the text is none
+    read.__name__ = kind.__name__  # argparse names the type where the text is no number
     return read
 
 
@@ -110,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options, flags = make_parser().parse_known_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
-    logging.set_verbosity(logging.ERROR)  # each of thousands of files says what it holds
+    logging.set_verbosity(logging.ERROR)  # each of thousands of files would log what it holds
     try:
         print(prepare(options, flags))
     except (ValueError, OSError) as error:
@@ -120,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prepare(options: argparse.Namespace, flags: list[str]) -> str:
-    """Runs the job; returns what it made, in words."""
+    """Runs the job; returns a summary."""
     from big_align.data.record_encoding import import_array_record
     from big_align.prepare import job
     from big_align.prepare.examination import Examination
@@ -159,7 +173,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
 
 
 def make_rules(options: argparse.Namespace) -> rules_of.Rules:
-    """Returns the preset with the numbers of the command line."""
+    """Returns the preset, changed by the flags of the command line."""
     if options.rules not in rules_of.PRESETS:
         known = rules_of.PRESETS
         raise UserError(

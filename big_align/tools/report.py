@@ -1,11 +1,11 @@
-"""Writes a page about a run, in one file that opens anywhere, or one that compares several.
+"""Writes a page about a run, or one that compares several, as a single file that opens anywhere.
 
 For example:
   python -m big_align.tools.report --workdir=workdirs/quickstart
   python -m big_align.tools.report --workdir=workdirs/one --workdir=workdirs/two --output=both.html
 
-The page has what was trained, curves, evaluations, pictures of the last evaluation, where the time
-went, and the commands that go on from there. Nothing is computed again: a run may be under way.
+The page shows what was trained, curves, evaluations, pictures of the last evaluation, where the
+time went, and commands to continue with. Nothing is computed again, so the run may be in progress.
 """
 
 import argparse
@@ -23,9 +23,10 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--workdir", required=True, action="append", help="of a run; several are compared"
-    )
-    parser.add_argument("--output", help="the page (report.html in the first workdir)")
+        "--workdir", required=True, action="append",
+        help="the workdir of a run; repeat the flag to compare several",
+    )  # fmt: skip
+    parser.add_argument("--output", help="the page to write (report.html in the first workdir)")
     options = parser.parse_args(arguments)
     if len(options.workdir) > 1 and not options.output:
         parser.error("--output is missing: the page of several runs belongs to none of them")

@@ -1,4 +1,4 @@
-"""Searches an index by texts and images, which are added and subtracted.
+"""Searches an index with texts and images, which can be added and subtracted.
 
 For example:
   python -m big_align.tools.search --index=index "a red car"
@@ -6,9 +6,9 @@ For example:
       --weights=2,1,1 --filter "year>=2020" --output=results.html
   python -m big_align.tools.search --index=index --image=here.jpg --of=captions
 
-A text that begins with - is subtracted. Weights are those of the texts, then of --image, then of
---like; without them a text beside an image weighs 2 and all else 1, as ALIGN has it (Section 7).
-Results are printed, or written as JSON or as a page with pictures, as the name of --output ends.
+A text that begins with - is subtracted. Weights are given for the texts, then for --image, then for
+--like; by default, a text beside an image weighs 2 and all else 1, as in ALIGN (Section 7). Results
+are printed, or written as JSON or as a page with pictures, depending on the ending of --output.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line; -cars is a text."""
+    """Reads the command line, in which -cars is a text."""
     parser = argparse.ArgumentParser(
         prog="python -m big_align.tools.search",
         description=__doc__,
@@ -26,23 +26,29 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
-    add("texts", nargs="*", help="what is to be found; -TEXT subtracts")
-    add("--image", action="append", default=[], help="a path or URL; may be given again")
+    add("texts", nargs="*", help="texts to search for; -TEXT subtracts one")
+    add(
+        "--image", action="append", default=[],
+        help="path or URL of an image to search with; may be repeated",
+    )  # fmt: skip
     add(
         "--like", action="append", default=[], metavar="NAME",
-        help="an image of the index by its name; may be given again",
+        help="name of an image in the index to search with; may be repeated",
     )  # fmt: skip
-    add("--weights", help="numbers parted by commas: of the texts, of --image, of --like")
-    add("--k", type=int, default=10, help="results (%(default)s)")
-    add("--of", choices=("images", "captions"), default="images", help="(%(default)s)")
+    add("--weights", help="comma-separated weights: of the texts, then --image, then --like")
+    add("--k", type=int, default=10, help="number of results (%(default)s)")
+    add(
+        "--of", choices=("images", "captions"), default="images",
+        help="what to find (%(default)s)",
+    )  # fmt: skip
     add(
         "--filter", action="append", default=[], metavar="COLUMN=VALUE",
-        help="a condition on the metadata: =, !=, <, <=, > or >=; may be given again",
+        help="a condition on the metadata, with =, !=, <, <=, > or >=; may be repeated",
     )  # fmt: skip
-    add("--model", help="where the model of the index is (default: where it was)")
-    add("--output", help="a .json or .html file to write")
+    add("--model", help="where the model of the index is now (default: where it was)")
+    add("--output", help="a .json or .html file to write (default: print the results)")
     given = sys.argv[1:] if arguments is None else arguments
-    # argparse takes -cars for a flag; the other minus sign is none.
+    # argparse takes -cars for a flag, but not a word that begins with the other minus sign.
     marked = [re.sub(r"^-(?=[^-\d])(?!h$)", "\N{MINUS SIGN}", word) for word in given]
     return parser.parse_intermixed_args(marked)
 
@@ -93,10 +99,10 @@ def search(options: argparse.Namespace) -> None:
 
 
 def read_weights(text: str | None) -> list[float] | None:
-    """Reads numbers parted by commas.
+    """Reads numbers separated by commas.
 
     Raises:
-      UserError: one is no number.
+      UserError: one is not a number.
     """
     from big_align.errors import UserError
 

@@ -1,12 +1,12 @@
-"""Serves a page that searches an index, on this machine.
+"""Serves a page on this machine for searching an index.
 
 For example:
   python -m big_align.tools.serve --index=index
   python -m big_align.tools.serve --index=index --host=0.0.0.0 --token="$(openssl rand -hex 16)"
 
-The page takes texts, uploads and weights, and shows what was found with "more like this". On
-another address than 127.0.0.1 everybody needs the token, which goes over the network as it is: put
-a proxy with TLS before it. It needs pip install -e '.[serve]'.
+The page takes texts, uploads and weights, and shows what was found, with "more like this". On any
+address but 127.0.0.1, everyone needs the token, which is sent over the network unencrypted: put a
+proxy with TLS in front. It requires pip install -e '.[serve]'.
 """
 
 import argparse
@@ -28,11 +28,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
     add("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
-    add("--port", type=int, default=8000, help="0 for any that is free (%(default)s)")
-    add("--token", help="what others have to know, where --host is not this machine alone")
-    add("--max_upload", type=float, default=20, help="megabytes of an upload (%(default)s)")
-    add("--max_pixels", type=int, default=50_000_000, help="of an upload (%(default)s)")
-    add("--model", help="where the model of the index is (default: where it was)")
+    add(
+        "--port",
+        type=int,
+        default=8000,
+        help="the port to listen on; 0 for any free one (%(default)s)",
+    )
+    add("--token", help="a secret that users need; required unless --host is only this machine")
+    add("--max_upload", type=float, default=20, help="maximum megabytes per upload (%(default)s)")
+    add(
+        "--max_pixels", type=int, default=50_000_000, help="maximum pixels per upload (%(default)s)"
+    )
+    add("--model", help="where the model of the index is now (default: where it was)")
     return parser.parse_args(arguments)
 
 

@@ -4,9 +4,9 @@
         --embeddings step_1000 step_2000 --centers workdirs/mlcd/checkpoints/{1000,2000} \\
         --model=workdirs/mlcd --output=pictures
 
-What is given decides what is drawn:
+The flags decide what is drawn:
   labels.png   with --clusters and --source: images, and beside each its nearest clusters with
-               other images of each.
+               other images of these clusters.
   cosines.png  with --clusters and --embeddings: histograms of the cosines of images with their
                labels and with other centers; several folders show how they change in training.
   patches.png  with --model and --source: images and the principal components of their patches.
@@ -19,7 +19,7 @@ import random
 import sys
 from pathlib import Path
 
-# What reads a workdir greets with pages, as in command_line; what really fails is an exception.
+# As in command_line: silence what libraries print at startup; real failures are exceptions.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
@@ -50,22 +50,23 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--output", required=True, help="the folder for the pictures")
     add_source_flags(parser, required=False)
-    add("--clusters", help="a folder of big_align.tools.cluster")
-    add("--embeddings", nargs="+", default=[], help="folders of big_align.tools.embed")
+    add("--clusters", help="a folder that big_align.tools.cluster wrote")
+    add("--embeddings", nargs="+", default=[], help="folders that big_align.tools.embed wrote")
     add(
         "--centers",
         nargs="+",
         default=[],
-        help="centers [k d], one for all --embeddings or one for each, as where they are trained "
-        "too: a file (.npy), a workdir or WORKDIR/checkpoints/STEP (default: those of --clusters)",
+        help="centers [k d]: a file (.npy), a workdir or WORKDIR/checkpoints/STEP; one for all "
+        "--embeddings, or one for each if the centers are trained too (default: those of "
+        "--clusters)",
     )
-    add("--model", help="a workdir, or anything that big_align.tools.convert reads")
-    add("--images", type=int, default=4, help="images that are shown (%(default)s)")
-    add("--labels", type=int, default=3, help="labels of each of them (%(default)s)")
-    add("--examples", type=int, default=6, help="other images of each label (%(default)s)")
-    add("--samples", type=int, default=20_000, help="images for the cosines (%(default)s)")
-    add("--negatives", type=int, default=1024, help="centers for the cosines (%(default)s)")
-    add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
+    add("--model", help="a workdir, or anything else that big_align.tools.convert reads")
+    add("--images", type=int, default=4, help="number of images to show (%(default)s)")
+    add("--labels", type=int, default=3, help="number of labels per image (%(default)s)")
+    add("--examples", type=int, default=6, help="number of other images per label (%(default)s)")
+    add("--samples", type=int, default=20_000, help="images in the histograms (%(default)s)")
+    add("--negatives", type=int, default=1024, help="other centers in the histograms (%(default)s)")
+    add("--seed", type=int, default=0, help="random seed (%(default)s)")
     return parser.parse_args(arguments)
 
 
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def draw(options: argparse.Namespace) -> dict[str, Figure]:
-    """Draws what the options suffice for, by the names of the pictures."""
+    """Draws the pictures for which the options suffice; returns them by name."""
     source = None
     if options.source:
         given = options.source, options.source_name, options.source_argument
@@ -119,7 +120,7 @@ def draw(options: argparse.Namespace) -> dict[str, Figure]:
 def choose_images(
     options: argparse.Namespace, source: Source, clusters: ClusterFolder | None
 ) -> list[Place]:
-    """Draws images, with clusters such that have labels."""
+    """Chooses images at random; if there are clusters, images that have labels."""
     ends = np.cumsum(source.shard_sizes)
     # More than are shown, as some may have no label.
     tries = min(int(ends[-1]), 20 * options.images)
@@ -187,10 +188,10 @@ def draw_cosines(options: argparse.Namespace, clusters: ClusterFolder) -> Figure
 
 
 def read_centers(path: str) -> np.ndarray:
-    """Opens centers [k d]: a file, or those that a checkpoint has trained.
+    """Opens centers [k d]: a file, or those that were trained, from a checkpoint.
 
     Raises:
-      UserError: it is no array, or of another shape.
+      UserError: it is not an array, or has another shape.
     """
     if os.path.isdir(path):
         return workdir.read_centers(Path(path))

@@ -11,11 +11,11 @@ from big_align.runs import command_line
 
 OUTPUT = flags.DEFINE_string("output", "retrieval.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(
-    "evaluator", None, "Whose examples are shown; by default those of the first retrieval."
+    "evaluator", None, "The evaluator whose examples are shown (default: the first retrieval)."
 )
-QUERIES = flags.DEFINE_integer("queries", 4, "Captions, and images, to search with.", 1)
-NEAREST = flags.DEFINE_integer("nearest", 5, "How many of the nearest are shown.", 1)
-SEED = flags.DEFINE_integer("seed", 0, "Chooses the queries.")
+QUERIES = flags.DEFINE_integer("queries", 4, "How many captions, and images, to search with.", 1)
+NEAREST = flags.DEFINE_integer("nearest", 5, "How many of the nearest to show.", 1)
+SEED = flags.DEFINE_integer("seed", 0, "Random seed for choosing queries.")
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 For example:
   python -m big_align.tools.show_tags --config=configs/idea_flickr8k.py \
       --workdir=DIR --output=tags.png
-Tags in green are named by another caption of the photograph, those in gray by none.
+
+Green tags are named by another caption of the photograph, gray ones by none.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
 
 OUTPUT = flags.DEFINE_string("output", "tags.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(
-    "evaluator", None, "Whose examples are shown; by default those of the first found_tags."
+    "evaluator", None, "The evaluator whose examples are shown (default: the first found_tags)."
 )
-IMAGES = flags.DEFINE_integer("images", 8, "How many photographs are shown.", 1)
-TAGS = flags.DEFINE_integer("tags", 6, "How many tags of each at most.", 1)
-SEED = flags.DEFINE_integer("seed", 0, "Chooses the photographs, among those with a found tag.")
+IMAGES = flags.DEFINE_integer("images", 8, "How many photographs to show.", 1)
+TAGS = flags.DEFINE_integer("tags", 6, "Maximum number of tags to show per photograph.", 1)
+SEED = flags.DEFINE_integer(
+    "seed", 0, "Random seed for choosing photographs, those with a found tag first."
+)
 
 
 def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags":
     """Returns a `found_tags` evaluator of a config.
 
     Args:
-      evaluators: by their names in the config.
-      name: of the evaluator; None for the first.
+      evaluators: evaluators, by their names in the config.
+      name: which one to return; None for the first.
 
     Raises:
       ConfigError: there is none, or none of that name.

@@ -3,10 +3,10 @@
     python -m big_align.tools.show_tsne --models workdirs/labels workdirs/both \\
         --names=imagenet --others=data/imagenet21k.json --output=tsne.png
 
-Each model is a panel. Names of the first list are one color and those of the second another; some
-of the first, `--queries` or drawn at random, are written out and joined to the nearest of the
-second, which are printed too. A model is a workdir (its newest checkpoint), a folder of
-transformers, open_clip, timm or big_align, or a file of weights.
+Each model gets a panel. Names of the first list have one color and those of the second another;
+some of the first, given by --queries or drawn at random, are written out and joined to the nearest
+names of the second, which are also printed. A model is a workdir (its newest checkpoint), a folder
+saved by transformers, open_clip, timm or big_align, or a file of weights.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 SHOWN = 6
-"""Queries that are drawn at random when none are named."""
+"""How many queries are drawn at random when none are given."""
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -27,14 +27,23 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--models", nargs="+", required=True, help="workdirs, folders or files of weights")
-    add("--names", required=True, help="a class list: one of the package, or a file")
-    add("--others", required=True, help="another; a name in both is left out of it")
-    add("--queries", help="names of the first list, parted by commas (default: some at random)")
-    add("--template", action="append", help="a text with {} (default: the lists' own)")
-    add("--most", type=int, default=1000, help="names of each list, at most (%(default)s)")
-    add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
-    add("--output", default="tsne.png", help="the picture: png, pdf or svg (%(default)s)")
+    add("--models", nargs="+", required=True, help="workdirs, or folders or files of weights")
+    add("--names", required=True, help="the first class list: one of the package, or a file")
+    add(
+        "--others", required=True,
+        help="the second class list; names in both are left out of it",
+    )  # fmt: skip
+    add(
+        "--queries",
+        help="comma-separated names of the first list to write out (default: some at random)",
+    )
+    add(
+        "--template", action="append",
+        help="a text with {} for the class name; may be repeated (default: the lists' own)",
+    )  # fmt: skip
+    add("--most", type=int, default=1000, help="maximum number of names per list (%(default)s)")
+    add("--seed", type=int, default=0, help="random seed (%(default)s)")
+    add("--output", default="tsne.png", help="the picture to write: png, pdf or svg (%(default)s)")
     return parser.parse_args(arguments)
 
 
@@ -53,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show(options: argparse.Namespace) -> None:
-    """Embeds the names by every model and writes the picture."""
+    """Embeds the names with every model and writes the picture."""
     import numpy as np
 
     from big_align.data.labels.classes import read_classes
@@ -103,7 +112,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[int]:
-    """Returns the places of the names that a command line lists.
+    """Returns the positions of the names that the command line lists.
 
     Raises:
       UserError: a name is not in the list.
@@ -120,7 +129,7 @@ def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[
 def choose(
     places: list[int], most: int, rng: random.Random, wanted: list[int] | None = None
 ) -> list[int]:
-    """Returns at most `most` places in order, those that are wanted always among them."""
+    """Returns at most `most` positions in order, always with those that are wanted."""
     kept = set(wanted or ())
     rest = [place for place in places if place not in kept]
     kept |= set(rng.sample(rest, min(len(rest), max(most - len(kept), 0))))

@@ -115,4 +115,4 @@ def test_help_explains_without_loading_tensorflow():
         [sys.executable, "-m", "big_align.tools.build_vocab", "--help"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "--source" in done.stdout and "one piece a line" in done.stdout
+    assert "--source" in done.stdout and "one piece per line" in done.stdout
