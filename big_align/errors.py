@@ -66,7 +66,7 @@ class WeightFileError(UserError):
 
 
 class Stopped(Exception):
-    """The run was asked to stop and has saved; the same command continues it."""
+    """The run was asked to stop, and has saved what it had; the same command continues it."""
 
     STATUS = 75
     """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""

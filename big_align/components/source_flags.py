@@ -50,12 +50,12 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
     )  # fmt: skip
     parser.add_argument(
         "--source_name",
-        help="its kind, as in config.data.source.name: tar, csv, folder, tfrecord, tfds, ... "
-        "(default: guessed from the path)",
+        help="the kind of --source, as in config.data.source.name: tar, csv, folder, tfrecord, tfds, "
+        "... (default: guessed from the path)",
     )
     parser.add_argument(
         "--source_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="another of its fields, as caption=json.captions or split=train; may be repeated",
+        help="another field of --source, such as caption=json.captions; may be repeated",
     )  # fmt: skip
 
 

@@ -247,7 +247,7 @@ def _check_verbs(
             for verb in needs(node):
                 if not hasattr(objective, verb):
                     raise ConfigError(
-                        f"{where}: the objective {config['objective']['name']!r} has no verb "
+                        f"{where}: the objective {config['objective']['name']!r} has no method "
                         f"{verb!r}; {REMEDIES.get(verb, 'another objective is needed')}"
                     )
                 jax.eval_shape(getattr(objective, verb), *weights, inputs)

@@ -43,7 +43,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="comma-separated tasks: zero_shot, linear_probe, few_shot, knn, retrieval, "
         "composition, similarity; each data set takes those that fit it (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--cache", help="the folder for embeddings (default: OUTPUT.embeddings)")
+    parser.add_argument(
+        "--cache", help="the folder for embeddings (default: OUTPUT, ending in .embeddings)"
+    )
     parser.add_argument("--page", help="an HTML file to write, with bars beside published numbers")
     parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument(

@@ -1,14 +1,14 @@
 """Makes a WordPiece vocabulary from the captions of a data set (ALIGN §4.1 has 100k pieces).
 
 For example:
-  python -m big_align.tools.build_vocab --source='data/train-*.tar' \
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' \\
       --source_argument=caption=json.captions --size=100000 --output=vocabulary.txt
   python -m big_align.tools.build_vocab --source=captions.txt --output=vocabulary.txt
-  python -m big_align.tools.build_vocab --config=configs/own_pairs.py \
+  python -m big_align.tools.build_vocab --config=configs/own_pairs.py \\
       --config.data.source.path='data/pairs-*.tar' --output=data/vocabulary.txt
-  python -m big_align.tools.build_vocab --source='data/train-*.tar' --temperature=5 \
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' --temperature=5 \\
       --source_argument=caption='json.{en,de}' --size=250000 --output=vocabulary.txt
-  python -m big_align.tools.build_vocab --source='data/train-*.tar' --runner=DirectRunner \
+  python -m big_align.tools.build_vocab --source='data/train-*.tar' --runner=DirectRunner \\
       --direct_running_mode=multi_processing --direct_num_workers=8 --output=vocabulary.txt
 
 A text file has one caption per line. With --config, the texts are those that the config trains on:

@@ -94,14 +94,14 @@ def make_parser() -> argparse.ArgumentParser:
         "into memory (%(default)s)",
     )
     add("--sketch_megabytes", type=int, default=64,
-        help="size of each sketch in megabytes (%(default)s)")  # fmt: skip
+        help="size of each sketch in MiB (%(default)s)")  # fmt: skip
     add("--format", choices=FORMATS, default="tar", help="format of the shards (%(default)s)")
     add("--seed", type=int, default=0, help="random seed of the order of examples, and of sampling "
         "(%(default)s)")  # fmt: skip
     add("--work", help="a folder for intermediate files, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
     add("--wave_megabytes", type=int, default=4096,
-        help="megabytes of images that DirectRunner groups in memory at a time "
+        help="MiB of images that DirectRunner groups in memory at a time "
         "(%(default)s)")  # fmt: skip
     return parser
 

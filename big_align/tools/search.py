@@ -111,7 +111,7 @@ def read_weights(text: str | None) -> list[float] | None:
     try:
         return [float(number) for number in text.split(",")]
     except ValueError as error:
-        raise UserError(f"--weights={text} are not numbers parted by commas") from error
+        raise UserError(f"--weights={text} are not numbers separated by commas") from error
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="the port to listen on; 0 for any free one (%(default)s)",
     )
     add("--token", help="a secret that users need; required unless --host is only this machine")
-    add("--max_upload", type=float, default=20, help="maximum megabytes per upload (%(default)s)")
+    add("--max_upload", type=float, default=20, help="maximum MiB per upload (%(default)s)")
     add(
         "--max_pixels", type=int, default=50_000_000, help="maximum pixels per upload (%(default)s)"
     )

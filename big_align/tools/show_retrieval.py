@@ -1,7 +1,7 @@
 """Draws what a trained model retrieves: captions with their nearest images, and the reverse.
 
 For example:
-  python -m big_align.tools.show_retrieval --config=configs/align_flickr8k.py \
+  python -m big_align.tools.show_retrieval --config=configs/align_flickr8k.py \\
       --workdir=DIR --output=retrieval.png
 """
 

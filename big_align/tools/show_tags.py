@@ -1,7 +1,7 @@
 """Draws photographs with a caption and the tags that a trained model finds (IDEA, Fig. 5).
 
 For example:
-  python -m big_align.tools.show_tags --config=configs/idea_flickr8k.py \
+  python -m big_align.tools.show_tags --config=configs/idea_flickr8k.py \\
       --workdir=DIR --output=tags.png
 
 Green tags are named by another caption of the photograph, gray ones by none.

@@ -161,7 +161,7 @@ def test_the_columns_found_are_told_in_one_line(folder, caplog):
     path = write(folder, "title\tfilepath\na\timages/0.png\n")
     with caplog.at_level("INFO", logger="absl"):
         CsvSource(path)
-    assert "columns parted by a tab: image='filepath', caption='title'" in caplog.text
+    assert "columns separated by a tab: image='filepath', caption='title'" in caplog.text
 
 
 def test_a_delimiter_can_be_spelled(folder):

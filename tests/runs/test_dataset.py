@@ -260,7 +260,7 @@ REFUSED = {
     ),
     "an evaluator of a classifier without one": (
         lambda f: evaluated(f, "unicl", "classification"),
-        "config.evaluators.test: the objective 'unicl' has no verb 'classify'; evaluate it with",
+        "config.evaluators.test: the objective 'unicl' has no method 'classify'; evaluate it with",
     ),
 }
 

@@ -93,7 +93,7 @@ def test_it_is_checked_trained_and_measured(config, tmp_path):
         ({"strength": "high"}, "config.objective.strength = 'high' is not of type float"),
         ({"name": "outside:Pusl"}, "config.objective.name = 'outside:Pusl' cannot be imported"),
         ({"name": "nowhere:Pull"}, "No module named 'nowhere'"),
-        ({"name": "clip"}, "evaluators.length: the objective 'clip' has no verb 'tell_length'"),
+        ({"name": "clip"}, "evaluators.length: the objective 'clip' has no method 'tell_length'"),
     ],
 )
 def test_its_mistakes_are_named(config, change, message):

@@ -77,7 +77,7 @@ def test_the_page_needs_no_other_file_and_says_names_as_they_are(folder, tmp_pat
         (["a dog", "--k=0"], "k is 0"),
         ([], "the query is empty: give a text or an image"),
         (["a dog", "--weights=1,2"], "2 weights for 1 texts and 0 images"),
-        (["a dog", "--weights=x"], "--weights=x are not numbers parted by commas"),
+        (["a dog", "--weights=x"], "--weights=x are not numbers separated by commas"),
         (["a dog", "--output=found.txt"], "must end in .json or .html"),
         (["a dog", "--filter=day=3"], "no column 'day'"),
         (["--like=x"], "the index has no image 'x'"),

@@ -125,6 +125,6 @@ def test_evaluators_of_tags_need_an_objective_that_recognizes_them(folder):
     config = load_config(f"{CONFIG}:{folder}")
     with config.unlocked():
         config.objective = dict(name="clip")
-    message = "found: the objective 'clip' has no verb 'recognize'; train"
+    message = "found: the objective 'clip' has no method 'recognize'; train"
     with pytest.raises(ValueError, match=message):
         check.check_config(config)

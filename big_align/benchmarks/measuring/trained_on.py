@@ -11,7 +11,7 @@ from big_align.data.sources.split_source import key_of
 from big_align.runs import dataset, workdir
 
 SAMPLES = 1024
-"""Number of examples of a split that are searched for in the training data."""
+"""About how many examples of a split are searched for in the training data: some of each shard."""
 
 
 class TrainedExamples:

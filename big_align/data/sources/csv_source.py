@@ -62,7 +62,7 @@ class CsvSource(TableSource):
         caption, label = columns.choose_texts(caption, label, header, where)
         parted = DELIMITERS.get(delimiter, repr(delimiter))
         found = columns.describe(image=image, caption=caption, label=label)
-        logging.info("%s: columns parted by %s: %s", path, parted, found)
+        logging.info("%s: columns separated by %s: %s", path, parted, found)
         slots = [header.index(name) if name else None for name in (image, label, caption)]
         rows = _make_rows(bad, lines, image, slots)
         super().__init__(path, path.rpartition("/")[0], rows, bool(caption), bad)
