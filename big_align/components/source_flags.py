@@ -50,8 +50,8 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
     )  # fmt: skip
     parser.add_argument(
         "--source_name",
-        help="the kind of --source, as in config.data.source.name: tar, csv, folder, tfrecord, tfds, "
-        "... (default: guessed from the path)",
+        help="the kind of --source, as in config.data.source.name: tar, csv, folder, tfrecord, "
+        "tfds, ... (default: guessed from the path)",
     )
     parser.add_argument(
         "--source_argument", action="append", default=[], metavar="NAME=VALUE",
