@@ -241,11 +241,11 @@ REFUSED = {
     ),
     "class names in a sentence": (
         lambda f: classes_alone(f, templates=("{}", "a {}")),
-        "config.data: 'a zero' is not the name of one class .* names stand alone",
+        "config.data: 'a zero' is not the name of one class .* names are used alone",
     ),
     "captions as class names": (
         lambda f: classes_alone(f, mixture=mixed(f, **NAMES_ALONE)[1]["mixture"], source={}),
-        "'.+' is not the name of one class .* names stand alone",
+        "'.+' is not the name of one class .* names are used alone",
     ),
     "class names in the sentence of an evaluator": (
         lambda f: (
