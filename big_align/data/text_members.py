@@ -67,14 +67,14 @@ class TextMembers:
             return [(field.language or self._read_language(data), value)]
         members = {field.member for field in self._captions}
         values = {member: examples.read_member(data[member], member) for member in members}
-        return [(tag, _find(values[member], member, x)) for tag, member, x in self._captions]
+        return [(tag, find(values[member], member, x)) for tag, member, x in self._captions]
 
     def _read_language(self, data: dict[str, bytes]) -> Any:
         """Returns the language that the example names, or "" if it names none."""
         if not self._language:
             return ""
         member, fields = self._language
-        return _find(examples.read_member(data[member], member), member, fields)
+        return find(examples.read_member(data[member], member), member, fields)
 
 
 class _Field(NamedTuple):
@@ -133,7 +133,7 @@ def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list
     return captions
 
 
-def _find(value: Any, member: str, fields: tuple[str, ...]) -> Any:
+def find(value: Any, member: str, fields: tuple[str, ...]) -> Any:
     """Returns the value of a field, or None if it is not there."""
     try:
         return examples.find_field(value, member, fields)

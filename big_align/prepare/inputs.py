@@ -79,13 +79,19 @@ class Inputs:
         return f"{self.stems[file]}-{row:09d}"
 
 
-def find_inputs(path: str, kind: str | None = None, arguments: tuple[str, ...] = ()) -> Inputs:
+def find_inputs(
+    path: str,
+    kind: str | None = None,
+    arguments: tuple[str, ...] = (),
+    keep: tuple[str, ...] = (),
+) -> Inputs:
     """Lists the files of raw pairs.
 
     Args:
       path: files or a folder; globs, braces and comma lists, local or remote.
       kind: the kind of source; None infers it from the path.
       arguments: other fields of the source, each "NAME=VALUE".
+      keep: columns, or members of tar shards, that will be read as well.
 
     Raises:
       UserError: nothing is there, or the path does not show what is there.
@@ -96,6 +102,8 @@ def find_inputs(path: str, kind: str | None = None, arguments: tuple[str, ...] =
     except UserError as error:
         raise UserError(str(error).replace("--source", "--input")) from error
     lookup(kind, tables.SOURCES, "--input_name")
+    if keep and kind == "tar":
+        arguments = (*arguments, f"columns={keep!r}")
     single = kind not in BY_FILE or os.path.isdir(path)
     try:
         paths = [path] if single else files.expand_paths(path)

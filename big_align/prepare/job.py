@@ -17,6 +17,7 @@ from big_align.progress import make_bar
 
 WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
 POLL = 0.5  # seconds
+CHECKED = 100  # examples, of which one must have what is kept
 IN_MEMORY = ("DirectRunner", "BundleBasedDirectRunner", "FnApiRunner")
 """Runners that hold in memory whatever is grouped."""
 INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[prepare]'"
@@ -131,10 +132,23 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
             first = first or error
             continue
         if plan.keep and source.shard_sizes.sum():
-            steps.read_kept(source, (int(source.shard_sizes.argmax()), 0), plan.keep)
+            _check_kept(source, plan.keep)
         return
     told = put_in_a_line(str(first)).replace("--source_argument", "--input_argument")
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
+
+
+def _check_kept(source: Any, names: tuple[str, ...]) -> None:
+    """Checks that some of the first examples have each of the columns that are kept."""
+    shard = int(source.shard_sizes.argmax())
+    read = range(min(CHECKED, int(source.shard_sizes[shard])))
+    found = [steps.read_kept(source, (shard, index), names) for index in read]
+    for name in names:
+        if all(values[name] is None for values in found):
+            raise UserError(
+                f"--keep={name}: none of the first {len(found)} examples of "
+                f"{source.shard_name(shard)} has it"
+            )
 
 
 def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:

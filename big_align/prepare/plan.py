@@ -36,7 +36,7 @@ class JobPlan:
       shard_size: the most examples of a shard.
       sample: pairs that a dry run looks at; 0 for all.
       chunk: examples of a piece of work.
-      keep: other columns of Parquet files, such as `url`, that examples keep.
+      keep: other columns of Parquet files, or members of tar shards, that examples keep.
       sketch_width: cells of a row of the sketches (`sketch.py`) that count tokens and texts; 0
         counts exactly.
       shard_format: one of `shards.FORMATS`.

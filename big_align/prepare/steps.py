@@ -233,7 +233,10 @@ def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[
       UserError: the source has no such columns.
     """
     if not hasattr(source, "read_columns"):
-        raise UserError("--keep is about columns of Parquet files, and the input is something else")
+        raise UserError(
+            "--keep is about columns of Parquet files and members of tar shards, and the input is "
+            "something else"
+        )
     try:
         values = source.read_columns(*at, names)
     except (ValueError, LookupError) as error:

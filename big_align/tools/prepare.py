@@ -78,7 +78,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--languages", default="", metavar="MODULE:FUNCTION",
         help="function that takes a text and returns its language")  # fmt: skip
     add("--keep", default="", metavar="COLUMNS",
-        help="other columns of Parquet files to keep, such as url,page_url")  # fmt: skip
+        help="other columns of Parquet files, or members of tar shards, to keep, such as "
+        "url,page_url or json.url")  # fmt: skip
     add("--drop", default="", metavar="FILE",
         help="a list of images to drop: JSON lines with key and reason")  # fmt: skip
     add("--dry_run", action="store_true", help="look at a sample and write only the report")
@@ -152,8 +153,9 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     ours = [option for action in make_parser()._actions for option in action.option_strings]
     beam = job.import_pipelines().read_options(flags, ours)
     output = options.output.rstrip("/") or "/"
+    keep = tuple(filter(None, options.keep.split(",")))
     plan = JobPlan(
-        find_inputs(options.input, options.input_name, tuple(options.input_argument)),
+        find_inputs(options.input, options.input_name, tuple(options.input_argument), keep),
         output,
         (options.work or f"{output}/{'dry_run' if options.dry_run else 'work'}").rstrip("/"),
         Examination(rules.normalize, classifier=options.classifier, languages=options.languages),
@@ -162,7 +164,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
         options.seed,
         options.shard_size,
         options.sample if options.dry_run else 0,
-        keep=tuple(filter(None, options.keep.split(","))),
+        keep=keep,
         sketch_width=width if options.counts == "sketch" else 0,
         shard_format=options.format,
     )

@@ -207,6 +207,6 @@ def test_the_index_is_small():
     with tarfile.open(fileobj=file, mode="w") as tar:
         for name in sorted(rows):
             tar.addfile(tarfile.TarInfo(name))
-    index = tar_source._index(file, len(file.getvalue()), {"jpg": 0, "txt": 1})
+    index = tar_source._index(file, len(file.getvalue()), {"jpg": 0, "txt": 1}, 2)
     assert index.table.itemsize * index.table.shape[1] == 16
     assert index.keys.dtype == np.dtype("S9")

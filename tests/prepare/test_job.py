@@ -24,6 +24,7 @@ from big_align.prepare.inputs import find_inputs
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.tools import prepare
+from tests.data.samples import write_tar
 
 
 def can_be_read(row):
@@ -149,6 +150,31 @@ def is_dark(pixels: np.ndarray) -> str | None:
 
 def name_language(text: str) -> str:
     return "en" if text.isascii() else "other"
+
+
+def test_members_of_tar_shards_are_kept(run, tmp_path):
+    """Of an example that lacks them, or has no JSON, nothing but them is missing."""
+    members = []
+    for n in range(6):
+        key, about = f"{n:05d}", json.dumps({"url": f"https://a.test/{n}", "more": {"x": n}})
+        members += [(f"{key}.png", draw_image(2 * n)), (f"{key}.txt", b"old dog and cat")]
+        members += [(f"{key}.json", {2: b"{", 3: None}.get(n, about.encode()))]
+    write_tar(tmp_path / "x.tar", [member for member in members if member[1] is not None])
+    flags = f"--input={tmp_path}/x.tar", "--rules=none"
+    assert run("out", *flags, "--keep=json.url,json.more.x")[0] == 0
+    found = {}
+    for path in (tmp_path / "out").glob("*.tar"):
+        for name, data in read_tar(path).items():
+            if name.endswith(".json"):
+                about = json.loads(data)
+                found[about["origin"]["row"]] = about["columns"]
+    there = {n: {"json.url": f"https://a.test/{n}", "json.more.x": n} for n in range(6)}
+    none = {"json.url": None, "json.more.x": None}
+    assert found == there | {2: none, 3: none}
+    status, _, error = run("other", *flags, "--keep=json.ulr")
+    assert (status, error) == (
+        1, "error: --keep=json.ulr: none of the first 6 examples of x.tar has it\n"
+    )  # fmt: skip
 
 
 @pytest.mark.slow

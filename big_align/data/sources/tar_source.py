@@ -1,13 +1,14 @@
 """Tar shards in the layout of webdataset and img2dataset, read at random."""
 
+import contextlib
 import os
+from typing import Any
 
 import numpy as np
 
-from big_align.data import examples, files
+from big_align.data import examples, files, text_members
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
-from big_align.data.text_members import TextMembers
 from big_align.errors import put_in_a_line
 
 MEMBERS_SHOWN = 20
@@ -36,6 +37,8 @@ class TarSource:
         an image, of which an example must have only one.
       language: likewise the language of the captions, as in `json.language`; None if nothing names
         it.
+      columns: other members, or fields of JSON members such as `json.url`, that `read_columns`
+        returns; an example need not have them.
 
     Attributes:
       faults: why examples are left out, a line for each shard that lost some.
@@ -55,16 +58,26 @@ class TarSource:
         caption_lines: bool = False,
         image: str | None = None,
         language: str | None = None,
+        columns: tuple[str, ...] = (),
     ):
-        self._text_members = TextMembers(caption, label, caption_lines, language)
+        self._text_members = text_members.TextMembers(caption, label, caption_lines, language)
         self._texts = self._text_members.names
         self._image = image
         slots = {name: 0 for name in ([image] if image else examples.IMAGE_EXTENSIONS)}
         slots |= {name: slot for slot, name in enumerate(self._texts, start=1)}
+        self._required = 1 + len(self._texts)
+        self._columns = {name: examples.split_member(name) for name in columns}
+        members = dict.fromkeys(member for member, _ in self._columns.values())
+        others = [name for name in members if name not in slots]
+        slots |= {name: slot for slot, name in enumerate(others, start=self._required)}
+        self._slots = slots
         self._paths = files.expand_paths(path)
         self._files = files.files_of(self._paths[0])
         self._indexes = shard_index.index_shards(
-            self._paths, lambda file, size: _index(file, size, slots), f"tar {slots}", index_dir
+            self._paths,
+            lambda file, size: _index(file, size, slots, self._required),
+            f"tar {slots}" + f" without {others}" * bool(others),
+            index_dir,
         )
         self.shard_sizes = np.array([len(index.table) for index in self._indexes], np.int64)
         self.broken = shard_index.count_broken(self._indexes)
@@ -75,14 +88,36 @@ class TarSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
         table = self._indexes[shard]
-        image, *texts = self._members(shard, table.table[index].tolist())
+        places = table.table[index, : 2 * self._required].tolist()
+        image, *texts = self._members(shard, places)
         captions, labels = self._text_members.parse(texts)
         return examples.Example(_decode_key(table.keys[index]), image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        places = self._indexes[shard].table[index, 2:].tolist()
+        places = self._indexes[shard].table[index, 2 : 2 * self._required].tolist()
         return self._text_members.parse(self._members(shard, places))
+
+    def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
+        """Returns other members of an example, or fields of them.
+
+        Args:
+          shard: the shard.
+          index: the index of the example in it.
+          names: some of `columns`.
+
+        Returns:
+          A value for each name; None if the example has none, or none that can be read.
+        """
+        row, read, found = self._indexes[shard].table[index], {}, []
+        for member, fields in map(self._columns.__getitem__, names):
+            slot = self._slots[member]
+            place = row[2 * slot : 2 * slot + 2].tolist()
+            if member not in read and place[0]:
+                with contextlib.suppress(examples.BrokenExample):
+                    read[member] = examples.read_member(*self._members(shard, place), member)
+            found.append(text_members.find(read.get(member), member, fields))
+        return found
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train-00003.tar: 00000042`."""
@@ -139,10 +174,13 @@ def _split_name(name: str) -> tuple[str, str]:
     return (folder + slash + key, member.lower()) if key else ("", "")
 
 
-def _index(file: files.ReadableFile, size: int, slots: dict[str, int]) -> shard_index.ShardIndex:
+def _index(
+    file: files.ReadableFile, size: int, slots: dict[str, int], required: int
+) -> shard_index.ShardIndex:
     """Collects the places of the members in `slots` (0 is the image), one row per key.
 
-    A member that occurs twice breaks its example: nothing says which of the two is meant.
+    An example need not have the members from slot `required` on. A member that occurs twice breaks
+    its example: nothing says which of the two is meant.
     """
     columns = 2 * (max(slots.values()) + 1)
     rows: dict[str, list[int]] = {}
@@ -164,11 +202,12 @@ def _index(file: files.ReadableFile, size: int, slots: dict[str, int]) -> shard_
         elif length > files.MEMBER_MAX:
             wrong.setdefault(key, f"{name} has {length} bytes; at most {files.MEMBER_MAX} are read")
         row[2 * slot : 2 * slot + 2] = offset // BLOCK, min(length, files.MEMBER_MAX)
-    whole = {key: row for key, row in rows.items() if all(row[::2]) and key not in wrong}
+    needed = slice(0, 2 * required, 2)
+    whole = {key: row for key, row in rows.items() if all(row[needed]) and key not in wrong}
     table = np.array(list(whole.values()), np.uint32).reshape(-1, columns)
     keys = np.array([key.encode("utf-8", "surrogateescape") for key in whole], dtype="S")
     # an example that a truncated end cuts in two is already covered by the fault
-    cut = 1 if fault and rows and not all(rows[next(reversed(rows))][::2]) else 0
+    cut = 1 if fault and rows and not all(rows[next(reversed(rows))][needed]) else 0
     broken = len(rows.keys() | wrong.keys()) - len(whole) - cut
     reason = next(iter(wrong.values()), "a member is missing")
     return shard_index.ShardIndex(table, keys, broken, fault, reason if broken else "")
