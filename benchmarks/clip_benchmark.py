@@ -1,7 +1,7 @@
 """Named benchmarks against CLIP_benchmark: the same weights, the same shards, every number of both.
 
     python -m venv /tmp/clip_benchmark               # torch's side has an environment of its own
-    /tmp/clip_benchmark/bin/pip install torch 'numpy<2.4' scikit-learn tqdm webdataset \\
+    /tmp/clip_benchmark/bin/pip install torch 'numpy<2.4' pillow scikit-learn tqdm webdataset \\
         transformers regex ftfy huggingface-hub safetensors requests
     /tmp/clip_benchmark/bin/pip install --no-deps torchvision timm clip-benchmark open_clip_torch
     python benchmarks/clip_benchmark.py --theirs=/tmp/clip_benchmark/bin/python --limit=200
