@@ -146,14 +146,28 @@ def open_captions(
     Raises:
       UserError: a value does not fit, or there is nothing at the path.
     """
-    if (name or recognize_source(path)) == TEXT:
-        try:
-            files.expand_paths(path)
-        except ValueError as error:
-            raise UserError(f"--source: {error}") from error
+    if find_text_files(path, name) is not None:
         return functools.partial(vocabulary.read_lines, path), {"name": TEXT, "path": path}
     source, node = open_source(path, name, arguments, captions=True)
     return functools.partial(_read_captions, source, node, used), node
+
+
+def find_text_files(path: str, name: str | None = None) -> list[str] | None:
+    """Lists text files with a caption per line; returns None for any other kind of source.
+
+    Args:
+      path: as for `open_captions`.
+      name: as for `open_captions`.
+
+    Raises:
+      UserError: nothing is at the path, or it does not show what is there.
+    """
+    if (name or recognize_source(path)) != TEXT:
+        return None
+    try:
+        return files.expand_paths(path)
+    except ValueError as error:
+        raise UserError(f"--source: {error}") from error
 
 
 def _read_captions(source: Source, node: dict[str, Any], used: int | None) -> Iterator[str]:

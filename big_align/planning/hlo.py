@@ -149,19 +149,18 @@ def parse_program(text: str) -> HloProgram:
             computations[name] = Computation(name, instructions)
             name = None
         elif match := _START.match(line):
-            instruction = _parse_instruction(line, match)
+            end = _end_of_type(line, match.end())
+            instruction = _parse_instruction(line, match, end)
             for operand in instruction.operands:
                 _add_elements(instructions, types, operand)
             instructions[instruction.name] = instruction
-            types[instruction.name] = line[match.end() : _end_of_type(line, match.end())]
+            types[instruction.name] = line[match.end() : end]
     if entry is None:
         raise ValueError("the text of the program has no ENTRY computation")
     return HloProgram(computations, entry)
 
 
-def _parse_instruction(line: str, start: re.Match) -> Instruction:
-    begin = start.end()
-    end = _end_of_type(line, begin)
+def _parse_instruction(line: str, start: re.Match, end: int) -> Instruction:
     opcode = _OPCODE.match(line, end)
     if not opcode:
         raise ValueError(f"a line of the program cannot be read: {line[:200]!r}")
@@ -170,7 +169,7 @@ def _parse_instruction(line: str, start: re.Match) -> Instruction:
     return Instruction(
         name=start[2],
         opcode=opcode[1],
-        outputs=_parse_arrays(line[begin:end]),
+        outputs=_parse_arrays(line[start.end() : end]),
         operands=tuple(_OPERAND.findall(inside)) if opcode[1] != "constant" else (),
         attributes=line[close + 1 :].lstrip(", "),
         is_root=bool(start[1]),

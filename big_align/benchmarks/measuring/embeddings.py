@@ -106,10 +106,11 @@ class EmbeddingStore:
         if model.embeds("image"):
             encoder = make_encoder(model, "both", transform or model.transform, batch_size)
             self._encoder = HashingEncoder(*encoder._replace(dim=encoder.dim + HASH_COLUMNS))
-            self.transform = encoder.transform
+            self.transform, weights = encoder.transform, encoder.weights
+        else:
+            weights = digest_weights(model.flat)
         seen = model.preprocessing
         colors = (seen.mean, seen.std) if seen else None
-        weights = digest_weights(model.flat)
         made = json.dumps([weights, model.node, colors], sort_keys=True, default=str)
         self.fingerprint = _digest(made.encode())
 

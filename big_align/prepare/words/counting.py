@@ -9,8 +9,8 @@ import apache_beam as beam
 from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from big_align.components.source_flags import TEXT, recognize_source
-from big_align.data import boundary, examples, files
+from big_align.components.source_flags import find_text_files
+from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.text import vocabulary
 from big_align.data.text.word_counts import TextCounts, count_texts
@@ -46,11 +46,8 @@ def find_corpus(path: str, kind: str | None, arguments: tuple[str, ...]) -> Corp
     Raises:
       UserError: there is nothing, or the path does not say what is there.
     """
-    if (kind or recognize_source(path)) == TEXT:
-        try:
-            return TextFiles(tuple(files.expand_paths(path)))
-        except ValueError as error:
-            raise UserError(f"--source: {error}") from error
+    if (texts := find_text_files(path, kind)) is not None:
+        return TextFiles(tuple(texts))
     try:
         return find_inputs(path, kind, arguments)
     except UserError as error:
