@@ -68,7 +68,7 @@ class SourceEncoder(NamedTuple):
 
 
 def make_encoder(
-    pretrained: Pretrained, what: str, transform: str | None, batch_size: int
+    pretrained: Pretrained, what: str, transform: str | None, batch_size: int | None = None
 ) -> SourceEncoder:
     """Makes an encoder of images from a model.
 
@@ -77,7 +77,8 @@ def make_encoder(
       what: "embedding", of unit length, "features" of the image tower before any projection, or
         "both" side by side, in one pass over the images.
       transform: image operations; None takes the model's own.
-      batch_size: rows of a batch, a multiple of the number of devices.
+      batch_size: rows of a batch, a multiple of the number of devices; None for 256, and 64 on
+        CPUs.
 
     Raises:
       UserError: the model has no image tower, does not say how images are made, or cannot take
@@ -98,6 +99,7 @@ def make_encoder(
     objective = Align(model, mesh)
     params, state = {"model": variables.pop("params")}, variables
     shape = shape_of_image(transform, "--transform")
+    batch_size = batch_size or _choose_batch_size(mesh)
     batch = {"image": jax.ShapeDtypeStruct((batch_size, *shape), np.uint8)}
     try:
         verbs = [getattr(objective, verb) for verb in VERBS[what]]
@@ -112,6 +114,12 @@ def make_encoder(
         _place(objective, mesh, batch_size, params, state),
         shape, transform, what, sum(widths), digest_weights(pretrained.flat), widths,
     )  # fmt: skip
+
+
+def _choose_batch_size(mesh: Mesh) -> int:
+    """Returns rows that keep devices busy; on CPUs, layers of a larger batch outgrow the cache."""
+    rows = 64 if mesh.devices.flat[0].platform == "cpu" else 256
+    return -(-rows // mesh.size) * mesh.size
 
 
 def _place(objective: Align, mesh: Mesh, batch_size: int, params: Any, state: Any) -> Embedder:

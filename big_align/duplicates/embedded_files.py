@@ -38,7 +38,7 @@ class UnitEncoder(SourceEncoder):
 
 
 def make_unit_encoder(
-    model: Pretrained, what: str | None, transform: str | None, batch_size: int
+    model: Pretrained, what: str | None, transform: str | None, batch_size: int | None = None
 ) -> UnitEncoder:
     """Makes an encoder of images.
 
@@ -48,7 +48,7 @@ def make_unit_encoder(
         features if it is just an image tower.
       transform: image operations; None takes whole images, resized to the model's own size: a
         crop would hide what was cut off.
-      batch_size: rows of a batch.
+      batch_size: as in `embed_source.make_encoder`.
 
     Raises:
       UserError: as in `embed_source.make_encoder`.

@@ -104,7 +104,7 @@ class ProbeSettings:
     score: str = "accuracy"
     validation_fraction: float = 0.2
     max_iterations: int = 1000
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     seed: int = 0
 
     def __post_init__(self):
@@ -269,7 +269,7 @@ class LinearProbe:
         what: str = "features",
         score: str = "accuracy",
         max_iterations: int = 1000,
-        tolerance: float = 1e-3,
+        tolerance: float = 1e-4,
         seed: int = 0,
         max_broken_fraction: float = 0.01,
     ):

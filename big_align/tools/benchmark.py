@@ -57,7 +57,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="number of random draws of the training images of few_shot (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--batch_size", type=int, default=256, help="images per batch on each host (%(default)s)"
+        "--batch_size", type=int, help="images per batch on each host (256; 64 on CPUs)"
     )
     parser.add_argument(
         "--max_broken_fraction", type=float, default=0.01,

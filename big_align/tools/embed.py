@@ -61,8 +61,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="type of the stored numbers (float16, but float32 for Parquet)",
     )  # fmt: skip
     parser.add_argument(
-        "--batch_size", type=int, default=256,
-        help="images or texts per batch on each host (%(default)s)",
+        "--batch_size", type=int,
+        help="images per batch on each host (256; 64 on CPUs), or texts (64 per device)",
     )  # fmt: skip
     parser.add_argument(
         "--max_broken_fraction", type=float, default=0.01,

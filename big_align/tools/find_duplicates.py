@@ -79,7 +79,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "these files (%(default)s)",
     )
     add("--work", type=pathlib.Path, help="the folder for embeddings (default: OUTPUT.embeddings)")
-    add("--batch_size", type=int, default=256, help="images per batch (%(default)s)")
+    add("--batch_size", type=int, help="images per batch (256; 64 on CPUs)")
     return parser.parse_args(arguments)
 
 

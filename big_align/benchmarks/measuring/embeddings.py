@@ -81,7 +81,7 @@ class EmbeddingStore:
       model: the model; a text tower alone embeds texts.
       folder: created if necessary; visible to every process.
       transform: image operations; None for the model's own.
-      batch_size: rows of a batch, a multiple of the number of devices.
+      batch_size: as in `embed_source.make_encoder`.
       max_broken_fraction: the fraction of broken images above which it stops.
 
     Attributes:
@@ -97,7 +97,7 @@ class EmbeddingStore:
         model: LoadedModel,
         folder: str | os.PathLike,
         transform: str | None = None,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         max_broken_fraction: float = 0.01,
     ):
         self._model, self._folder = model, pathlib.Path(folder)

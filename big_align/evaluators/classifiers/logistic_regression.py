@@ -175,7 +175,7 @@ class LogisticRegression:
         label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
         num_classes: int,
         max_iterations: int = 1000,
-        tolerance: float = 1e-3,
+        tolerance: float = 1e-4,
     ):
         self._max_iterations, self._tolerance = max_iterations, tolerance
         self._count, self._num_classes = len(features), num_classes
