@@ -8,7 +8,7 @@
     python benchmarks/clip_benchmark.py --theirs=/tmp/clip_benchmark/bin/python   # all images
 
 The data are made from $BIG_ALIGN_DATA in CLIP_benchmark's layout: CIFAR-10 with its 10,000 test
-images, Flickr8k's test split, and 26 small data sets. These have the names, the classes, the order
+images, Flickr8k's test split, and 25 small data sets. These have the names, the classes, the order
 of labels and the templates of those that they are called after, and other pictures: photographs of
 ten classes of `tiny_imagenet` and `grocery`, each class in one data set alone, with labels from the
 first to the last of its own. So their numbers say nothing about a model and everything about the
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--model", choices=SIZES, default="small")
     parser.add_argument("--limit", type=int, help="about how many images per split (default: all)")
     parser.add_argument(
-        "--sets", type=int, help="how many data sets with classes (default: all 27)"
+        "--sets", type=int, help="how many data sets with classes (default: all 26)"
     )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument(

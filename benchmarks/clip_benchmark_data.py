@@ -22,7 +22,7 @@ from big_align.data.labels.prompts import fill_class_templates
 from big_align.runs.defaults import complete_config
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SMALL_SETS, LARGEST = 26, 211  # data sets, and the most classes of one
+LARGEST = 211  # the most classes of a data set
 TINY_CLASSES, CLASSES = 202, 10  # of Tiny ImageNet, and of the photographs of a small data set
 SIZES = {"small": 64, "b32": 224}
 
@@ -149,8 +149,7 @@ def choose_sets() -> dict[str, Any]:
                 continue
             if sorted(layout.order) == list(range(len(benchmark.classes()))):
                 chosen[name] = layout
-    small = [name for name in chosen if name != "cifar10"][:SMALL_SETS]
-    return {name: chosen[name] for name in ("cifar10", *small)}
+    return {"cifar10": chosen.pop("cifar10"), **chosen}
 
 
 def make_data(folder: pathlib.Path, limit: int | None) -> None:
