@@ -20,7 +20,6 @@ the config names, and continues where it was stopped.
 """
 
 import argparse
-import copy
 import os
 import pathlib
 import subprocess
@@ -80,10 +79,10 @@ def make_vocabulary(argument: str, output: pathlib.Path) -> str:
     return str(path)
 
 
-def train(
+def configure(
     argument: str, vocabulary: str, times: int, split: str, rate: float, seed: int, output: str
-) -> dict[str, float]:
-    """Trains a model and measures its languages.
+):
+    """Returns the config of a training.
 
     Args:
       argument: the argument of the config.
@@ -93,12 +92,7 @@ def train(
       rate: learning rate.
       seed: the random seed.
       output: the folder of features.
-
-    Returns:
-      Mean recalls, by language and over those that are measured.
     """
-    from big_align.runs import train as runs
-
     config = get_config(argument, output)
     with config.unlocked():
         config.tokenizer.vocabulary = vocabulary
@@ -108,6 +102,18 @@ def train(
         if split == "dev":
             config.data.hold_out = HELD_OUT
             config.evaluators.retrieval.source = dict(name="held_out")
+    return config
+
+
+def train(**settings) -> dict[str, float]:
+    """Trains a model; returns mean recalls, by language and over those that are measured.
+
+    Args:
+      **settings: those of `configure`.
+    """
+    from big_align.runs import train as runs
+
+    config = configure(**settings)
     with tempfile.TemporaryDirectory() as workdir:
         found = runs.run(config, workdir)
     return {
@@ -156,10 +162,9 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     from big_align.runs.cached_features import cache_features
 
-    config = get_config("", str(output))
-    with config.unlocked():
-        config.tokenizer.vocabulary = make_vocabulary("", output)
-    cache_features(copy.deepcopy(config), str(output))
+    for split in ("dev", "test"):  # by both cores, before any trial
+        words = make_vocabulary("", output)
+        cache_features(configure("", words, 1, split, RATES[0], 0, str(output)), str(output))
     print_table(options.rows, options.seeds, output)
 
 

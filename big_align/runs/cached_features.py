@@ -16,6 +16,7 @@ from big_align.clusters.embed_captions import embed_captions
 from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed_source
 from big_align.components.models import build_model
 from big_align.components.transforms import shape_of_image
+from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import INDEX
 from big_align.evaluators.embedder import Embedder
 from big_align.objectives.align import Align
@@ -24,6 +25,8 @@ from big_align.runs import build, check, dataset
 from big_align.runs.initial_weights import check_frozen, read_initial_weights
 from big_align.training.state import describe_state
 
+TEXT_ARGUMENTS = ("caption", "caption_lines", "language")
+"""Arguments of a source that name its texts."""
 FOLDER = "features"
 """Folder of a workdir that holds the features, unless the config names another."""
 
@@ -96,7 +99,7 @@ class LockedTowers:
     def embed(self, tower: str, part: dataset.Part, root: pathlib.Path) -> str:
         """Embeds the examples of a part of the data; returns the folder of the features."""
         source = dataset.open_source(part)
-        made_by = self._describe(tower, part)
+        made_by = self._describe(tower, part, source)
         kept = json.dumps([made_by, self._dtype], sort_keys=True, default=str)
         folder = root / f"{tower}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
         broken = part.loader.get("max_broken_fraction", 0.01)
@@ -116,8 +119,12 @@ class LockedTowers:
             )
         return str(folder)
 
-    def _describe(self, tower: str, part: dataset.Part) -> dict[str, Any]:
-        """Returns everything that the features of a tower depend on."""
+    def _describe(self, tower: str, part: dataset.Part, source: Source) -> dict[str, Any]:
+        """Returns everything that the features of a tower depend on.
+
+        Those of images do not depend on the texts that are read beside them, but for examples that
+        a source leaves out because they have none.
+        """
         below = {k: x for k, x in self._weights.items() if k.split("/")[1] == tower}
         described = {
             "source": part.source,
@@ -128,4 +135,7 @@ class LockedTowers:
         if tower == "text":
             return described | {"tokenizer": self._tokenizer.fingerprint, "what": "features"}
         colors = {"mean": self._model.image_mean, "std": self._model.image_std}
-        return described | {"transform": part.loader["transform"], "colors": colors}
+        images = {k: x for k, x in part.source.items() if k not in TEXT_ARGUMENTS}
+        sizes = [int(size) for size in source.shard_sizes]
+        described |= {"source": images, "sizes": sizes, "colors": colors}
+        return described | {"transform": part.loader["transform"]}
