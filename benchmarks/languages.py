@@ -57,16 +57,6 @@ ROWS = {
 """Which model a row takes for each language."""
 
 
-def get_config(argument: str, output: str):
-    """Returns a config of the models, which share the features of photographs."""
-    from big_align.configs import align_flickr8k_multilingual
-
-    config = align_flickr8k_multilingual.get_config(f"locked,{argument}")
-    with config.unlocked():
-        config.cached_features.folder = f"{output}/features"
-    return config
-
-
 def make_vocabulary(argument: str, output: pathlib.Path) -> str:
     """Learns a vocabulary, once; returns its file."""
     path = output / f"vocabulary{argument and '_' + argument}.txt"
@@ -93,8 +83,11 @@ def configure(
       seed: the random seed.
       output: the folder of features.
     """
-    config = get_config(argument, output)
+    from big_align.configs import align_flickr8k_multilingual
+
+    config = align_flickr8k_multilingual.get_config(f"locked,{argument}")
     with config.unlocked():
+        config.cached_features.folder = f"{output}/features"
         config.tokenizer.vocabulary = vocabulary
         config.schedule.learning_rate, config.seed = rate, seed
         config.total_steps *= times

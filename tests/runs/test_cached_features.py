@@ -37,7 +37,7 @@ def write_captions(folder: pathlib.Path, broken: int | None = None) -> str:
         for number in range(20 * shard, 20 * shard + 20):
             words = ["a digit one", "photo of two", "three by hand"][: 1 + number % 3]
             image = b"none" if number == broken else encode_image(make_pixels(6 * number))
-            facts = json.dumps({"captions": words}).encode()
+            facts = json.dumps({"captions": words, "other": ["another text"]}).encode()
             members += [(f"{number:03d}.png", image), (f"{number:03d}.json", facts)]
         write_tar(folder / f"pairs-{shard}.tar", members)
     return f"{folder}/pairs-*.tar"
@@ -128,6 +128,16 @@ def test_features_are_found_again_and_what_is_missing_is_made(pairs, trained, tm
     fed = cache_features(other, "unused")
     assert len(list_files(tmp_path)) == 6
     assert fed.data.precomputed.text_embedding in {str(path.parent) for path in first}
+
+    # Other texts are other features; those of the images stay.
+    other = lock(pairs, trained, folder, "--config.data.source.caption=json.other")
+    fed = cache_features(other, "unused")
+    assert len(list_files(tmp_path)) == 8
+    assert fed.data.precomputed.image_embedding in {str(path.parent) for path in first}
+    with build.build_train_loader(fed, build.build_tokenizer(other)) as loader:
+        batch = loader.batch(0)
+    found = {row.tobytes() for path in first for row in arrays[path].astype(np.float32)}
+    assert {np.float32(row).tobytes() for row in batch["image_embedding"]} <= found
 
 
 @pytest.mark.slow
