@@ -3,8 +3,10 @@
 Arguments: `unicl`; `cross_entropy`; `supcon`, the first stage, and `supcon_classifier`, the second,
 which tunes a linear classifier on the image tower of --config.init.image=WORKDIR_OF_THE_FIRST.
 Table 3: `unicl_table` (an embedding for each class instead of a text encoder) and
-`unicl_table_one_direction`.
+`unicl_table_one_direction`. configs/unicl_cifar10.py asks the same of CIFAR-10.
 """
+
+from ml_collections import ConfigDict
 
 from big_align.configs import common, two_cores
 from big_align.runs.defaults import complete_config
@@ -23,29 +25,47 @@ def get_config(arg: str = "unicl"):
     config.total_steps = 500
     labels = two_cores.labels_of("grocery")
     config.data.update({field: labels[field] for field in ("source", "classes", "templates")})
-    config.evaluators = dict(zero_shot=two_cores.zero_shot("grocery", "test"))
+    test = two_cores.tar("grocery/test-*.tar", caption="", label="cls")
+    measured = dict(source=test, transform=two_cores.EVALUATE)
+    set_method(config, arg, measured, f"{common.data_dir()}/grocery/classes.json", 81)
+    return complete_config(config)
+
+
+def set_method(
+    config: ConfigDict, method: str, measured: dict, classes: str, num_classes: int
+) -> None:
+    """Sets a method's objective, text side and evaluator, in place.
+
+    Args:
+      config: its data are set.
+      method: one of `METHODS`.
+      measured: the source and the transform of the evaluator.
+      classes: the class list.
+      num_classes: how many classes it has.
+    """
+    templates = two_cores.TEMPLATES
     config.objective = dict(name="unicl", temperature=0.1)
-    if arg.startswith("unicl_table"):
-        classes = f"{common.data_dir()}/grocery/classes.json"
+    if method.startswith("unicl_table"):
         config.tokenizer = dict(name="class_names", classes=classes)
-        config.model.text = dict(name="embedding_table", vocab_size=81, width=128)
-        config.data.templates = config.evaluators.zero_shot.templates = ("{}",)
-    if arg == "unicl_table_one_direction":
+        config.model.text = dict(name="embedding_table", vocab_size=num_classes, width=128)
+        config.data.templates = templates = ("{}",)
+    if method == "unicl_table_one_direction":
         config.objective.direction = "image_to_text"
-    if arg in ("cross_entropy", "supcon", "supcon_classifier"):
-        config.model.text = {}
-        config.model.image_projection = False
-        config.model.embedding_dim = None
-        classes = two_cores.classification("grocery", "test")
-        config.evaluators = {} if arg == "supcon" else dict(classification=classes)
-    if arg == "cross_entropy":
-        config.objective = dict(name="cross_entropy")
-    if arg == "supcon":
+    if method.startswith("unicl"):
+        zero_shot = dict(name="zero_shot", names=classes, templates=templates)
+        config.evaluators = dict(zero_shot=zero_shot | measured)
+        return
+    config.model.text = {}
+    config.model.image_projection = False
+    config.model.embedding_dim = None
+    config.evaluators = dict(classification=dict(name="classification") | measured)
+    config.objective = dict(name="cross_entropy")
+    if method == "supcon":
+        config.evaluators = {}
         config.objective = dict(name="supcon", temperature=0.1)
         config.data.views_per_image = 2
-    if arg == "supcon_classifier":
-        config.objective = dict(name="cross_entropy", train_image_tower=False)
+    if method == "supcon_classifier":
+        config.objective.train_image_tower = False
         config.optimizer.frozen = ("model/image",)
         config.total_steps = 300
         config.schedule.learning_rate = 1e-2
-    return complete_config(config)

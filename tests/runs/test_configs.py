@@ -39,6 +39,7 @@ ARGUMENTS = [
     *(f"unicl_flickr8k.py:{method}" for method in ("captions", "labels", "multitask")),
     *(f"unicl_grocery.py:{method}" for method in ("unicl_table", "unicl_table_one_direction")),
     *(f"unicl_grocery.py:{method}" for method in ("cross_entropy", "supcon", "supcon_classifier")),
+    *(f"unicl_cifar10.py:{method}" for method in ("unicl_table", "supcon", "supcon_classifier")),
     *(f"unicl_imagenet.py:mixing=yes,batch={size}" for size in ("1024", "2048")),
     "unicl_imagenet.py:method=cross_entropy,image=resnet50,mixing=yes",
     *(f"align_finetune.py:{image},layer_decay=0.9" for image in ("image=b7", "data=pets,image=b7")),
