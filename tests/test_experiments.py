@@ -1,5 +1,6 @@
 """What experiments in benchmarks/ stand on: trials, intervals, drawn pairs, planted noise."""
 
+import json
 import multiprocessing
 import os
 import pathlib
@@ -8,7 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import layers, noise, trials
+from benchmarks import labels, layers, noise, trials, unseen_classes
+from big_align.data.sources.tar_source import TarSource
+from tests.data.samples import encode_image, make_pixels, write_tar
 
 
 def square(number, log):
@@ -132,3 +135,52 @@ def test_a_row_without_a_kind_of_noise_has_all_other_texts(tmp_path):
 def text_of_another(text, row):
     words = text.split()
     return words[0] == "caption" and int(words[1]) != row
+
+
+def test_classes_without_labels_in_training_are_in_no_other_part(tmp_path, monkeypatch):
+    monkeypatch.setenv("BIG_ALIGN_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(unseen_classes, "CLASSES", {"seen": 5, "dev": 2, "test": 3})
+    names = [f"class {label}" for label in range(10)]
+    listed = [{"label": label, "names": name} for label, name in enumerate(names)]
+    folder = tmp_path / "data/tiny_imagenet"
+    folder.mkdir(parents=True)
+    (folder / "classes.json").write_text(json.dumps(listed))
+    for split in ("train", "val"):
+        images = [(key, encode_image(make_pixels(key)), key % 10) for key in range(30)]
+        members = [
+            (f"{key:03d}.{ending}", content)
+            for key, image, label in images
+            for ending, content in (("jpg", image), ("cls", str(label).encode()))
+        ]
+        write_tar(folder / f"{split}-00000.tar", members)
+    output = tmp_path / "classes"
+    output.mkdir()
+    unseen_classes.write_classes(output)
+    files = {path.name for path in output.glob("*.tar")}
+    assert files == {"seen-train.tar", "seen_val-val.tar", *(
+        f"{part}-{split}.tar" for part in ("dev", "test") for split in ("train", "val")
+    )}  # fmt: skip
+    found = []
+    for part, count in unseen_classes.CLASSES.items():
+        classes = json.loads((output / f"{part}.json").read_text())
+        assert [each["label"] for each in classes] == list(range(count))
+        found += [each["names"] for each in classes]
+        for path in output.glob(f"{part}[-_]*.tar"):
+            source = TarSource(str(path), caption="", label="cls")
+            assert source.shard_sizes.tolist() == [3 * count]
+            for index in range(3 * count):
+                key = int(source.key(0, index))
+                assert classes[source.read(0, index).label]["names"] == names[key % 10]
+    assert sorted(found) == names
+
+
+def test_labels_are_tuned_on_photographs_that_no_stage_trains_on():
+    for method in ("unicl", "cross_entropy", "supcon", "supcon_classifier"):
+        dev, test = (
+            labels.configure("unicl_grocery", method, split, 3) for split in ("dev", "test")
+        )
+        assert (dev.data.hold_out, test.data.hold_out) == (labels.HELD_OUT, 0)
+        for evaluator in dev.evaluators.values():
+            assert evaluator.source.to_dict() == {"name": "held_out"}
+        for evaluator in test.evaluators.values():
+            assert "test-" in evaluator.source.path and "train-" in test.data.source.path
