@@ -126,7 +126,8 @@ def configure(method: str, batch: int, split: str, rate: float, seed: int, folde
         if "labels" in config.data.mixture:
             part = config.data.mixture.labels
             part.source.path, part.classes = f"{folder}/seen-train.tar", f"{folder}/seen.json"
-        config.evaluators.pop("classification", None)
+        if "classification" in config.evaluators:
+            del config.evaluators["classification"]
         zero_shot = config.evaluators.zero_shot.to_dict()
         for name, shards, classes in (
             ("zero_shot", f"{split}-*.tar", split),

@@ -184,3 +184,17 @@ def test_labels_are_tuned_on_photographs_that_no_stage_trains_on():
             assert evaluator.source.to_dict() == {"name": "held_out"}
         for evaluator in test.evaluators.values():
             assert "test-" in evaluator.source.path and "train-" in test.data.source.path
+
+
+def test_nothing_that_chooses_a_setting_is_looked_at_in_the_end():
+    for method, batch in unseen_classes.ROWS.values():
+        looked = {}
+        for split in ("dev", "test"):
+            config = unseen_classes.configure(method, batch, split, 1e-3, 0, "folder")
+            sources = [evaluator.source for evaluator in config.evaluators.values()]
+            looked[split] = {source.path for source in sources}
+            trained = {part.source.path for part in config.data.mixture.values()}
+            assert not looked[split] & trained
+            assert all("tiny_imagenet" not in path for path in looked[split] | trained)
+        assert not looked["dev"] & looked["test"]
+        assert looked["dev"] >= {"folder/dev-*.tar"} and looked["test"] >= {"folder/test-*.tar"}
