@@ -99,7 +99,7 @@ def make_encoder(
     objective = Align(model, mesh)
     params, state = {"model": variables.pop("params")}, variables
     shape = shape_of_image(transform, "--transform")
-    batch_size = batch_size or _choose_batch_size(mesh)
+    batch_size = _choose_batch_size(mesh) if batch_size is None else batch_size
     batch = {"image": jax.ShapeDtypeStruct((batch_size, *shape), np.uint8)}
     try:
         verbs = [getattr(objective, verb) for verb in VERBS[what]]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.errors import UserError
-from big_align.evaluators.classifiers.logistic_regression import LogisticRegression
+from big_align.evaluators.classifiers.logistic_regression import TOLERANCE, LogisticRegression
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
     VERBS,
@@ -104,7 +104,7 @@ class ProbeSettings:
     score: str = "accuracy"
     validation_fraction: float = 0.2
     max_iterations: int = 1000
-    tolerance: float = 1e-4
+    tolerance: float = TOLERANCE
     seed: int = 0
 
     def __post_init__(self):
@@ -269,7 +269,7 @@ class LinearProbe:
         what: str = "features",
         score: str = "accuracy",
         max_iterations: int = 1000,
-        tolerance: float = 1e-4,
+        tolerance: float = TOLERANCE,
         seed: int = 0,
         max_broken_fraction: float = 0.01,
     ):

@@ -20,6 +20,7 @@ from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.distributed import agreement
 from big_align.errors import UserError
+from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
 from big_align.exhibits.exhibit import encode
 from big_align.exhibits.retrieval import Pairs
 from big_align.inference.loaded_model import LoadedModel
@@ -67,7 +68,7 @@ class Measurer:
             described["temperature"] = self._model.temperature or measuring.TEMPERATURE
             described["texts"] = self._model.embeds("text")
         if task in ("linear_probe", "few_shot"):
-            described |= dataclasses.asdict(self._tasks)
+            described |= dataclasses.asdict(self._tasks) | {"tolerance": TOLERANCE}
         return described | {"tokenizer": self._model.tokenizer, "model": self._store.fingerprint}
 
     def fingerprint(self, task: str) -> str:

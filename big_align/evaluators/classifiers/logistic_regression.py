@@ -15,6 +15,9 @@ LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 BLOCK = 16384
 """Number of examples whose logits are in memory at a time."""
 
+TOLERANCE = 1e-4
+"""Length of the gradient, relative to the loss, that counts as zero."""
+
 PATIENCE = 20
 """Number of L-BFGS steps within which the value has to fall."""
 
@@ -175,7 +178,7 @@ class LogisticRegression:
         label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"],
         num_classes: int,
         max_iterations: int = 1000,
-        tolerance: float = 1e-4,
+        tolerance: float = TOLERANCE,
     ):
         self._max_iterations, self._tolerance = max_iterations, tolerance
         self._count, self._num_classes = len(features), num_classes
