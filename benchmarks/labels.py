@@ -104,10 +104,8 @@ def run_table(
 def print_table(data: str, found: dict[str, list[float]], rates: dict[str, float]) -> None:
     """Prints accuracies, and their differences from cross-entropy where that was measured."""
     seeds = len(next(iter(found.values())))
-    print(
-        f"\n{data}, {seeds} seeds\n\n| | top-1 | less cross-entropy | learning rate |\n"
-        + "|---" * 4
-    )
+    print(f"\n{data}, {seeds} seeds\n\n| | top-1 | less cross-entropy | learning rate |")
+    print("|---" * 4 + "|")
     for row, accuracies in found.items():
         apart = [a - b for a, b in zip(accuracies, found.get(BASELINE, ()), strict=False)]
         difference = trials.format_interval(apart) if apart and row != BASELINE else ""
