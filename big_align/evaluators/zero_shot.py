@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
@@ -48,6 +49,26 @@ def check_named(label: Int[np.ndarray, "n"], count: int, where: str) -> None:
         raise UserError(
             f"{where}: {outside.sum()} labels, {label[outside][0]} among them, are not in "
             f"the {count} class names"
+        )
+
+
+def warn_of_equal_classes(ztxt: Float[np.ndarray, "c d"], names: Sequence[str], where: str) -> None:
+    """Logs a warning if classes cannot be told apart, since their texts have one embedding.
+
+    Args:
+      ztxt: unit-length embedding of each class.
+      names: name of each class.
+      where: what is measured, for the message.
+    """
+    _, group, size = np.unique(ztxt.round(6), axis=0, return_inverse=True, return_counts=True)
+    equal = np.flatnonzero(size[group] > 1)
+    if equal.size:
+        first, second = np.flatnonzero(group == group[equal[0]])[:2]
+        logging.warning(
+            "%s: %d of %d classes have the same text embedding as another one, %r and %r among "
+            "them, so their images have no right nearest class; the texts may be equal, or the "
+            "tokenizer's vocabulary may lack their words",
+            *(where, equal.size, len(names), names[first], names[second]),
         )
 
 
@@ -194,6 +215,7 @@ class ZeroShot:
         label = loader.labels()[readable]
         check_named(label, len(self.names), "zero_shot")
         ztxt = embed_classes(embedder, self.tokenizer, self.texts)
+        warn_of_equal_classes(ztxt, self.names, "zero_shot")
         similarity = zimg[readable] @ ztxt.T
         numbers = measure_accuracy(similarity, label)
         if self.seen is not None:

@@ -18,6 +18,7 @@ from big_align.evaluators.zero_shot import (
     embed_classes,
     measure_accuracy,
     measure_seen,
+    warn_of_equal_classes,
 )
 
 
@@ -198,6 +199,22 @@ def test_zero_shot_names_the_color():
     assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     with pytest.raises(ValueError, match="are not in the 2 class names"):
         ZeroShot(data, "resize(2)", tokenize, names=("0", "1"))(OneHotEmbedder())
+
+
+def test_classes_with_one_text_are_named_in_a_warning(caplog):
+    """No word is known, so texts are equal: without a word about it, 0% looks like a bad model."""
+    classes = unit(np.float32([[3, 4], [1, 0], [3, 4], [0, 1], [3, 4], [1, 0]]))
+    warn_of_equal_classes(classes[[0, 1, 3]], ("a", "b", "c"), "zero_shot")
+    assert not caplog.text
+    warn_of_equal_classes(classes, tuple("abcdef"), "cifar10 test, zero_shot")
+    assert "cifar10 test, zero_shot: 5 of 6 classes have the same text embedding" in caplog.text
+    assert "'a' and 'c' among them" in caplog.text and "vocabulary may lack" in caplog.text
+
+    caplog.clear()
+    data = source([0, 1, 2], [["-"]] * 3, [0, 1, 2])
+    evaluate = ZeroShot(data, "resize(2)", tokenize, ("1", "1", "1"), templates=("{}",))
+    assert evaluate(OneHotEmbedder())["top1"] == 0
+    assert "3 of 3 classes" in caplog.text
 
 
 def test_accuracy_of_seen_and_unseen_classes_by_hand(tmp_path):
