@@ -1,29 +1,35 @@
 """Trials of an experiment, one a core at a time; a finished one is found again.
 
-What an experiment says is that of several seeds: means with the interval of 95% by Student's t.
+What an experiment says is that of several seeds: means with the interval of 95% by Student's t. The
+numbers of all trials are in one file of the output folder, a line each. Those behind the tables of
+docs/results.md are in docs/trials/: an experiment that finds such a file as OUTPUT/trials.jsonl
+prints its tables from it, or goes on where it ends.
 """
 
 import concurrent.futures
-import json
 import math
 import multiprocessing
 import os
 import pathlib
 import statistics
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scipy import stats
 
+from big_align.training.logs import line_files
+
 TUNING_SEED = 100
+FILE = "trials.jsonl"
 
 
 class Trial(NamedTuple):
     """A training and what it is measured by.
 
     Attributes:
-      name: of the file with its numbers.
+      name: of the line with its numbers.
       settings: the arguments of the function that trains.
     """
 
@@ -42,9 +48,9 @@ def run_trials(
         processes call it.
       output: the folder of the results.
     """
-    known = {trial.name: trial for trial in trials}
-    paths = {name: output / f"{name}.json" for name in known}
-    todo = [trial for name, trial in known.items() if not paths[name].exists()]
+    trials = {trial.name: trial for trial in trials}
+    found = read_trials(output)
+    todo = [trial for name, trial in trials.items() if name not in found]
     context = multiprocessing.get_context("spawn")
     cores = context.SimpleQueue()
     for core in (available := sorted(os.sched_getaffinity(0))):
@@ -53,14 +59,20 @@ def run_trials(
         with concurrent.futures.ProcessPoolExecutor(
             len(available), context, initializer=_stay_on_core, initargs=(cores,)
         ) as pool:
-            futures = {pool.submit(train, **trial.settings): trial.name for trial in todo}
+            futures = {pool.submit(_time, train, trial.settings): trial.name for trial in todo}
             for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-                name, numbers = futures[future], future.result()
-                scratch = paths[name].with_suffix(".partial")
-                scratch.write_text(json.dumps(numbers))
-                os.replace(scratch, paths[name])
+                name, (numbers, seconds) = futures[future], future.result()
+                record = dict(name=name, seconds=round(seconds), numbers=numbers)
+                line_files.append_line(output / FILE, record)
+                found[name] = numbers
                 print(f"{number} of {len(todo)}: {name} {_show(numbers)}", flush=True)
-    return {name: json.loads(path.read_text()) for name, path in paths.items()}
+    return {name: found[name] for name in trials}
+
+
+def read_trials(output: pathlib.Path) -> dict[str, dict[str, float]]:
+    """Returns the numbers of each finished trial by name."""
+    lines = line_files.read_lines(output / FILE, ("name", "numbers"))
+    return {line["name"]: line["numbers"] for line in lines}
 
 
 def choose_best(
@@ -120,6 +132,14 @@ def tune_and_measure(
     }
     found = run_trials([each for row in last.values() for each in row], train, output)
     return {row: [found[each.name] for each in trials] for row, trials in last.items()}, best
+
+
+def _time(
+    train: Callable[..., dict[str, float]], settings: Mapping[str, Any]
+) -> tuple[dict[str, float], float]:
+    """Returns the numbers of a trial and its seconds."""
+    start = time.monotonic()
+    return train(**settings), time.monotonic() - start
 
 
 def _stay_on_core(cores: Any) -> None:
