@@ -27,7 +27,7 @@ COUNT = len(NAMES)
 
 
 def make_objective(devices=1, dropout=0.0, **options):
-    model = tiny.make_model(group_size=2, dropout=dropout)
+    model = options.pop("model", None) or tiny.make_model(group_size=2, dropout=dropout)
     options = {"decoder_width": 8} | options
     given = {"model": model, "mesh": tiny.make_mesh(devices), "tags": TAGS, "tokenizer": TOKENIZER}
     return make(Idea, options, "config.objective", **given)
@@ -382,6 +382,25 @@ def test_recognition_alone_finds_the_same_tags():
     jax.tree.map(np.testing.assert_array_equal, find(alone), find(objective))
     read = [o.recognize(recognition_part(params), state, batch) for o in (alone, objective)]
     np.testing.assert_array_equal(*read)
+
+
+@pytest.mark.parametrize("contrast", [True, False])
+def test_a_linear_head_learns_the_same_from_features_of_a_locked_tower(contrast):
+    heads = {"image_projection": True, "embedding_dim": 8}
+    model = tiny.make_model().clone(locked=("image",), **heads)
+    objective = make_objective(model=model, head="cls", contrast=contrast)
+    assert objective.encoder.takes_features == ("image_embedding",)
+    assert objective.frozen == ("model/image",)
+    params, state = make_params(objective)
+    batch = make_batch(objective, size=8, masked=2)
+    expected = differentiate(objective, params, state, batch)
+    features = {"image_embedding": objective.image_features(params, state, batch)}
+    without = {k: v for k, v in batch.items() if k != "image"}
+    assert_close(differentiate(objective, params, state, without | features), expected)
+    grads = expected[2]
+    assert np.any(grads["recognizer"]["kernel"])
+    assert not any(np.any(x) for x in jax.tree.leaves(grads["model"]["image"]))
+    assert make_objective(model=model, contrast=contrast).encoder.takes_features == ()
 
 
 @pytest.mark.parametrize(

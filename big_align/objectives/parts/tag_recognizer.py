@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -13,7 +14,12 @@ from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.models.ml_decoder import MLDecoder
 from big_align.objectives.parts.classifier import make_classifier
-from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
+from big_align.objectives.parts.encoders import (
+    Encoder,
+    flatten_texts,
+    read_features,
+    real_texts,
+)
 from big_align.objectives.parts.tag_texts import TagTexts
 from big_align.types import Batch, ModelState, Outputs, Params
 
@@ -177,6 +183,7 @@ class TagScorer:
 
     def __init__(self, recognizer: Recognizer, num_tags: int, dtype: DTypeLike):
         self.spatial = recognizer.spatial
+        self.takes_features = () if self.spatial else ("image_embedding",)
         self.head = recognizer.make_head(num_tags, dtype)
 
     def init(
@@ -194,10 +201,13 @@ class TagScorer:
         self,
         params: Params,
         features: Float[Array, "b f"],
-        tokens: Float[Array, "b t d"],
+        tokens: Float[Array, "b t d"] | None,
         dropout: PRNGKeyArray | None = None,
     ) -> Float[Array, "b c"]:
-        """Returns the logits of the tags; in training mode if there is a dropout key."""
+        """Returns the logits of the tags; in training mode if there is a dropout key.
+
+        A linear layer on pooled features needs no tokens.
+        """
         variables = {"params": params["recognizer"]}
         if not self.spatial:
             return self.head.apply(variables, features)
@@ -214,6 +224,8 @@ class TagScorer:
 class RecognizingTowers(Encoder):
     """Encodes images, recognizes their tags, and encodes their texts with those of found tags.
 
+    A batch may hold the pooled features of a locked image tower if the recognizer reads no others.
+
     Args:
       model: the dual encoder.
       scorer: scores tags.
@@ -223,6 +235,7 @@ class RecognizingTowers(Encoder):
     def __init__(self, model: DualEncoder, scorer: TagScorer, finder: TagFinder):
         super().__init__(model)
         self.scorer, self.finder = scorer, finder
+        self.takes_features = scorer.takes_features
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes the towers' parameters and the recognizer's."""
@@ -238,13 +251,13 @@ class RecognizingTowers(Encoder):
         tags, which is meaningless if no tag was found.
         """
 
-        def read(features: Array, tokens: Array) -> tuple[Array, Array, Array]:
+        def read(features: Array, tokens: Array | None) -> tuple[Array, Array, Array]:
             key = jax.random.fold_in(rng, 1)
             logits = self.scorer(params, features, tokens, dropout=key)
             return logits, *self.finder.join_texts(batch, logits)
 
         (zimg, ztxt, logits), state = self.train(
-            params, model_state, rng, batch["image"], read, method=_encode_all
+            params, model_state, rng, batch, read, method=_encode_all
         )
         return {"zimg": zimg, "ztxt": ztxt, "logits": logits}, state
 
@@ -261,6 +274,7 @@ class RecognizingImageTower(Encoder):
     def __init__(self, model: DualEncoder, scorer: TagScorer, no_texts: str):
         super().__init__(model.clone(text=None), no_texts)
         self.scorer = scorer
+        self.takes_features = scorer.takes_features
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes the image tower's parameters and the recognizer's."""
@@ -271,9 +285,7 @@ class RecognizingImageTower(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns `logits` [b c] of the tags."""
-        read, state = self.train(
-            params, model_state, rng, batch["image"], train=True, method="image_tokens"
-        )
+        read, state = self.train(params, model_state, rng, batch, method=_read_image)
         # The dropout keys are those of training with texts.
         return {"logits": self.scorer(params, *read, dropout=jax.random.fold_in(rng, 1))}, state
 
@@ -284,11 +296,23 @@ class RecognizingImageTower(Encoder):
         return normalize(self.image_features(params, model_state, batch))
 
 
+def _read_image(
+    model: DualEncoder, batch: Batch
+) -> tuple[Float[Array, "b f"], Float[Array, "b t d"] | None]:
+    """Returns the pooled features of images and their tokens, in training mode.
+
+    Features of a locked tower in the batch have no tokens.
+    """
+    if "image_embedding" in batch:
+        return read_features(model, batch, "image_embedding"), None
+    return model.image_tokens(batch["image"], train=True)
+
+
 def _encode_all(
-    model: DualEncoder, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], read
+    model: DualEncoder, batch: Batch, read: Callable[..., tuple[Array, Array, Array]]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b *k d"], Float[Array, "b c"]]:
     """Encodes in training mode; the texts come from `read`, which gets the image's features."""
-    features, tokens = model.image_tokens(image, train=True)
+    features, tokens = _read_image(model, batch)
     logits, text, text_mask = read(features, tokens)
     length = text.shape[-1]
     ztxt = model.encode_text(text.reshape(-1, length), text_mask.reshape(-1, length), train=True)
