@@ -25,6 +25,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -57,16 +58,20 @@ ROWS = {
 """Which model a row takes for each language."""
 
 
-def make_vocabulary(argument: str, output: pathlib.Path) -> str:
-    """Learns a vocabulary, once; returns its file."""
-    path = output / f"vocabulary{argument and '_' + argument}.txt"
+def name_vocabulary(argument: str, output: pathlib.Path) -> pathlib.Path:
+    """Returns the file of a vocabulary."""
+    return output / f"vocabulary{argument and '_' + argument}.txt"
+
+
+def make_vocabulary(argument: str, output: pathlib.Path) -> None:
+    """Learns a vocabulary, once."""
+    path = name_vocabulary(argument, output)
     if not path.exists():
         config = f"configs/align_flickr8k_multilingual.py{argument and ':' + argument}"
         command = [sys.executable, "-m", "big_align.tools.build_vocab", f"--config={config}"]
         command += [f"--size={SIZE}", f"--output={path}"]
         if code := subprocess.run(command, cwd=ROOT).returncode:
             sys.exit(f"failed with exit status {code}: {' '.join(command)}")
-    return str(path)
 
 
 def configure(
@@ -116,19 +121,38 @@ def train(**settings) -> dict[str, float]:
     }
 
 
+def prepare(models: Iterable[str], output: pathlib.Path) -> None:
+    """Makes vocabularies, and the features of the photographs by both cores."""
+    from big_align.runs.cached_features import cache_features
+
+    for argument in sorted({"", *(MODELS[name][1] for name in models)}):
+        make_vocabulary(argument, output)
+    vocabulary = str(name_vocabulary("", output))
+    for split in ("dev", "test"):
+        cache_features(configure("", vocabulary, 1, split, RATES[0], 0, str(output)), str(output))
+
+
 def print_table(rows: list[str], seeds: int, output: pathlib.Path) -> None:
     """Tunes and trains the models of some rows and prints their recalls."""
-    arguments = {""} | {MODELS[name][1] for row in rows for name in ROWS[row].values()}
-    vocabularies = {each: make_vocabulary(each, output) for each in sorted(arguments)}
 
     def make_trial(model: str, split: str, rate: float, seed: int) -> Trial:
         argument, words, times = MODELS[model]
-        settings = dict(argument=argument, vocabulary=vocabularies[words], times=times)
+        vocabulary = str(name_vocabulary(words, output))
+        settings = dict(argument=argument, vocabulary=vocabulary, times=times)
         settings |= dict(split=split, rate=rate, seed=seed, output=str(output))
         return Trial(f"{model.replace(' ', '_')}-{split}-{rate:g}-{seed}", settings)
 
     models = dict.fromkeys(name for row in rows for name in ROWS[row].values())
-    found, rates = trials.tune_and_measure(models, RATES, make_trial, (MEAN,), train, output, seeds)
+    found, rates = trials.tune_and_measure(
+        models,
+        RATES,
+        make_trial,
+        (MEAN,),
+        train,
+        output,
+        seeds,
+        prepare=lambda: prepare(models, output),
+    )
     print(f"\n{seeds} seeds\n\n| | {' | '.join(LANGUAGES)} | mean | learning rates |")
     print("|---" * (len(LANGUAGES) + 3) + "|")
     for row in rows:
@@ -143,7 +167,7 @@ def print_table(rows: list[str], seeds: int, output: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Makes the features and prints the table."""
+    """Runs what is missing and prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -153,11 +177,6 @@ def main() -> None:
     options = parser.parse_args()
     output = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
-    from big_align.runs.cached_features import cache_features
-
-    for split in ("dev", "test"):  # by both cores, before any trial
-        words = make_vocabulary("", output)
-        cache_features(configure("", words, 1, split, RATES[0], 0, str(output)), str(output))
     print_table(options.rows, options.seeds, output)
 
 

@@ -37,8 +37,15 @@ class Trial(NamedTuple):
     settings: Mapping[str, Any]
 
 
+def do_nothing() -> None:
+    """Prepares nothing."""
+
+
 def run_trials(
-    trials: Iterable[Trial], train: Callable[..., dict[str, float]], output: pathlib.Path
+    trials: Iterable[Trial],
+    train: Callable[..., dict[str, float]],
+    output: pathlib.Path,
+    prepare: Callable[[], None] = do_nothing,
 ) -> dict[str, dict[str, float]]:
     """Runs what is not finished, one trial per core, and returns the numbers of each by name.
 
@@ -47,6 +54,7 @@ def run_trials(
       train: takes the settings of a trial and returns numbers; a function of a module, since other
         processes call it.
       output: the folder of the results.
+      prepare: makes what trials share; called before the first one that is not finished.
     """
     trials = {trial.name: trial for trial in trials}
     found = read_trials(output)
@@ -56,6 +64,7 @@ def run_trials(
     for core in (available := sorted(os.sched_getaffinity(0))):
         cores.put(core)
     if todo:
+        prepare()
         with concurrent.futures.ProcessPoolExecutor(
             len(available), context, initializer=_stay_on_core, initargs=(cores,)
         ) as pool:
@@ -80,6 +89,7 @@ def choose_best(
     metrics: Iterable[str],
     train: Callable[..., dict[str, float]],
     output: pathlib.Path,
+    prepare: Callable[[], None] = do_nothing,
 ) -> dict[str, float]:
     """Chooses a setting for each row of a table: the one with the highest mean of some metrics.
 
@@ -88,8 +98,10 @@ def choose_best(
       metrics: numbers of a trial, measured on a development split.
       train: as in `run_trials`.
       output: as in `run_trials`.
+      prepare: as in `run_trials`.
     """
-    found = run_trials([each for row in tuning.values() for each in row.values()], train, output)
+    each_of = [each for row in tuning.values() for each in row.values()]
+    found = run_trials(each_of, train, output, prepare)
     metrics = tuple(metrics)
 
     def score(trial: Trial) -> float:
@@ -109,6 +121,7 @@ def tune_and_measure(
     train: Callable[..., dict[str, float]],
     output: pathlib.Path,
     seeds: int,
+    prepare: Callable[[], None] = do_nothing,
 ) -> tuple[dict[str, list[dict[str, float]]], dict[str, float]]:
     """Tunes each row on the development split with a seed of its own, and measures it on test.
 
@@ -120,17 +133,18 @@ def tune_and_measure(
       train: as in `run_trials`.
       output: as in `run_trials`.
       seeds: how many trainings of each row are measured.
+      prepare: as in `run_trials`.
 
     Returns:
       The numbers of each seed, by rows, and the settings that were chosen.
     """
     rows = tuple(rows)
     tuning = {row: {x: make_trial(row, "dev", x, TUNING_SEED) for x in settings} for row in rows}
-    best = choose_best(tuning, metrics, train, output)
+    best = choose_best(tuning, metrics, train, output, prepare)
     last = {
         row: [make_trial(row, "test", best[row], seed) for seed in range(seeds)] for row in rows
     }
-    found = run_trials([each for row in last.values() for each in row], train, output)
+    found = run_trials([each for row in last.values() for each in row], train, output, prepare)
     return {row: [found[each.name] for each in trials] for row, trials in last.items()}, best
 
 

@@ -185,11 +185,14 @@ def main() -> None:
     options = parser.parse_args()
     output = options.output.absolute()
     folder = output / "classes"
-    if not folder.exists():
-        partial = output / "classes.partial"
-        partial.mkdir(parents=True, exist_ok=True)
-        write_classes(partial)
-        partial.rename(folder)
+    output.mkdir(parents=True, exist_ok=True)
+
+    def prepare() -> None:
+        if not folder.exists():
+            partial = output / "classes.partial"
+            partial.mkdir(exist_ok=True)
+            write_classes(partial)
+            partial.rename(folder)
 
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
         method, batch = ROWS[row]
@@ -198,7 +201,7 @@ def main() -> None:
         return Trial(name, settings | dict(folder=str(folder)))
 
     found, rates = trials.tune_and_measure(
-        ROWS, RATES, make_trial, TUNED_BY, train, output, options.seeds
+        ROWS, RATES, make_trial, TUNED_BY, train, output, options.seeds, prepare
     )
     print_table(f"{options.seeds} seeds", found)
     for compared in ("captions", "labels"):

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import labels, layers, noise, trials, unseen_classes
+from benchmarks import found_tags, labels, layers, noise, tags, trials, unseen_classes
 from big_align.data.sources.tar_source import TarSource
 from tests.data.samples import encode_image, make_pixels, write_tar
 
@@ -198,3 +198,15 @@ def test_nothing_that_chooses_a_setting_is_looked_at_in_the_end():
             assert all("tiny_imagenet" not in path for path in looked[split] | trained)
         assert not looked["dev"] & looked["test"]
         assert looked["dev"] >= {"folder/dev-*.tar"} and looked["test"] >= {"folder/test-*.tar"}
+
+
+def test_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
+    for method in (*tags.LADDER.values(), *found_tags.RECOGNITION.values()):
+        for split in ("dev", "test"):
+            config = found_tags.configure(method, split, 1e-3, 0, "folder")
+            assert config.evaluators and "train-" in config.data.source.path
+            assert (config.objective.threshold, config.objective.head) == (0.6, "cls")
+            for evaluator in config.evaluators.values():
+                assert f"flickr8k/{split}-" in evaluator.source.path
+                assert evaluator.transform == config.data.transform
+                assert evaluator.get("tags", config.data.tags.path) == config.data.tags.path

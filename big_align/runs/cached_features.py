@@ -14,12 +14,10 @@ from jax.experimental import multihost_utils
 from big_align import sharding
 from big_align.clusters.embed_captions import embed_captions
 from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed_source
-from big_align.components.models import build_model
 from big_align.components.transforms import shape_of_image
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import INDEX
 from big_align.evaluators.embedder import Embedder
-from big_align.objectives.align import Align
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.runs import build, check, dataset
 from big_align.runs.initial_weights import check_frozen, read_initial_weights
@@ -85,7 +83,7 @@ class LockedTowers:
         self._config, self._dtype = config, dtype
         self._tokenizer = build.build_tokenizer(config)
         mesh = sharding.make_mesh(devices=jax.local_devices())
-        objective = Align(build_model(config), mesh)
+        objective = build.build_objective(config, mesh, self._tokenizer)
         example = build.example_batch(config, self._tokenizer)
         shapes = describe_state(objective, optax.identity(), example, mesh)[0].weight_shapes
         self._weights, _ = read_initial_weights(shapes, config.init)

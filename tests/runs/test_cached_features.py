@@ -170,6 +170,22 @@ def test_held_out_examples_have_no_features(pairs, trained, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_classifier_on_a_locked_tower_has_the_same_image_features(pairs, trained, tmp_path):
+    """A model without a text tower: the objective says what the parameters are."""
+    (tmp_path / "classes.json").write_text(json.dumps([{"name": "one"}, {"name": "two"}]))
+    classifier = lock(pairs, trained, towers="('image',)")
+    with classifier.unlocked():
+        classifier.objective = dict(name="cross_entropy", train_image_tower=False)
+        classifier.data.classes = str(tmp_path / "classes.json")
+        classifier.model.text, classifier.model.locked = {}, ("image",)
+    fed = [
+        cache_features(config, str(tmp_path)).data.precomputed.image_embedding
+        for config in (lock(pairs, trained, towers="('image',)"), classifier)
+    ]
+    assert fed[0] == fed[1] and len(list_files(tmp_path)) == 2
+
+
+@pytest.mark.slow
 def test_towers_without_weights_have_no_features(pairs, tmp_path):
     config = lock(pairs, "")
     with pytest.raises(WeightsMismatch, match="config.init gives no weights to"):

@@ -50,6 +50,7 @@ ARGUMENTS = [
         for name in ("iclip_tiny_imagenet", "idea_twemoji", "mlcd_photographs", "unicl_flickr8k")
     ),
     "idea_flickr8k.py:mlr,init=pretrained",
+    *(f"idea_flickr8k.py:{row},locked" for row in ("retain", "recognition_bce")),
 ]
 """Rows of the papers' own tables are in tests/paper_rows.py."""
 EMBEDDING_DIM = {

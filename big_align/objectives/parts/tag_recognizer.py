@@ -7,7 +7,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
 from big_align.data.tags.tag_list import TagList
 from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
