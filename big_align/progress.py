@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 FIRST, LONGEST = 5.0, 60.0  # seconds between lines; in between, a twentieth of the time so far
 LINE = "{l_bar}{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+ENDLESS = "{l_bar}{n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def make_bar(*arguments: Any, **options: Any) -> tqdm:
@@ -33,6 +34,14 @@ class LineBar(tqdm):
         self._told: int | None = None
         options |= {"bar_format": LINE, "dynamic_ncols": False, "mininterval": FIRST / 5}
         super().__init__(*arguments, **options)
+        if self.total is None:
+            self.bar_format = ENDLESS
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What a line is made of: the rate of late, and in the last one that of all the work."""
+        found = super().format_dict
+        return found | {"rate": None} if self.disable else found
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
         """Prints a line if it is time."""
@@ -56,5 +65,6 @@ class LineBar(tqdm):
 
     def _tell(self, now: float) -> None:
         self._told_at, self._told = now, self.n
-        self.fp.write(str(self).replace("|", " ", 1) + "\n")  # no bar, so no left edge
+        edge = " " if self.total is not None else ""  # of a bar that is not there
+        self.fp.write(str(self).replace("|", edge, 1) + "\n")
         self.fp.flush()

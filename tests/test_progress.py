@@ -75,6 +75,19 @@ def test_iterating_counts_to_the_end(capsys, clock):
     assert capsys.readouterr().err.startswith("adding: 100% 7/7 [")
 
 
+def test_the_last_line_has_the_rate_of_all_the_work_and_no_total_where_none_is_known(
+    capsys, monkeypatch
+):
+    now = 0.0
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now))
+    bar = make_bar(iter(range(1000)), "counting", unit=" texts")
+    monkeypatch.setattr(bar, "_time", lambda: bar.start_t + now)
+    for number in bar:
+        now += 4 if number == 0 else 0.001  # the first one is slow, and the only one to be timed
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "counting: 1000 texts [00:04, 200.04 texts/s]"
+
+
 def test_on_a_terminal_it_moves(monkeypatch):
     _, terminal = os.openpty()
     with open(terminal, "w") as stream:
