@@ -141,11 +141,10 @@ def measure(
 def print_ladder(output: pathlib.Path, seeds: int) -> None:
     """Prints Table 4."""
     found = measure("ladder", LADDER, tuple(RECALLS.values()), output, seeds)
-    print_intervals("retrieval", RECALLS, found)
-    contrast = found.pop("ITC")
-    apart = {title: subtract(runs, contrast) for title, runs in found.items()}
-    print_intervals("less ITC, paired by seed", RECALLS, apart)
-    print_found(found)
+    trials.print_table("retrieval", RECALLS, found)
+    apart = trials.subtract(found, "ITC")
+    trials.print_table("less ITC, paired by seed", RECALLS, apart)
+    print_found({title: runs for title, runs in found.items() if title != "ITC"})
 
 
 def print_recognition(output: pathlib.Path, seeds: int) -> None:
@@ -153,25 +152,10 @@ def print_recognition(output: pathlib.Path, seeds: int) -> None:
     print_found(measure("recognition", RECOGNITION, ("found/map",), output, seeds))
 
 
-def subtract(
-    runs: list[dict[str, float]], others: list[dict[str, float]]
-) -> list[dict[str, float]]:
-    """Returns the differences of two rows, paired by seed."""
-    return [{x: a[x] - b[x] for x in a.keys() & b} for a, b in zip(runs, others, strict=True)]
-
-
 def print_found(rows: dict[str, list[dict[str, float]]]) -> None:
     """Prints the tags that were found in test photographs, and in training."""
-    print_intervals("tags that the first caption misses, test photographs", FOUND, rows)
-    print_intervals("the same in training", IN_TRAINING, rows)
-
-
-def print_intervals(title: str, columns: dict[str, str], rows: dict[str, list[dict]]) -> None:
-    """Prints a table of percentages with the interval of each."""
-    print(f"\n{title}\n\n| | {' | '.join(columns)} |\n{'|---' * (len(columns) + 1)}|")
-    for name, runs in rows.items():
-        cells = [trials.format_interval([run[x] for run in runs]) for x in columns.values()]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    trials.print_table("tags that the first caption misses, test photographs", FOUND, rows)
+    trials.print_table("the same in training", IN_TRAINING, rows)
 
 
 TABLES = {"recognition": print_recognition, "ladder": print_ladder}

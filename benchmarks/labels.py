@@ -88,29 +88,20 @@ def train(
     return {"top1": accuracy}
 
 
-def run_table(
-    data: str, rows: list[str], seeds: int, output: pathlib.Path
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Tunes and trains rows on a data set; returns accuracies by seed, and learning rates."""
+def print_tables(data: str, rows: list[str], seeds: int, output: pathlib.Path) -> None:
+    """Tunes and trains rows on a data set; prints accuracies, and how far from cross-entropy."""
 
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
         settings = dict(config=DATA[data], stages=ROWS[row], split=split, rate=rate, seed=seed)
         return Trial(f"{data}-{ROWS[row][0]}-{split}-{rate:g}-{seed}", settings)
 
-    found, rates = trials.tune_and_measure(rows, RATES, make_trial, ("top1",), train, output, seeds)
-    return {row: [run["top1"] for run in runs] for row, runs in found.items()}, rates
-
-
-def print_table(data: str, found: dict[str, list[float]], rates: dict[str, float]) -> None:
-    """Prints accuracies, and their differences from cross-entropy where that was measured."""
-    seeds = len(next(iter(found.values())))
-    print(f"\n{data}, {seeds} seeds\n\n| | top-1 | less cross-entropy | learning rate |")
-    print("|---" * 4 + "|")
-    for row, accuracies in found.items():
-        apart = [a - b for a, b in zip(accuracies, found.get(BASELINE, ()), strict=False)]
-        difference = trials.format_interval(apart) if apart and row != BASELINE else ""
-        cells = trials.format_interval(accuracies), difference, f"{rates[row]:g}"
-        print(f"| {row} | {' | '.join(cells)} |", flush=True)
+    columns = {"top-1": "top1"}
+    given = RATES, make_trial, tuple(columns.values()), train, output, seeds
+    found, rates = trials.tune_and_measure(rows, *given)
+    trials.print_table(f"{data}, {seeds} seeds", columns, found, {"learning rate": rates})
+    if BASELINE in found:
+        apart = trials.subtract(found, BASELINE)
+        trials.print_table(f"{data}, less {BASELINE}, paired by seed", columns, apart)
 
 
 def main() -> None:
@@ -126,7 +117,7 @@ def main() -> None:
     output = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     for data in options.data:
-        print_table(data, *run_table(data, options.rows, options.seeds, output))
+        print_tables(data, options.rows, options.seeds, output)
 
 
 if __name__ == "__main__":

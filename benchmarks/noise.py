@@ -232,11 +232,12 @@ def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
 
     metrics = tuple(RECALLS.values())
     found, best = trials.tune_and_measure(rows, RATES, trial, metrics, train, output, seeds)
-    print(f"\n{seeds} seeds\n\n| | photographs | {' | '.join(RECALLS)} | learning rate |")
-    print("|---" * (len(RECALLS) + 3) + "|")
-    for row, runs in found.items():
-        cells = [trials.format_interval([run[name] for run in runs]) for name in RECALLS.values()]
-        print(f"| {row} | {runs[0]['photographs']} | {' | '.join(cells)} | {best[row]:g} |")
+    photographs = {row: runs[0]["photographs"] for row, runs in found.items()}
+    notes = {"photographs": photographs, "learning rate": best}
+    trials.print_table(f"{seeds} seeds", RECALLS, found, notes)
+    if "raw" in found:
+        apart = trials.subtract(found, "raw")
+        trials.print_table("less raw, paired by seed", RECALLS, apart)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import pathlib
 import statistics
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -182,3 +183,39 @@ def format_interval(values: Sequence[float]) -> str:
     """Returns "mean ± half width" in percent."""
     mean, half = measure_interval([100 * value for value in values])
     return f"{mean:.1f} ± {half:.1f}"
+
+
+def subtract(
+    rows: Mapping[str, Sequence[Mapping[str, float]]], compared: str
+) -> dict[str, list[dict[str, float]]]:
+    """Returns the numbers of the other rows less those of one, paired by seed."""
+    return {
+        name: [
+            {x: a[x] - b[x] for x in a.keys() & b.keys()}
+            for a, b in zip(runs, rows[compared], strict=True)
+        ]
+        for name, runs in rows.items()
+        if name != compared
+    }
+
+
+def print_table(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Mapping[str, Sequence[Mapping[str, float]]],
+    notes: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+) -> None:
+    """Prints means of percentages with the interval of each.
+
+    Args:
+      title: printed above the table.
+      columns: the metric of each column.
+      rows: the numbers of each seed, by row.
+      notes: further columns: what they say of each row.
+    """
+    names = " | ".join([*columns, *notes])
+    print(f"\n{title}\n\n| | {names} |\n{'|---' * (len(columns) + len(notes) + 1)}|")
+    for row, runs in rows.items():
+        cells = [format_interval([run[metric] for run in runs]) for metric in columns.values()]
+        cells += [str(note[row]) for note in notes.values()]
+        print(f"| {row} | {' | '.join(cells)} |", flush=True)

@@ -14,11 +14,12 @@ looked at in the end. Captions are Flickr8k's. Towers are small and from scratch
   both, multi-task     64 and 64, with a linear classifier for labels
 
 Each row has its own learning rate, the best of three for the mean of its numbers on development
-data with a training of its own: the 20 classes, Flickr8k's development split, and the groceries'
-validation set. Then it is trained once a seed and looks once at the 42 classes, at the 140 (other
-photographs of them), at Flickr8k's test split and at the groceries' test set. Numbers are
-percentages with the interval of 95% of the mean over the seeds, and differences from `captions` and
-`labels`, paired by seed. It needs $BIG_ALIGN_DATA, and continues where it was stopped.
+data with a training of its own: the 20 classes, half of the validation photographs of the 140,
+Flickr8k's development split, and the groceries' validation set. Then it is trained once a seed and
+looks once at the 42 classes, at the other half of those photographs, at Flickr8k's test split and
+at the groceries' test set. Numbers are percentages with the interval of 95% of the mean over the
+seeds, and differences from `captions` and `labels`, paired by seed. It needs $BIG_ALIGN_DATA, and
+continues where it was stopped.
 """
 
 import argparse
@@ -57,7 +58,6 @@ COLUMNS = {
     "image to text R@10": "retrieval/image_to_text_r10",
     "text to image R@10": "retrieval/text_to_image_r10",
 }
-TUNED_BY = tuple(metric for metric in COLUMNS.values() if metric != "seen/top1")
 
 
 def divide_classes(count: int) -> dict[str, list[int]]:
@@ -73,37 +73,70 @@ def divide_classes(count: int) -> dict[str, list[int]]:
 def write_classes(output: pathlib.Path) -> None:
     """Writes shards and a class list of each part, once; labels count from 0 in each.
 
-    Classes without labels in training give all their photographs.
+    Classes without labels in training give all their photographs. Of the others, one half of the
+    validation photographs is for development.
     """
     from big_align.configs import common
 
+    if output.exists():
+        return
     source = pathlib.Path(common.data_dir(), "tiny_imagenet")
     classes = json.loads((source / "classes.json").read_text())
-    shards = {"train": ("seen", "dev", "test"), "val": ("seen_val", "dev", "test")}
+    halves = {"seen_dev": slice(0, None, 2), "seen_test": slice(1, None, 2)}
+    partial = output.with_suffix(".partial")
+    partial.mkdir(parents=True, exist_ok=True)
     for name, chosen in divide_classes(len(classes)).items():
         listed = [classes[label] | {"label": place} for place, label in enumerate(chosen)]
         place = {label: number for number, label in enumerate(chosen)}
-        for split, targets in shards.items():
-            target = next(each for each in targets if each.removesuffix("_val") == name)
-            relabel(source / f"{split}-00000.tar", output / f"{target}-{split}.tar", place)
-        (output / f"{name}.json").write_text(json.dumps(listed))
+        relabel(source / "train-00000.tar", partial / f"{name}-train.tar", place)
+        for target, part in (halves if name == "seen" else {name: slice(None)}).items():
+            relabel(source / "val-00000.tar", partial / f"{target}-val.tar", place, part)
+        (partial / f"{name}.json").write_text(json.dumps(listed))
+    partial.rename(output)
 
 
-def relabel(source: pathlib.Path, path: pathlib.Path, place: dict[int, int]) -> None:
-    """Copies the images of some classes, with other labels."""
+def relabel(
+    source: pathlib.Path, path: pathlib.Path, place: dict[int, int], part: slice = slice(None)
+) -> None:
+    """Copies the images of some classes, or a part of them, with other labels."""
     with tarfile.open(source) as there:
         content = {member.name: there.extractfile(member).read() for member in there}
-    keys = [name.removesuffix(".cls") for name in content if name.endswith(".cls")]
+    labels = {
+        name.removesuffix(".cls"): place.get(int(label))
+        for name, label in content.items()
+        if name.endswith(".cls")
+    }
+    keys = [key for key, label in labels.items() if label is not None]
     with tarfile.open(path, "w") as here:
-        for key in keys:
-            label = int(content[f"{key}.cls"])
-            if label not in place:
-                continue
-            label = str(place[label]).encode()
+        for key in keys[part]:
+            label = str(labels[key]).encode()
             for name, written in ((f"{key}.jpg", content[f"{key}.jpg"]), (f"{key}.cls", label)):
                 info = tarfile.TarInfo(name)
                 info.size = len(written)
                 here.addfile(info, io.BytesIO(written))
+
+
+def judge_classes(config, split: str, folder: str, lists: str = "{}.json") -> None:
+    """Measures classes without labels and those with them, by their names; in place.
+
+    Args:
+      config: a config with the evaluators `zero_shot` and `retrieval`.
+      split: what is measured, "dev" or "test".
+      folder: that of `write_classes`.
+      lists: the file of the class list of a part in it.
+    """
+    from big_align.configs import two_cores
+
+    zero_shot = config.evaluators.zero_shot.to_dict()
+    for name, shards, classes in (
+        ("zero_shot", f"{split}-*.tar", split),
+        ("seen", f"seen_{split}-val.tar", "seen"),
+    ):
+        source = zero_shot["source"] | dict(path=f"{folder}/{shards}")
+        names = f"{folder}/{lists.format(classes)}"
+        config.evaluators[name] = zero_shot | dict(source=source, names=names)
+    flickr8k = two_cores.tar(f"flickr8k/{split}-*.tar", caption="json.captions")
+    config.evaluators.retrieval.source = flickr8k
 
 
 def configure(method: str, batch: int, split: str, rate: float, seed: int, folder: str):
@@ -117,7 +150,7 @@ def configure(method: str, batch: int, split: str, rate: float, seed: int, folde
       seed: the random seed.
       folder: the shards and class lists of `write_classes`.
     """
-    from big_align.configs import two_cores, unicl_flickr8k
+    from big_align.configs import unicl_flickr8k
 
     config = unicl_flickr8k.get_config(method)
     with config.unlocked():
@@ -128,21 +161,10 @@ def configure(method: str, batch: int, split: str, rate: float, seed: int, folde
             part.source.path, part.classes = f"{folder}/seen-train.tar", f"{folder}/seen.json"
         if "classification" in config.evaluators:
             del config.evaluators["classification"]
-        zero_shot = config.evaluators.zero_shot.to_dict()
-        for name, shards, classes in (
-            ("zero_shot", f"{split}-*.tar", split),
-            ("seen", "seen_val-val.tar", "seen"),
-        ):
-            source = zero_shot["source"] | dict(path=f"{folder}/{shards}")
-            config.evaluators[name] = zero_shot | dict(
-                source=source, names=f"{folder}/{classes}.json"
-            )
+        judge_classes(config, split, folder)
         if split == "dev":
-            flickr8k = two_cores.tar("flickr8k/dev-*.tar", caption="json.captions")
-            config.evaluators.retrieval.source = flickr8k
             probe = config.evaluators.linear_probe
             probe.source, probe.validation_source = probe.validation_source, None
-            del config.evaluators["seen"]
     return config
 
 
@@ -156,23 +178,7 @@ def train(**settings) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as workdir:
         found = runs.run(configure(**settings), workdir)
-    return {metric: found[metric] for metric in COLUMNS.values() if metric in found}
-
-
-def print_table(
-    title: str, rows: dict[str, list[dict[str, float]]], compared: str | None = None
-) -> None:
-    """Prints numbers, or their differences from those of a row."""
-    print(f"\n{title}\n\n| | {' | '.join(COLUMNS)} |\n{'|---' * (len(COLUMNS) + 1)}|")
-    for name, runs in rows.items():
-        if name == compared:
-            continue
-        less = rows[compared] if compared else [dict.fromkeys(run, 0.0) for run in runs]
-        cells = [
-            trials.format_interval([a[x] - b[x] for a, b in zip(runs, less, strict=True)])
-            for x in COLUMNS.values()
-        ]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    return {metric: found[metric] for metric in COLUMNS.values()}
 
 
 def main() -> None:
@@ -187,13 +193,6 @@ def main() -> None:
     folder = output / "classes"
     output.mkdir(parents=True, exist_ok=True)
 
-    def prepare() -> None:
-        if not folder.exists():
-            partial = output / "classes.partial"
-            partial.mkdir(exist_ok=True)
-            write_classes(partial)
-            partial.rename(folder)
-
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
         method, batch = ROWS[row]
         settings = dict(method=method, batch=batch, split=split, rate=rate, seed=seed)
@@ -201,12 +200,19 @@ def main() -> None:
         return Trial(name, settings | dict(folder=str(folder)))
 
     found, rates = trials.tune_and_measure(
-        ROWS, RATES, make_trial, TUNED_BY, train, output, options.seeds, prepare
+        ROWS,
+        RATES,
+        make_trial,
+        tuple(COLUMNS.values()),
+        train,
+        output,
+        options.seeds,
+        prepare=lambda: write_classes(folder),
     )
-    print_table(f"{options.seeds} seeds", found)
+    trials.print_table(f"{options.seeds} seeds", COLUMNS, found, {"learning rate": rates})
     for compared in ("captions", "labels"):
-        print_table(f"less {compared}", found, compared)
-    print("\nlearning rates: " + ", ".join(f"{row} {rate:g}" for row, rate in rates.items()))
+        apart = trials.subtract(found, compared)
+        trials.print_table(f"less {compared}, paired by seed", COLUMNS, apart)
 
 
 if __name__ == "__main__":

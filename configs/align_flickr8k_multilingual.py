@@ -17,17 +17,16 @@ Each has a vocabulary of 8000 pieces; this makes it, with the same argument:
 With `without=` the vocabulary is the first one, of texts in all languages.
 """
 
-from big_align.configs import align_flickr8k, common, pretrained_flickr8k
+from big_align.configs import align_flickr8k, common
 from big_align.runs.defaults import complete_config
 
 LANGUAGES = ("en", "de", "fr", "cs")
 LENGTH = 32  # tokens: with 8000 pieces for four languages, words have more pieces
-LOCKED = "locked"
 
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
-    arg, locked = common.split_flag(arg, LOCKED, "")
+    arg, locked = common.split_flag(arg, align_flickr8k.LOCKED, "")
     choice, _, name = arg.rpartition("=")
     if arg and (name not in LANGUAGES or choice not in ("", "without")):
         raise ValueError(
@@ -52,21 +51,8 @@ def get_config(arg: str = ""):
         )
     )
     if locked:
-        _lock_images(config)
+        align_flickr8k.lock_images(config)
     return complete_config(config)
-
-
-def _lock_images(config) -> None:
-    """Takes a published image tower, and its features instead of images; in place."""
-    common.use_pretrained_towers(config, LENGTH, lite=2, text=False)
-    transform = f"resize({pretrained_flickr8k.FAST_SIZE}, method='bilinear')"
-    config.data.transform = config.evaluators.retrieval.transform = transform
-    config.model.image_dropout = 0.5
-    config.model.locked = config.cached_features.towers = ("image",)
-    config.optimizer.frozen = ("model/image",)
-    config.total_steps = config.evaluate_every = config.checkpoint.every = 600
-    config.average_decay = 0.99
-    config.schedule.warmup_steps = 50
 
 
 def _photographs(split: str, languages: tuple[str, ...]) -> dict[str, str]:

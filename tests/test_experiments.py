@@ -9,7 +9,18 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import found_tags, labels, layers, noise, tags, trials, unseen_classes
+from benchmarks import (
+    described_classes,
+    found_tags,
+    labels,
+    layers,
+    noise,
+    noise_text_tower,
+    tags,
+    trials,
+    unseen_classes,
+)
+from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
 from tests.data.samples import encode_image, make_pixels, write_tar
 
@@ -69,6 +80,15 @@ def test_the_interval_is_students():
     mean, half = trials.measure_interval([1.0, 2.0, 3.0])
     assert mean == 2 and half == pytest.approx(4.303 / 3**0.5, abs=1e-3)
     assert trials.format_interval([0.5, 0.5]) == "50.0 ± 0.0"
+
+
+def test_differences_are_paired_by_seed_and_tables_have_notes(capsys):
+    rows = {"a": [{"x": 0.3, "y": 1.0}, {"x": 0.5, "y": 1.0}], "b": [{"x": 0.1}, {"x": 0.3}]}
+    apart = trials.subtract(rows, "b")
+    trials.print_table("title", {"X": "x"}, apart, {"rate": {"a": 0.5}})
+    assert capsys.readouterr().out.splitlines() == [
+        *("", "title", "", "| | X | rate |", "|---|---|---|", "| a | 20.0 ± 0.0 | 0.5 |")
+    ]
 
 
 def test_an_epoch_draws_every_photograph_once_with_one_of_its_own_texts():
@@ -132,6 +152,34 @@ def test_a_row_without_a_kind_of_noise_has_all_other_texts(tmp_path):
     np.testing.assert_array_equal(kept["no wrong captions"], kinds != 1)
 
 
+def test_a_text_tower_learns_the_texts_of_its_row_and_shares_the_photographs(tmp_path, monkeypatch):
+    monkeypatch.setattr(noise, "TRAINED", {"dev": 6, "test": 8})
+    images = [encode_image(make_pixels(number)) for number in range(8)]
+    captions = [[f"photograph {row} text {place}" for place in range(5)] for row in range(8)]
+    monkeypatch.setattr(noise, "read_pairs", lambda: (images, captions))
+    kept = np.arange(40).reshape(8, 5) % 3 > 0
+    monkeypatch.setattr(noise, "mark_kept", lambda output: np.save(output / "kept.npy", kept))
+    noise_text_tower.write_pairs(tmp_path)
+    texts, kinds = noise.plant(captions)
+    stays = {"raw": kinds >= 0, "clean": kinds >= 0, "cleaned": kept}
+    stays |= {"no boilerplate": kinds < 2, "no wrong captions": kinds != 1}
+    for row in noise_text_tower.ROWS:
+        config = noise_text_tower.configure(row, "test", 1e-3, 0, str(tmp_path))
+        source = ParquetSource(config.data.source.path, caption=row)
+        assert source.shard_sizes.tolist() == [6, 2]
+        own = captions if row == "clean" else texts
+        for number in range(8):
+            shard, index = (0, number) if number < 6 else (1, number - 6)
+            example = source.read(shard, index)
+            assert example.image == images[number]
+            expected = np.array(own[number])[stays[row][number]]
+            assert list(example.captions) == expected.tolist()
+        dev = noise_text_tower.configure(row, "dev", 1e-3, 0, str(tmp_path))
+        assert dev.data.source.path == str(tmp_path / "pairs-train.parquet")
+        for split, each in (("dev", dev), ("test", config)):
+            assert f"flickr8k/{split}-" in each.evaluators.retrieval.source.path
+
+
 def text_of_another(text, row):
     words = text.split()
     return words[0] == "caption" and int(words[1]) != row
@@ -154,23 +202,25 @@ def test_classes_without_labels_in_training_are_in_no_other_part(tmp_path, monke
         ]
         write_tar(folder / f"{split}-00000.tar", members)
     output = tmp_path / "classes"
-    output.mkdir()
     unseen_classes.write_classes(output)
     files = {path.name for path in output.glob("*.tar")}
-    assert files == {"seen-train.tar", "seen_val-val.tar", *(
-        f"{part}-{split}.tar" for part in ("dev", "test") for split in ("train", "val")
-    )}  # fmt: skip
+    assert files == {
+        *("seen-train.tar", "seen_dev-val.tar", "seen_test-val.tar"),
+        *(f"{part}-{split}.tar" for part in ("dev", "test") for split in ("train", "val")),
+    }
     found = []
     for part, count in unseen_classes.CLASSES.items():
         classes = json.loads((output / f"{part}.json").read_text())
         assert [each["label"] for each in classes] == list(range(count))
         found += [each["names"] for each in classes]
+        of_val = []
         for path in output.glob(f"{part}[-_]*.tar"):
             source = TarSource(str(path), caption="", label="cls")
-            assert source.shard_sizes.tolist() == [3 * count]
-            for index in range(3 * count):
+            for index in range(source.shard_sizes.sum()):
                 key = int(source.key(0, index))
                 assert classes[source.read(0, index).label]["names"] == names[key % 10]
+                of_val += [key] if "-val" in path.name else []
+        assert len(set(of_val)) == len(of_val) == 3 * count
     assert sorted(found) == names
 
 
@@ -198,6 +248,24 @@ def test_nothing_that_chooses_a_setting_is_looked_at_in_the_end():
             assert all("tiny_imagenet" not in path for path in looked[split] | trained)
         assert not looked["dev"] & looked["test"]
         assert looked["dev"] >= {"folder/dev-*.tar"} and looked["test"] >= {"folder/test-*.tar"}
+
+
+def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
+    for loss, texts in described_classes.ROWS.values():
+        for split in ("dev", "test"):
+            config = described_classes.configure(loss, texts, split, 1e-3, 0, "folder")
+            labels = config.data.mixture.labels
+            described = texts == "descriptions"
+            assert labels.describe_classes == described
+            assert config.objective.get("with_descriptions", described) == described
+            assert labels.classes.endswith("seen_described.json") == described
+            trained = {"folder/seen-train.tar", config.data.mixture.captions.source.path}
+            for name, evaluator in config.evaluators.items():
+                assert evaluator.source.path not in trained and split in evaluator.source.path
+                if name != "retrieval":
+                    assert evaluator.with_descriptions == described
+                    assert evaluator.templates == labels.templates
+                    assert evaluator.names.endswith("_described.json") == described
 
 
 def test_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
