@@ -19,7 +19,6 @@ It needs $BIG_ALIGN_DATA and the packages that the config names. --plot=FILE dra
 Numbers are recalls at 10 in percent, with the interval of 95% of the mean over the seeds.
 """
 
-import argparse
 import pathlib
 import sys
 
@@ -54,20 +53,12 @@ TABLES = {
 }
 
 
-def train(
-    split: str,
-    seen: tuple[str, str],
-    judged: tuple[str, str],
-    seed: int,
-    rate: float,
-    **settings: float,
-) -> dict[str, float]:
+def train(split: str, folder: str, seed: int, rate: float, **settings: float) -> dict[str, float]:
     """Trains the layers of a trial and measures them.
 
     Args:
       split: the split that is evaluated, "dev" or "test".
-      seen: folders of the features that are trained on.
-      judged: folders of the features that are evaluated.
+      folder: where features lie.
       seed: the random seed.
       rate: learning rate.
       **settings: other arguments of `layers.train_layers`.
@@ -75,10 +66,11 @@ def train(
     Returns:
       Recalls by name, and the temperature in the end.
     """
-    pairs = layers.read_features(*seen)
+    pairs = layers.read_features(*layers.find_features(split, True, folder))
+    judged = layers.read_features(*layers.find_features(split, False, folder))
     steps = round(EPOCHS * len(pairs.image) / settings["batch"])
     trained, last = layers.train_layers(split, pairs, steps, seed, rate, **settings)
-    return layers.measure_layers(layers.read_features(*judged), trained) | {"temperature": last}
+    return layers.measure_layers(judged, trained) | {"temperature": last}
 
 
 def run_table(
@@ -86,21 +78,20 @@ def run_table(
 ) -> tuple[dict[str, list[dict]], dict[str, float]]:
     """Tunes and trains the rows of a table; returns what each seed found, and learning rates."""
     folder = str(output / "features")
-    folders = {
-        split: {
-            "seen": layers.find_features(split, True, folder),
-            "judged": layers.find_features(split, False, folder),
-        }
-        for split in ("dev", "test")
-    }
+
+    def prepare() -> None:
+        for split in ("dev", "test"):
+            for seen in (True, False):
+                layers.find_features(split, seen, folder)
 
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
         settings = DEFAULTS | rows[row] | dict(rate=rate, seed=seed)
         name = "-".join(f"{key[0]}{value:g}" for key, value in settings.items())
-        return Trial(f"{split}-{name}", settings | folders[split] | {"split": split})
+        return Trial(f"{split}-{name}", settings | dict(split=split, folder=folder))
 
     metrics = tuple(RECALLS.values())
-    return trials.tune_and_measure(rows, LEARNING_RATES, make_trial, metrics, train, output, seeds)
+    given = LEARNING_RATES, make_trial, metrics, train, output, seeds
+    return trials.tune_and_measure(rows, *given, prepare)
 
 
 def plot_batches(found: dict[str, list[dict]], path: pathlib.Path) -> None:
@@ -137,23 +128,13 @@ def plot_batches(found: dict[str, list[dict]], path: pathlib.Path) -> None:
 
 def main() -> None:
     """Runs what is missing and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = trials.make_parser(__doc__, tables=TABLES)
     parser.add_argument("--plot", type=pathlib.Path)
     options = parser.parse_args()
     for name in options.tables:
-        found, rates = run_table(TABLES[name], options.seeds, options.output.absolute())
-        print(f"\n{name}, {options.seeds} seeds\n\n| | {' | '.join(RECALLS)} | learning rate |")
-        print("|---" * (len(RECALLS) + 2) + "|")
-        for title, runs in found.items():
-            cells = [
-                trials.format_interval([run[metric] for run in runs]) for metric in RECALLS.values()
-            ]
-            print(f"| {title} | {' | '.join(cells)} | {rates[title]:g} |", flush=True)
+        found, rates = run_table(TABLES[name], options.seeds, options.output)
+        title = f"{name}, {options.seeds} seeds"
+        trials.print_table(title, RECALLS, found, {"learning rate": rates})
         if name == "batch" and options.plot:
             plot_batches(found, options.plot)
 

@@ -21,7 +21,6 @@ with the interval of 95% of the mean over the seeds, and differences, paired by 
 $BIG_ALIGN_DATA and WordNet in $NLTK_DATA, and continues where it was stopped.
 """
 
-import argparse
 import os
 import pathlib
 import sys
@@ -124,16 +123,8 @@ def prepare(folder: pathlib.Path) -> None:
                 sys.exit(f"{path} could not be made")
 
 
-def main() -> None:
-    """Runs what is missing and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
-    output = options.output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
+def print_tables(seeds: int, output: pathlib.Path) -> None:
+    """Tunes and trains rows; prints their numbers, and how far apart they are."""
     folder = output / "classes"
 
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
@@ -149,11 +140,11 @@ def main() -> None:
         tuple(COLUMNS.values()),
         train,
         output,
-        options.seeds,
+        seeds,
         prepare=lambda: prepare(folder),
     )
     columns = COLUMNS | FEW_SHOTS
-    trials.print_table(f"{options.seeds} seeds", columns, found, {"learning rate": rates})
+    trials.print_table(f"{seeds} seeds", columns, found, {"learning rate": rates})
     for texts in TEXTS:
         rows = {f"{loss}, {texts}": found[f"{loss}, {texts}"] for loss in LOSSES}
         apart = trials.subtract(rows, f"UniCL, {texts}")
@@ -162,6 +153,12 @@ def main() -> None:
         rows = {f"{loss}, {texts}": found[f"{loss}, {texts}"] for texts in TEXTS}
         apart = trials.subtract(rows, f"{loss}, names")
         trials.print_table(f"less {loss}, names, paired by seed", columns, apart)
+
+
+def main() -> None:
+    """Runs what is missing and prints the tables."""
+    options = trials.make_parser(__doc__).parse_args()
+    print_tables(options.seeds, options.output)
 
 
 if __name__ == "__main__":

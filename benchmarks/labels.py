@@ -13,7 +13,6 @@ seeds, and differences from cross-entropy, paired by seed, with theirs. It needs
 and continues where it was stopped.
 """
 
-import argparse
 import importlib
 import os
 import pathlib
@@ -106,18 +105,9 @@ def print_tables(data: str, rows: list[str], seeds: int, output: pathlib.Path) -
 
 def main() -> None:
     """Runs what is missing and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
-    output = options.output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
+    options = trials.make_parser(__doc__, data=DATA, rows=ROWS).parse_args()
     for data in options.data:
-        print_tables(data, options.rows, options.seeds, output)
+        print_tables(data, options.rows, options.seeds, options.output)
 
 
 if __name__ == "__main__":

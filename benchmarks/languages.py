@@ -19,7 +19,6 @@ with the interval of 95% of the mean over the seeds. It needs $BIG_ALIGN_DATA an
 the config names, and continues where it was stopped.
 """
 
-import argparse
 import os
 import pathlib
 import subprocess
@@ -168,16 +167,8 @@ def print_table(rows: list[str], seeds: int, output: pathlib.Path) -> None:
 
 def main() -> None:
     """Runs what is missing and prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    output = options.output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
-    print_table(options.rows, options.seeds, output)
+    options = trials.make_parser(__doc__, seeds=3, rows=ROWS).parse_args()
+    print_table(options.rows, options.seeds, options.output)
 
 
 if __name__ == "__main__":

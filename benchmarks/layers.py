@@ -39,6 +39,7 @@ def get_base(split: str):
     return pretrained_flickr8k.get_config("frozen,dev" if split == "dev" else "frozen")
 
 
+@functools.cache
 def find_features(split: str, seen: bool, folder: str) -> tuple[str, str]:
     """Computes the features of photographs and captions that are not there yet.
 

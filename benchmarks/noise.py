@@ -22,7 +22,6 @@ and the packages that the config names. Numbers are recalls at 10 in percent wit
 95% of the mean over the seeds.
 """
 
-import argparse
 import functools
 import io
 import json
@@ -157,6 +156,7 @@ def mark_kept(output: pathlib.Path) -> np.ndarray:
     return np.load(path)
 
 
+@functools.cache
 def find_texts(output: pathlib.Path) -> str:
     """Computes the features of all noisy texts, once; returns their folder."""
     from big_align.runs.cached_features import cache_features
@@ -178,16 +178,17 @@ def find_kept(row: str, output: pathlib.Path) -> np.ndarray:
 
 
 @functools.cache
-def make_pairs(row: str, split: str, folders: tuple[str, str, str], output: str) -> layers.Pairs:
+def make_pairs(row: str, split: str, output: str) -> layers.Pairs:
     """Returns what a row trains on.
 
     Args:
       row: one of `ROWS`.
       split: the split that is evaluated.
-      folders: of the features of photographs, of their captions, and of the noisy texts.
       output: the folder that notes which texts are kept, and what each is.
     """
-    pairs = layers.read_features(folders[0], folders[2 if row in NOISY else 1])
+    photographs, captions = layers.find_features("test", True, f"{output}/features")
+    texts = find_texts(pathlib.Path(output)) if row in NOISY else captions
+    pairs = layers.read_features(photographs, texts)
     texts, counts = pairs.texts, pairs.counts
     if row in NOISY:
         kept = find_kept(row, pathlib.Path(output))
@@ -201,37 +202,33 @@ def make_pairs(row: str, split: str, folders: tuple[str, str, str], output: str)
     return layers.Pairs(pairs.image[chosen], pairs.text, texts[chosen], counts[chosen])
 
 
-def train(
-    row: str,
-    split: str,
-    folders: tuple[str, str, str],
-    judged: tuple[str, str],
-    output: str,
-    rate: float,
-    seed: int,
-) -> dict[str, float]:
+def train(row: str, split: str, output: str, rate: float, seed: int) -> dict[str, float]:
     """Trains a row; returns the recalls, and how many photographs it has."""
-    pairs = make_pairs(row, split, folders, output)
+    pairs = make_pairs(row, split, output)
+    judged = layers.read_features(*layers.find_features(split, False, f"{output}/features"))
     steps = EPOCHS * TRAINED[split] // layers.BATCH
     trained, _ = layers.train_layers(split, pairs, steps, seed, rate)
-    numbers = layers.measure_layers(layers.read_features(*judged), trained)
+    numbers = layers.measure_layers(judged, trained)
     return numbers | {"photographs": len(pairs.image)}
 
 
 def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
     """Tunes and trains rows and prints their table."""
-    folder = str(output / "features")
-    folders = *layers.find_features("test", True, folder), find_texts(output)
-    judged = {split: layers.find_features(split, False, folder) for split in TRAINED}
+
+    def prepare() -> None:
+        find_texts(output)
+        layers.find_features("test", True, str(output / "features"))
+        for split in TRAINED:
+            layers.find_features(split, False, str(output / "features"))
 
     def trial(row: str, split: str, rate: float, seed: int) -> trials.Trial:
-        settings = dict(row=row, split=split, rate=rate, seed=seed)
+        settings = dict(row=row, split=split, rate=rate, seed=seed, output=str(output))
         name = f"{row.replace(', 1/', '_').replace(' ', '_')}-{split}-{rate:g}-{seed}"
-        rest = dict(folders=folders, judged=judged[split], output=str(output))
-        return trials.Trial(name, settings | rest)
+        return trials.Trial(name, settings)
 
     metrics = tuple(RECALLS.values())
-    found, best = trials.tune_and_measure(rows, RATES, trial, metrics, train, output, seeds)
+    given = RATES, trial, metrics, train, output, seeds
+    found, best = trials.tune_and_measure(rows, *given, prepare)
     photographs = {row: runs[0]["photographs"] for row, runs in found.items()}
     notes = {"photographs": photographs, "learning rate": best}
     trials.print_table(f"{seeds} seeds", RECALLS, found, notes)
@@ -242,21 +239,13 @@ def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
 
 def main() -> None:
     """Makes what is missing and prints what is kept and what it teaches."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
-    output = options.output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
-    kinds, kept = make_raw(output), mark_kept(output)
+    options = trials.make_parser(__doc__, rows=ROWS).parse_args()
+    kinds, kept = make_raw(options.output), mark_kept(options.output)
     print("\n| texts | planted | kept |\n|---|---|---|")
     for number, kind in enumerate(KINDS):
         mine = kinds == number
         print(f"| {kind} | {mine.sum()} | {kept[mine].mean():.1%} |")
-    run_rows(options.rows, options.seeds, output)
+    run_rows(options.rows, options.seeds, options.output)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ and continues where it was stopped. Numbers are recalls at 10 in percent with th
 the mean over the seeds, and differences from the noisy pairs, paired by seed, with theirs.
 """
 
-import argparse
 import os
 import pathlib
 import sys
@@ -143,16 +142,8 @@ def print_tables(rows: list[str], seeds: int, output: pathlib.Path) -> None:
 
 def main() -> None:
     """Makes what is missing and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
-    output = options.output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
-    print_tables(options.rows, options.seeds, output)
+    options = trials.make_parser(__doc__, rows=ROWS).parse_args()
+    print_tables(options.rows, options.seeds, options.output)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ docs/results.md are in docs/trials/: an experiment that finds such a file as OUT
 prints its tables from it, or goes on where it ends.
 """
 
+import argparse
 import concurrent.futures
 import math
 import multiprocessing
@@ -36,6 +37,33 @@ class Trial(NamedTuple):
 
     name: str
     settings: Mapping[str, Any]
+
+
+def make_parser(
+    description: str, seeds: int = 5, **choices: Iterable[str]
+) -> argparse.ArgumentParser:
+    """Makes the command line of an experiment.
+
+    Args:
+      description: what it prints as help.
+      seeds: how many trainings of each row are measured by default.
+      **choices: further flags by name: all of these by default, or some.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=_make_folder, required=True)
+    for name, names in choices.items():
+        parser.add_argument(f"--{name}", nargs="+", choices=names, default=list(names))
+    parser.add_argument("--seeds", type=int, default=seeds)
+    return parser
+
+
+def _make_folder(path: str) -> pathlib.Path:
+    """Makes a folder, if need be, and returns its path from the root."""
+    folder = pathlib.Path(path).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def do_nothing() -> None:

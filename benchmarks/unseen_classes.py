@@ -22,7 +22,6 @@ seeds, and differences from `captions` and `labels`, paired by seed. It needs $B
 continues where it was stopped.
 """
 
-import argparse
 import io
 import json
 import os
@@ -181,17 +180,9 @@ def train(**settings) -> dict[str, float]:
     return {metric: found[metric] for metric in COLUMNS.values()}
 
 
-def main() -> None:
-    """Runs what is missing and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
-    options = parser.parse_args()
-    output = options.output.absolute()
+def print_tables(seeds: int, output: pathlib.Path) -> None:
+    """Tunes and trains rows; prints their numbers, and how far apart they are."""
     folder = output / "classes"
-    output.mkdir(parents=True, exist_ok=True)
 
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
         method, batch = ROWS[row]
@@ -206,13 +197,19 @@ def main() -> None:
         tuple(COLUMNS.values()),
         train,
         output,
-        options.seeds,
+        seeds,
         prepare=lambda: write_classes(folder),
     )
-    trials.print_table(f"{options.seeds} seeds", COLUMNS, found, {"learning rate": rates})
+    trials.print_table(f"{seeds} seeds", COLUMNS, found, {"learning rate": rates})
     for compared in ("captions", "labels"):
         apart = trials.subtract(found, compared)
         trials.print_table(f"less {compared}, paired by seed", COLUMNS, apart)
+
+
+def main() -> None:
+    """Runs what is missing and prints the tables."""
+    options = trials.make_parser(__doc__).parse_args()
+    print_tables(options.seeds, options.output)
 
 
 if __name__ == "__main__":
