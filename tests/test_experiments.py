@@ -1,5 +1,6 @@
 """What experiments in benchmarks/ stand on: trials, intervals, drawn pairs, planted noise."""
 
+import fnmatch
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import (
+    cluster_settings,
     described_classes,
     found_tags,
     labels,
@@ -266,6 +268,28 @@ def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
                     assert evaluator.with_descriptions == described
                     assert evaluator.templates == labels.templates
                     assert evaluator.names.endswith("_described.json") == described
+
+
+def test_towers_of_clusters_are_judged_by_labels_that_no_probe_is_fitted_to():
+    for rows in cluster_settings.TABLES.values():
+        for row in rows.values():
+            looked = {}
+            for split in ("dev", "test"):
+                config = cluster_settings.configure(row, split, 1e-3, 0, "folder")
+                assert config.data.source.label == "" and not config.model.text
+                for evaluator in config.evaluators.values():
+                    fitted, looked[split] = (
+                        set(glob(source.path))
+                        for source in (evaluator.train_source, evaluator.source)
+                    )
+                    assert not fitted & looked[split]
+            assert not looked["dev"] & looked["test"]
+
+
+def glob(path):
+    """The shards of CIFAR-10 that a path means."""
+    names = [*(f"train-0000{number}.tar" for number in range(5)), "test-00000.tar"]
+    return [name for name in names if fnmatch.fnmatch(name, pathlib.Path(path).name)]
 
 
 def test_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():

@@ -1,5 +1,7 @@
 """Fills a config with the defaults of its components."""
 
+import copy
+
 from ml_collections import ConfigDict
 
 from big_align.components.signatures import fill_defaults
@@ -10,7 +12,9 @@ def complete_config(config: ConfigDict) -> ConfigDict:
     """Adds every argument that the components of a config leave at its default.
 
     A config file calls this last, so that the config shows everything that can be set, and
-    --config.field=value can set all of it. Empty evaluators and parts of a mixture are removed.
+    --config.field=value can set all of it. Empty evaluators and parts of a mixture are removed. A
+    node that stands in several places, such as the source of two evaluators, is copied: a flag
+    changes the field that it names and no other.
 
     Returns:
       The config, changed in place.
@@ -25,4 +29,15 @@ def complete_config(config: ConfigDict) -> ConfigDict:
     for field, target in GROUPS.items():
         if field in config:
             fill_defaults(target, config[field])
+    _separate_nodes(config, set())
     return config
+
+
+def _separate_nodes(node: ConfigDict, seen: set[int]) -> None:
+    """Replaces nodes that have been seen before by copies, in place."""
+    for name, value in node.items():
+        if isinstance(value, ConfigDict):
+            if id(value) in seen:
+                node[name] = value = copy.deepcopy(value)
+            seen.add(id(value))
+            _separate_nodes(value, seen)

