@@ -21,6 +21,7 @@ of its own, where a fifth of the training images judge and the others' labels fi
 is trained once a seed and looks at the test images once. Numbers are percentages with the interval
 of 95% of the mean over the seeds, and differences from the first row of the table, paired by seed.
 It needs $BIG_ALIGN_DATA and the package that the config names, and continues where it was stopped.
+--plot=FILE draws the numbers against k, l and r.
 """
 
 import os
@@ -77,6 +78,7 @@ TABLES = {
         **{f"cosine from {c:g} on": Row(labels=LABELS, similarity=c) for c in (0.9, 0.8, 0.7)},
     },
 }
+PLOTTED = ("clusters", "labels", "ratio")
 
 
 def name_clusters(row: Row, output: pathlib.Path) -> pathlib.Path:
@@ -159,8 +161,12 @@ def train(row: tuple, **settings) -> dict[str, float]:
     return {metric: found[metric] for metric in COLUMNS.values()}
 
 
-def print_table(name: str, seeds: int, output: pathlib.Path) -> None:
-    """Tunes and trains the rows of a table; prints their numbers, and how far apart they are."""
+def print_table(name: str, seeds: int, output: pathlib.Path) -> dict[str, list[dict[str, float]]]:
+    """Tunes and trains the rows of a table; prints their numbers, and how far apart they are.
+
+    Returns:
+      The numbers of each seed, by row.
+    """
     rows = TABLES[name]
 
     def make_trial(title: str, split: str, rate: float, seed: int) -> Trial:
@@ -184,13 +190,46 @@ def print_table(name: str, seeds: int, output: pathlib.Path) -> None:
     trials.print_table(f"{name}, {seeds} seeds", COLUMNS, found, {"learning rate": rates})
     apart = trials.subtract(found, first)
     trials.print_table(f"{name}, less {first}, paired by seed", COLUMNS, apart)
+    return found
+
+
+def plot_tables(tables: dict[str, dict[str, list[dict[str, float]]]], path: pathlib.Path) -> None:
+    """Draws accuracies against the numbers in the names of rows, as in "k = 1000"."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(
+        1, len(tables), figsize=(4 * len(tables), 3.6), sharey=True, squeeze=False
+    )
+    for axis, found in zip(axes[0], tables.values(), strict=True):
+        rows = sorted(found, key=lambda row: float(row.split(" = ")[1]))
+        numbers = [float(row.split(" = ")[1]) for row in rows]
+        for title, metric in COLUMNS.items():
+            points = [
+                trials.measure_interval([100 * run[metric] for run in found[row]]) for row in rows
+            ]
+            means, halves = zip(*points, strict=True)
+            axis.errorbar(numbers, means, halves, marker="o", capsize=3, label=title)
+        axis.set(xscale="log", xlabel=rows[0].split(" = ")[0])
+        axis.set_xticks(numbers, [f"{number:g}" for number in numbers])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("accuracy on CIFAR-10 (%)")
+    axes[0][0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
     """Runs what is missing and prints the tables."""
-    options = trials.make_parser(__doc__, tables=TABLES).parse_args()
-    for name in options.tables:
-        print_table(name, options.seeds, options.output)
+    parser = trials.make_parser(__doc__, tables=TABLES)
+    parser.add_argument("--plot", type=pathlib.Path)
+    options = parser.parse_args()
+    found = {name: print_table(name, options.seeds, options.output) for name in options.tables}
+    if options.plot and (drawn := {name: found[name] for name in PLOTTED if name in found}):
+        plot_tables(drawn, options.plot)
 
 
 if __name__ == "__main__":
