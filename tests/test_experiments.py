@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import (
+    align_towers,
     cluster_settings,
     described_classes,
     found_tags,
@@ -268,6 +269,23 @@ def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
                     assert evaluator.with_descriptions == described
                     assert evaluator.templates == labels.templates
                     assert evaluator.names.endswith("_described.json") == described
+
+
+def test_towers_of_a_table_differ_in_what_it_names_and_are_tuned_on_other_photographs():
+    rows = {name: row for table in align_towers.TABLES.values() for name, row in table.items()}
+    for name, row in rows.items():
+        for split, trained in (("dev", "train-*"), ("test", "{train,dev}-*")):
+            config = align_towers.configure(row, split, 2.0, 0, "folder")
+            assert config.data.source.path.endswith(f"/flickr8k/{trained}.tar")
+            assert config.evaluators.retrieval.source.path.endswith(f"/flickr8k/{split}-*.tar")
+        assert config.model.image.variant == f"lite{row.lite}"
+        assert f"efficientnet-lite{row.lite}-" in config.init.image
+        assert (config.optimizer.name == "lamb") == ("LAMB" in name) == row.paper
+        if name in align_towers.TABLES["recipe"]:
+            optimizer, temperature, decay = name.lower().split(", ")
+            assert config.optimizer.name == optimizer and config.schedule.decay == decay
+            assert config.objective.temperature == float(temperature)
+            assert config.schedule.learning_rate == (0.02 if row.paper else 0.002)
 
 
 def test_towers_of_clusters_are_judged_by_labels_that_no_probe_is_fitted_to():
