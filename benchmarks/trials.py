@@ -86,30 +86,38 @@ def run_trials(
       prepare: makes what trials share; called before the first one that is not finished.
     """
     trials = {trial.name: trial for trial in trials}
-    found = read_trials(output)
-    todo = [trial for name, trial in trials.items() if name not in found]
+    found = read_trials(output / FILE)
+    if todo := [trial for name, trial in trials.items() if name not in found]:
+        prepare()
+        found |= _run_each(todo, train, output)
+    return {name: found[name] for name in trials}
+
+
+def _run_each(
+    todo: Sequence[Trial], train: Callable[..., dict[str, float]], output: pathlib.Path
+) -> dict[str, dict[str, float]]:
+    """Runs trials, records each one when it has finished, and returns their numbers by name."""
+    found = {}
     context = multiprocessing.get_context("spawn")
     cores = context.SimpleQueue()
     for core in (available := sorted(os.sched_getaffinity(0))):
         cores.put(core)
-    if todo:
-        prepare()
-        with concurrent.futures.ProcessPoolExecutor(
-            len(available), context, initializer=_stay_on_core, initargs=(cores,)
-        ) as pool:
-            futures = {pool.submit(_time, train, trial.settings): trial.name for trial in todo}
-            for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-                name, (numbers, seconds) = futures[future], future.result()
-                record = dict(name=name, seconds=round(seconds), numbers=numbers)
-                line_files.append_line(output / FILE, record)
-                found[name] = numbers
-                print(f"{number} of {len(todo)}: {name} {_show(numbers)}", flush=True)
-    return {name: found[name] for name in trials}
+    with concurrent.futures.ProcessPoolExecutor(
+        len(available), context, initializer=_stay_on_core, initargs=(cores,)
+    ) as pool:
+        futures = {pool.submit(_time, train, trial.settings): trial.name for trial in todo}
+        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            name, (numbers, seconds) = futures[future], future.result()
+            record = dict(name=name, seconds=round(seconds), numbers=numbers)
+            line_files.append_line(output / FILE, record)
+            found[name] = numbers
+            print(f"{number} of {len(todo)}: {name} {_show(numbers)}", flush=True)
+    return found
 
 
-def read_trials(output: pathlib.Path) -> dict[str, dict[str, float]]:
-    """Returns the numbers of each finished trial by name."""
-    lines = line_files.read_lines(output / FILE, ("name", "numbers"))
+def read_trials(path: pathlib.Path) -> dict[str, dict[str, float]]:
+    """Returns the numbers of each trial that a file records, by name."""
+    lines = line_files.read_lines(path, ("name", "numbers"))
     return {line["name"]: line["numbers"] for line in lines}
 
 

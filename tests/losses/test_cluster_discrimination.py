@@ -9,6 +9,7 @@ import pytest
 
 from big_align.losses.cluster_discrimination import (
     add_margin,
+    combine,
     mlc_loss,
     mlcd_loss,
     unicom_loss,
@@ -194,3 +195,17 @@ def test_margin_is_added_to_the_angle_and_falls_everywhere(margin):
     slope = jax.vmap(jax.grad(lambda c: add_margin(c, margin)))(jnp.cos(angle))
     expected = np.where(below, np.sin(angle + margin) / np.sin(angle), 1)
     np.testing.assert_allclose(slope, expected, rtol=2e-3, atol=1e-4)
+
+
+def test_eq_4_pulls_positives_harder_unless_negatives_are_far():
+    negatives, positives = jnp.meshgrid(jnp.linspace(-6, 6, 25), jnp.linspace(-6, 6, 25))
+    flat = negatives.ravel(), positives.ravel()
+    # The slope of P is the pull on all positives together, and that of N the push on all negatives.
+    push, pull = {}, {}
+    for name in ("mlc", "mlcd"):
+        slopes = jax.grad(lambda n, p: combine(name, n, p).sum(), argnums=(0, 1))(*flat)  # noqa: B023
+        push[name], pull[name] = slopes
+    np.testing.assert_allclose(pull["mlc"], jax.nn.sigmoid(flat[0] + flat[1]), rtol=1e-5)
+    np.testing.assert_allclose(pull["mlcd"], jax.nn.sigmoid(flat[1]), rtol=1e-5)
+    np.testing.assert_array_equal(jnp.sign(pull["mlc"] - pull["mlcd"]), jnp.sign(flat[0]))
+    np.testing.assert_array_equal(jnp.sign(push["mlc"] - push["mlcd"]), jnp.sign(flat[1]))
