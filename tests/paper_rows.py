@@ -137,6 +137,7 @@ PATTERNS = {
         "Figure 5": ("idea_coco.py", "idea_cc3m.py"),
         "Figure 6": ("idea_coco.py:figure=6,method={itc,retain}",),
         "Figure 7": ("idea_coco.py:method={itc,retain}",),
+        "Figure 8": ("idea_coco.py",),
         "Figure 10": ("idea_coco.py", "idea_cc3m.py"),
     },
     "MLCD": {

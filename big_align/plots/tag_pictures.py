@@ -1,11 +1,13 @@
-"""Pictures of the tags that a model finds, next to those of the caption (IDEA, Fig. 5)."""
+"""Pictures of the tags that a model finds, next to those of the caption (IDEA, Fig. 5 and 8)."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from big_align.exhibits.tag_texts import Fit
 from big_align.exhibits.tags import TaggedImage
 from big_align.plots.retrieval_pictures import RIGHT, WRONG
 
@@ -44,3 +46,24 @@ def _write(axis: Axes, image: TaggedImage) -> None:
         line = line.replace("$", r"\$")
         written = axis.text(0, height, line, fontsize=8.5, verticalalignment="center", **style)
         written.set_in_layout(False)
+
+
+def draw_fits(fits: Mapping[str, Fit]) -> Figure:
+    """Draws how cosines of images with texts are distributed, for texts of several kinds (Fig. 8).
+
+    Args:
+      fits: the cosines, by the name of the texts.
+    """
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axis = figure.subplots()
+    every = np.concatenate([part for fit in fits.values() for part in fit])
+    edges = np.linspace(every.min(), every.max(), 41)
+    for number, (name, fit) in enumerate(fits.items()):
+        for part, style, whose in ((fit.own, "-", "own"), (fit.other, ":", "another image's")):
+            axis.hist(
+                part, edges, density=True, histtype="step", color=f"C{number}", linestyle=style,
+                linewidth=1.6, label=f"{name}, {whose}: mean {part.mean():.2f}",
+            )  # fmt: skip
+    axis.set(xlabel="cosine of image and text", ylabel="density")
+    axis.legend(frameon=False, fontsize=9)
+    return figure

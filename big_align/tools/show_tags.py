@@ -4,7 +4,9 @@ For example:
   python -m big_align.tools.show_tags --config=configs/idea_flickr8k.py \\
       --workdir=DIR --output=tags.png
 
-Green tags are named by another caption of the photograph, gray ones by none.
+Green tags are named by another caption of the photograph, gray ones by none. With --judge=MODEL it
+draws how well captions, and texts made of the found tags, fit their photographs as another model
+sees them (Fig. 8).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,11 @@ from absl import flags
 from big_align.runs import command_line
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from big_align.evaluators.found_tags import FoundTags
+    from big_align.exhibits.pixels import Pixels
+    from big_align.exhibits.tags import Found
 
 OUTPUT = flags.DEFINE_string("output", "tags.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(
@@ -25,6 +31,16 @@ TAGS = flags.DEFINE_integer("tags", 6, "Maximum number of tags to show per photo
 SEED = flags.DEFINE_integer(
     "seed", 0, "Random seed for choosing photographs, those with a found tag first."
 )
+
+JUDGE = flags.DEFINE_string(
+    "judge",
+    None,
+    "A model that compares captions and texts of found tags with their photographs, instead of a "
+    "picture of them: a workdir, or a folder or file of weights (the paper: CLIP ViT-B/32).",
+)
+
+JUDGED_SIZE = 256
+"""Side of the central square that a judge is given; it resizes this as its own images."""
 
 
 def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags":
@@ -52,6 +68,33 @@ def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags
     return known[name]
 
 
+def judge_texts(found: "Found", names: tuple[str, ...], pixels: "Pixels", judge: str) -> "Figure":
+    """Compares captions and texts of found tags with their photographs; prints the mean cosines.
+
+    Args:
+      found: what a model found.
+      names: names of all tags.
+      pixels: returns the picture of an example, given its number.
+      judge: the model that embeds photographs and texts.
+
+    Raises:
+      UserError: tags are found in fewer than two photographs, or the judge cannot be read.
+    """
+    from big_align.exhibits.tag_texts import measure_fit, write_texts
+    from big_align.inference.loaded_model import load
+    from big_align.plots.tag_pictures import draw_fits
+
+    rows, captions, tags = write_texts(found, names)
+    model = load(judge)
+    zimg = model.embed_images([pixels(int(found.number[row])) for row in rows])
+    kinds = {"captions": captions, "found tags": tags}
+    fits = {name: measure_fit(zimg, model.embed_texts(texts)) for name, texts in kinds.items()}
+    for name, fit in fits.items():
+        own, other = fit.own.mean(), fit.other.mean()
+        print(f"{name}: mean cosine {own:.3f}, with those of another photograph {other:.3f}")
+    return draw_fits(fits)
+
+
 def main() -> None:
     """Runs the command."""
     from big_align.exhibits import tags
@@ -67,12 +110,17 @@ def main() -> None:
         config, workdir, tokenizer, command_line.chosen_checkpoint()
     )
     found = evaluator.find(embedder)
-    pixels = read_pixels(evaluator.source)
-    shown = [
-        tags.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
-        for row in tags.choose_images(found, IMAGES.value, SEED.value)
-    ]
-    tag_pictures.draw_tags(shown).savefig(OUTPUT.value, dpi=100)
+    if JUDGE.value:
+        pixels = read_pixels(evaluator.source, JUDGED_SIZE)
+        figure = judge_texts(found, evaluator.tags.names, pixels, JUDGE.value)
+    else:
+        pixels = read_pixels(evaluator.source)
+        shown = [
+            tags.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
+            for row in tags.choose_images(found, IMAGES.value, SEED.value)
+        ]
+        figure = tag_pictures.draw_tags(shown)
+    figure.savefig(OUTPUT.value, dpi=100)
     some = int(found.found.any(axis=1).sum())
     print(
         f"{OUTPUT.value}: {workdir} at step {step}; it finds tags in {some} of {len(found.found)} "

@@ -1,6 +1,7 @@
 """Evaluators of tags and the picture of them, from the config of a run to what they print."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from PIL import Image
 
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.runs import build, check, evaluate
+from big_align.runs import build, check, evaluate, restore
 from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
 from tests.data.samples import encode_image, make_pixels, write_tar
@@ -56,6 +57,7 @@ def save_untrained(config, workdir):
     checkpointer = build.build_checkpointer(config, str(workdir))
     checkpointer.save(create(), build.describe_run(config, tokenizer))
     checkpointer.close()
+    restore.keep_config(str(workdir), config, 0)
 
 
 def show(folder, data_dir, *flags):
@@ -79,6 +81,21 @@ def test_the_picture_shows_two_photographs_a_row(folder, data_dir, tmp_path):
     pixels = np.asarray(Image.open(output).convert("RGB"))
     shown = {level for level in range(0, 240, 20) if (pixels == (level, 0, 7)).all(-1).sum() > 5000}
     assert len(shown) == 4
+
+
+@pytest.mark.slow
+def test_a_judge_compares_captions_and_texts_of_tags(folder, data_dir, tmp_path):
+    output = tmp_path / "fit.png"
+    flags = f"--output={output}", f"--judge={folder / 'run'}"
+    done = show(folder, data_dir, *flags, "--config.evaluators.found.threshold=0.001")
+    assert done.returncode == 0, done.stderr
+    cosine = r"-?[01]\.\d{3}"
+    line = f"mean cosine {cosine}, with those of another photograph {cosine}"
+    assert re.match(f"captions: {line}\nfound tags: {line}\n", done.stdout), done.stdout
+    assert Image.open(output).size == (720, 420)
+    done = show(folder, data_dir, *flags, "--config.evaluators.found.threshold=0.999")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: tags are found in 0 images that have a caption, but")
 
 
 @pytest.mark.slow

@@ -1,0 +1,37 @@
+"""Texts of found tags beside captions, by a model that judges."""
+
+import numpy as np
+import pytest
+
+from big_align.errors import UserError
+from big_align.exhibits.tag_texts import measure_fit, write_texts
+from big_align.exhibits.tags import Found
+
+NAMES = ("dog", "grass", "ball")
+
+
+def make_found(found, captions):
+    found = np.array(found, bool)
+    nothing = np.zeros_like(found)
+    return Found(np.zeros(found.shape), nothing, nothing, found, captions, np.arange(len(found)))
+
+
+def test_texts_are_of_images_with_tags_and_a_caption():
+    tagged = [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]]
+    found = make_found(tagged, [["one", "uno"], ["two"], ["three"], []])
+    rows, captions, tags = write_texts(found, NAMES)
+    assert rows.tolist() == [0, 2]
+    assert captions == ["one", "three"] and tags == ["dog ball", "grass"]
+
+
+def test_one_image_with_tags_is_no_comparison():
+    with pytest.raises(UserError, match="found in 1 images .* lower the evaluator's threshold"):
+        write_texts(make_found([[1, 0, 0], [0, 0, 0]], [["one"], ["two"]]), NAMES)
+
+
+def test_cosines_are_with_the_own_text_and_with_that_of_another():
+    zimg, ztxt = np.eye(3), np.eye(3)[[1, 1, 0]]
+    fit = measure_fit(zimg, ztxt)
+    assert fit.own.tolist() == [0, 1, 0]
+    # Image n is put beside the text of image n - 1.
+    assert fit.other.tolist() == [1, 1, 0]
