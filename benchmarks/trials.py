@@ -21,10 +21,12 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
+from big_align.devices import compilation
 from big_align.training.logs import line_files
 
 TUNING_SEED = 100
-FILE = "trials.jsonl"
+FILE, PROGRAMS = "trials.jsonl", "compiled"
+"""What the output folder holds: the numbers of trials, and the folder of compiled programs."""
 
 
 class Trial(NamedTuple):
@@ -103,7 +105,7 @@ def _run_each(
     for core in (available := sorted(os.sched_getaffinity(0))):
         cores.put(core)
     with concurrent.futures.ProcessPoolExecutor(
-        len(available), context, initializer=_stay_on_core, initargs=(cores,)
+        len(available), context, initializer=_set_up, initargs=(cores, str(output / PROGRAMS))
     ) as pool:
         futures = {pool.submit(_time, train, trial.settings): trial.name for trial in todo}
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
@@ -193,10 +195,16 @@ def _time(
     return train(**settings), time.monotonic() - start
 
 
-def _stay_on_core(cores: Any) -> None:
-    """Keeps a process on a core of its own: two that share two take longer than one on each."""
+def _set_up(cores: Any, programs: str) -> None:
+    """Keeps a process on a core of its own: two that share two take longer than one on each.
+
+    Seeds of a setting share their compiled programs, and all trials those that evaluate. On a
+    machine with a GPU, trials share that too, so none reserves its memory.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.sched_setaffinity(0, {cores.get()})
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    compilation.use_cache(programs)
 
 
 def _end_with_parent() -> None:
