@@ -15,7 +15,8 @@ from big_align.data.text.language_counts import count_languages
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.exhibits.exhibit import Measured
+from big_align.exhibits.cosines import show_pair_cosines
+from big_align.exhibits.exhibit import Exhibit, Measured
 from big_align.exhibits.pixels import read_pixels
 from big_align.exhibits.retrieval import Pairs, show_pairs
 from big_align.nodes import Node
@@ -217,13 +218,17 @@ class Retrieval:
         return Pairs(zimg[number], ztxt, texts, owner, number)
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Embeds all images and captions, and returns the recalls; pictures show what is found."""
+        """Embeds all, and returns the recalls; pictures show what is found, and cosines."""
         pairs = self.embed(embedder)
         if self.languages:
             recalls = measure_languages(pairs, self.languages, self.ks)
         else:
             recalls = measure_recalls(pairs, self.ks)
-        return Measured(recalls, lambda: show_pairs(pairs, read_pixels(self.source)))
+
+        def show() -> list[Exhibit]:
+            return [*show_pairs(pairs, read_pixels(self.source)), *show_pair_cosines(pairs)]
+
+        return Measured(recalls, show)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and captions and returns the recalls."""

@@ -16,6 +16,7 @@ from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.exhibits.confusion import show_confusion
+from big_align.exhibits.cosines import show_class_cosines
 from big_align.exhibits.exhibit import Measured
 from big_align.nodes import Node
 
@@ -222,5 +223,8 @@ class ZeroShot:
             numbers |= measure_seen(similarity, label, self.seen)
         return Measured(
             numbers,
-            lambda: show_confusion(similarity, label, self.names),
+            lambda: [
+                *show_confusion(similarity, label, self.names),
+                *show_class_cosines(similarity, label),
+            ],
         )

@@ -1,12 +1,12 @@
-"""What an evaluation shows besides its numbers: a few examples, or which classes are confused."""
+"""What an evaluation shows besides its numbers: examples, confused classes, or distributions."""
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
 
@@ -62,7 +62,27 @@ class Confusion(NamedTuple):
     counts: Int[np.ndarray, "c c_and_1"]
 
 
-Exhibit = Examples | Confusion
+class Distributions(NamedTuple):
+    """How the values of some groups are distributed, at each of several steps of training.
+
+    Attributes:
+      title: title of the exhibit.
+      note: how to read it.
+      groups: names of the groups.
+      edges: where bins of equal width begin, and where the last one ends.
+      shares: the fraction of the values of a group in each bin, by steps, oldest first.
+      steps: the step of each; an evaluation leaves out its own, which it does not know.
+    """
+
+    title: str
+    note: str
+    groups: list[str]
+    edges: list[float]
+    shares: Float[np.ndarray, "t g b"]
+    steps: list[int]
+
+
+Exhibit = Examples | Confusion | Distributions
 Show = Callable[[], Sequence[Exhibit]]
 """Makes the exhibits of an evaluation."""
 
@@ -83,6 +103,8 @@ def encode(exhibit: Exhibit) -> dict[str, Any]:
     """Returns an exhibit as JSON values; images become data URLs."""
     if isinstance(exhibit, Confusion):
         return exhibit._asdict() | {"counts": exhibit.counts.tolist()}
+    if isinstance(exhibit, Distributions):
+        return exhibit._asdict() | {"shares": exhibit.shares.round(6).tolist()}
     rows = [
         {"query": _encode_item(row.query), "found": [_encode_item(item) for item in row.found]}
         for row in exhibit.rows
@@ -100,3 +122,22 @@ def encode_image(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "WEBP", quality=88, method=2)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def continue_distributions(
+    newest: Distributions, step: int, before: Mapping[str, Any] | None
+) -> Distributions:
+    """Returns distributions together with those of earlier steps.
+
+    Args:
+      newest: those of one step.
+      step: the step.
+      before: the same of earlier steps, encoded; left out if they have other groups or bins, and so
+        is what they have of this step and later ones, which a run repeats.
+    """
+    if before is None or any(before[x] != getattr(newest, x) for x in ("groups", "edges")):
+        return newest._replace(steps=[step])
+    kept = [number for number, each in enumerate(before["steps"]) if each < step]
+    earlier = [np.asarray(before["shares"][number])[None] for number in kept]
+    steps = [*(before["steps"][number] for number in kept), step]
+    return newest._replace(shares=np.concatenate([*earlier, newest.shares]), steps=steps)

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-from big_align.exhibits.exhibit import Confusion, Examples, Exhibit, Finding
+from big_align.exhibits.exhibit import Confusion, Distributions, Examples, Exhibit, Finding
+from big_align.plots.ridges import crop_bins, trace_ridge
 
 CELL, GAP, LINE, SIZE, WIDTH = 128, 10, 20, 14, 980
 """In pixels: side of an image, gap between images, line height, font size, and total width."""
@@ -17,8 +18,8 @@ INK, RIGHT, WRONG, BLUE = (20, 20, 20), (26, 143, 60), (119, 119, 119), (8, 81, 
 
 def draw_exhibit(exhibit: Exhibit) -> UInt8[np.ndarray, "h w 3"]:
     """Draws an exhibit on white; right answers are green."""
-    draw = _draw_confusion if isinstance(exhibit, Confusion) else _draw_examples
-    return np.asarray(draw(exhibit))
+    draw = {Confusion: _draw_confusion, Distributions: _draw_distributions}
+    return np.asarray(draw.get(type(exhibit), _draw_examples)(exhibit))
 
 
 @functools.cache
@@ -92,6 +93,36 @@ def _draw_confusion(confusion: Confusion) -> Image.Image:
         ImageDraw.Draw(label).text((wide, 1), name, INK, _font(), anchor="ra")
         upright = label.transpose(Image.Transpose.ROTATE_90)
         picture.paste(upright, (left + cell * column + 6, bottom + 4))
+    return picture
+
+
+BAND, LEFT = 40, 130
+"""In pixels: height of a step in a picture of distributions, and where its curves begin."""
+
+
+def _draw_distributions(shown: Distributions) -> Image.Image:
+    """Draws a band for each step, with a curve for each group; the newest at the bottom."""
+    edges, heights = crop_bins(np.array(shown.edges), shown.shares)
+    top, right = 2 * GAP + 2 * LINE, WIDTH - 4 * GAP
+    bottom = top + BAND * len(heights)
+    picture = Image.new("RGB", (WIDTH, bottom + LINE + GAP), "white")
+    pen = ImageDraw.Draw(picture, "RGBA")
+    _write(pen, GAP, GAP, shown.title, INK, "DejaVuSans-Bold")
+    left = LEFT
+    for color, name in zip((RIGHT, WRONG, BLUE), shown.groups, strict=False):
+        pen.rectangle((left, GAP + LINE + 3, left + 12, GAP + LINE + 15), (*color, 150))
+        _write(pen, left + 18, GAP + LINE, name, INK)
+        left += 38 + int(_font().getlength(name))
+    for number, (step, curves) in enumerate(zip(shown.steps, heights, strict=True), start=1):
+        base = top + BAND * number
+        _write(pen, GAP, base - LINE, f"step {step:,}", INK)
+        for color, curve in zip((RIGHT, WRONG, BLUE), curves, strict=False):
+            corners = trace_ridge(curve, LEFT, right, base, 0.9 * BAND)
+            pen.polygon(corners, (*color, 100), (*color, 255))
+    for part in np.linspace(0, 1, 5).tolist():
+        x = LEFT + (right - LEFT) * part
+        value = edges[0] + (edges[-1] - edges[0]) * part
+        pen.text((x, bottom + 4), f"{value:.2f}", INK, _font(), anchor="ma")
     return picture
 
 

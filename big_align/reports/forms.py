@@ -1,6 +1,7 @@
 """The form that a workdir's JSON must have for a page to be made from it."""
 
 import inspect
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,11 +21,27 @@ def _is_confusion(value: Any) -> bool:
     return len(value["counts"]) == size and all(len(row) == size + 1 for row in value["counts"])
 
 
+def _is_distributions(value: Any) -> bool:
+    """Returns whether distributions have a share of each bin, of each group at each step."""
+    if not (isinstance(value, dict) and fits(value, SHARES)):
+        return False
+    steps, groups, edges = value["shares"], len(value["groups"]), value["edges"]
+    whole = all(
+        len(step) == groups and all(len(row) == len(edges) - 1 for row in step) for step in steps
+    )
+    ascending = len(edges) > 1 and all(a < b for a, b in itertools.pairwise(edges))
+    return whole and ascending and len(steps) == len(value["steps"]) > 0
+
+
 NUMBER = int | float
 ITEM = {"image": str | None, "text": str, "right": bool | None}
 EXAMPLES = {"title": str, "note": str, "rows": [{"query": ITEM, "found": [ITEM]}]}
 LABELED_COUNTS = {"title": str, "note": str, "names": [str], "counts": [[int]]}
-PICTURES = {"step": int, "exhibits": {"*": [(EXAMPLES, _is_confusion)]}}
+SHARES = {
+    **{"title": str, "note": str, "groups": [str], "edges": [NUMBER]},
+    **{"shares": [[[NUMBER]]], "steps": [int]},
+}
+PICTURES = {"step": int, "exhibits": {"*": [(EXAMPLES, _is_confusion, _is_distributions)]}}
 NODE = {"source?": {}, "*": Any}
 CONFIG = {
     "total_steps?": int,

@@ -10,8 +10,16 @@ import numpy as np
 from absl import logging
 from jaxtyping import UInt8
 
-from big_align.exhibits.exhibit import Exhibit, Show, encode
+from big_align.errors import UserError
+from big_align.exhibits.exhibit import (
+    Distributions,
+    Exhibit,
+    Show,
+    continue_distributions,
+    encode,
+)
 from big_align.plots.exhibit_pictures import draw_exhibit
+from big_align.reports.run_record import read_pictures
 
 FILE = "pictures.json"
 TIMES = 20
@@ -68,6 +76,7 @@ class Gallery:
             self._fixed |= _try_to_show(name, self._always.pop(name))
         self._shown |= self._fixed
         try:
+            self._add_earlier_steps(step)
             self._write(step)
             return {
                 f"{name}/{exhibit.title}": draw_exhibit(exhibit)
@@ -77,6 +86,21 @@ class Gallery:
         except Exception as error:
             logging.warning("no pictures: %s: %s", type(error).__name__, error)
             return {}
+
+    def _add_earlier_steps(self, step: int) -> None:
+        """Gives distributions those that the workdir keeps of earlier steps."""
+        try:
+            before = read_pictures(self._path).get("exhibits", {})
+        except UserError:
+            before = {}  # it is written anew
+        for name, exhibits in self._shown.items():
+            kept = {x["title"]: x for x in before.get(name, ()) if "shares" in x}
+            self._shown[name] = [
+                continue_distributions(x, step, kept.get(x.title))
+                if isinstance(x, Distributions)
+                else x
+                for x in exhibits
+            ]
 
     def _write(self, step: int) -> None:
         shown = {name: [encode(x) for x in exhibits] for name, exhibits in self._shown.items()}

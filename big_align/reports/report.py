@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from big_align.plots.html_page import write_frame
-from big_align.reports import comparison, sections
+from big_align.reports import comparison, pictures, sections
 from big_align.reports.run_record import RunRecord, read_record
 
 FILE = "report.html"
@@ -56,10 +56,10 @@ def describe_run(record: RunRecord) -> str:
     for write in (
         sections.write_evaluations,
         sections.write_curves,
-        sections.write_pictures,
+        pictures.write_pictures,
         sections.write_training,
         sections.write_time,
         sections.write_commands,
     ):
         body += write(record)
-    return write_frame(record.name, sections.STYLE, "".join(body))
+    return write_frame(record.name, sections.STYLE + pictures.STYLE, "".join(body))

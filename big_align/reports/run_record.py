@@ -104,8 +104,17 @@ def read_record(workdir: str) -> RunRecord:
         series,
         evaluations,
         {name: float(seconds) for name, seconds in (goodput or {}).items()},
-        _read_object(folder / "pictures.json", forms.PICTURES),
+        read_pictures(folder / "pictures.json"),
     )
+
+
+def read_pictures(path: pathlib.Path) -> dict[str, Any]:
+    """Reads the step of the pictures of a run, and the exhibits by evaluator; {} without a file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    return _read_object(path, forms.PICTURES)
 
 
 def _is_evaluation(name: str, evaluators: set[str]) -> bool:

@@ -115,7 +115,7 @@ def test_the_diagonal_is_the_accuracy(kind):
         evaluator = Classification(source, "resize(2)")
         embedder = Classifier(rng.normal(size=(40, 4)))
     measured = evaluator.measure(embedder)
-    (shown,) = measured.show()
+    shown, *_ = measured.show()
     assert measured.numbers == evaluator(embedder)
     assert np.trace(shown.counts) / 40 == pytest.approx(measured.numbers["top1"])
     assert shown.counts.sum(axis=1).tolist() == np.bincount(label).tolist()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from big_align.errors import UserError
-from big_align.exhibits.exhibit import Confusion, Examples, Finding, Item, encode
+from big_align.exhibits.exhibit import Confusion, Distributions, Examples, Finding, Item, encode
 from big_align.reports import forms, report
 from tests.reports.test_reports import make_workdir
 
@@ -39,7 +39,8 @@ def workdir(tmp_path):
     folder = make_workdir(tmp_path / "run")
     images = Examples("Nearest", "Look.", [Finding(Item(text="dog"), [Item(text="no")])])
     counts = Confusion("Confused", "Look.", ["a", "b"], np.array([[1, 2, 0], [0, 3, 1]]))
-    shown = {"step": 4, "exhibits": {"pairs": [encode(images), encode(counts)]}}
+    spread = Distributions("Cosines", "", ["a"], [-1.0, 0.0, 1.0], np.full((1, 1, 2), 0.5), [4])
+    shown = {"step": 4, "exhibits": {"pairs": [encode(x) for x in (images, counts, spread)]}}
     (folder / "pictures.json").write_text(json.dumps(shown))
     report.write_report([str(folder)])
     return folder

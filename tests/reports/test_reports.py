@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from big_align.exhibits.cosines import show_cosines
 from big_align.exhibits.exhibit import Confusion, Examples, Finding, Item, encode
-from big_align.reports import charts, report, run_record, sections
+from big_align.reports import charts, pictures, report, run_record, sections
 from big_align.reports.comparison import name_runs
 from big_align.reports.gallery import Gallery
 from big_align.reports.run_record import RunRecord, read_record
@@ -306,6 +307,30 @@ def test_what_does_not_change_is_made_once_and_always_shown(tmp_path):
     assert calls == [1]
 
 
+def spread(value):
+    return [show_cosines("Cosines", ["right", "<wrong>"], [np.full(5, value), np.full(5, -value)])]
+
+
+def test_distributions_are_shown_at_all_steps_also_of_a_run_that_was_killed(tmp_path):
+    folder = make_workdir(tmp_path / "run")
+
+    def evaluate(gallery, step):
+        gallery.begin(step)
+        gallery.add("pairs", lambda: spread(step / 10))
+        assert list(gallery.finish(step)) == ["pairs/Cosines"]
+        (shown,) = read_record(str(folder)).pictures["exhibits"]["pairs"]
+        return shown["steps"]
+
+    gallery = Gallery(str(folder), 4, {})
+    assert [evaluate(gallery, step) for step in (1, 2, 3)] == [[1], [1, 2], [1, 2, 3]]
+    gallery = Gallery(str(folder), 4, {})  # continues from a checkpoint of step 1
+    assert [evaluate(gallery, step) for step in (2, 4)] == [[1, 2], [1, 2, 4]]
+    page = "".join(pictures.write_pictures(read_record(str(folder))))
+    assert page.count("<polygon") == 6 and "step 4</text>" in page and "&lt;wrong&gt;" in page
+    (folder / "pictures.json").write_text("{")
+    assert evaluate(Gallery(str(folder), 4, {}), 3) == [3]
+
+
 def test_every_kind_of_exhibit_is_written(tmp_path):
     folder = make_workdir(tmp_path / "run")
     gray = np.full((4, 4, 3), 99, np.uint8)
@@ -315,7 +340,7 @@ def test_every_kind_of_exhibit_is_written(tmp_path):
     gallery.begin(1)
     gallery.add("x", lambda: [tagged, nothing, *confusion()])
     gallery.finish(1)
-    page = "".join(sections.write_pictures(read_record(str(folder))))
+    page = "".join(pictures.write_pictures(read_record(str(folder))))
     assert "<li class='right'>dog" in page and "nothing found" in page
     assert page.count("data:image/webp") == 2 and "--share: 1.000" in page
 
