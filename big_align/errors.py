@@ -89,7 +89,8 @@ def put_in_a_line(text: str) -> str:
 def tell_in_a_line(error: BaseException) -> str:
     """Returns an exception's message in one bounded line, after its kind if that is informative."""
     text, kind = put_in_a_line(str(error)), type(error).__name__
-    return text if text and kind in ("ValueError", "OSError") else f"{kind}: {text}".rstrip(": ")
+    plain = isinstance(error, UserError) or kind in ("ValueError", "OSError")
+    return text if text and plain else f"{kind}: {text}".rstrip(": ")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -123,9 +123,13 @@ def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Ta
       names: columns, or fields of structs such as `image.bytes`.
 
     Raises:
-      ValueError: they unpack to far more than they take in the file, which images never do.
+      ValueError: there is no such column, or they unpack to far more than they take in the file,
+        which images never do.
       pyarrow.ArrowException, OSError: they cannot be read.
     """
+    known = table.schema_arrow.names
+    if unknown := [name for name in names if not {name, name.partition(".")[0]} & set(known)]:
+        raise ValueError(f"it has no column {unknown[0]!r}; it has {', '.join(map(repr, known))}")
     described = table.metadata.row_group(group)
     listed = map(described.column, range(described.num_columns))
     parts = [c for c in listed if any(f"{c.path_in_schema}.".startswith(f"{n}.") for n in names)]

@@ -19,7 +19,7 @@ from big_align.data.precomputed.shard_files import INDEX
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError, tell_in_a_line
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.prepare.inputs import Inputs
+from big_align.prepare.inputs import SKIPPING, Inputs, Rows
 from big_align.progress import make_bar
 
 DTYPE = "float16"
@@ -88,6 +88,7 @@ class EmbeddedFiles:
         self.inputs, self.dim = inputs, encoder.dim
         self._encoder, self._folder, self._fraction = encoder, folder, max_broken_fraction
         self._open = functools.lru_cache(maxsize=OPEN_FOLDERS)(EmbeddingFolder)
+        self._find_rows = functools.lru_cache(maxsize=2)(lambda file: Rows(inputs.open(file)))
         self.unopened: dict[str, str] = {}
         self._folders: list[pathlib.Path | None] = [None] * len(inputs.paths)
         self._arrange(np.zeros(len(inputs.paths), np.int64))
@@ -168,7 +169,7 @@ class EmbeddedFiles:
         return found
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Returns the file of an image, and its row there."""
+        """Returns the file of an image, and its number among those of the file."""
         return self._offsets.locate_one(number)
 
     def count_broken(self) -> int:
@@ -177,7 +178,9 @@ class EmbeddedFiles:
 
     def key(self, number: int) -> str:
         """Returns the key of an image that says which row of which file it is."""
-        return self.inputs.key(*self.locate(number))
+        file, at = self.locate(number)
+        skips = self.inputs.kind in SKIPPING
+        return self.inputs.key(file, int(self._find_rows(file).numbers[at]) if skips else at)
 
     def own_key(self, number: int) -> str:
         """Returns the key that an image has in its file."""

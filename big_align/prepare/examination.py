@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import io
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
 from big_align.errors import UserError, put_in_a_line
-from big_align.prepare.inputs import Inputs, Stretch, locate
+from big_align.prepare.inputs import Inputs, Rows, Stretch
 from big_align.prepare.text_rules import normalize_text
 
 IMAGE_ID_BYTES = 16
@@ -162,7 +163,7 @@ def examine_stretch(
     source = inputs.open(stretch.file)
     classifier, languages = settings.load()
     facts, broken = [], []
-    for row, shard, index in locate(source, stretch):
+    for row, shard, index in Rows(source).locate(stretch):
         try:
             example = boundary.read_example(source, shard, index)
             with boundary.ONE_EXAMPLE:
@@ -188,5 +189,5 @@ def tell_reason(error: Exception) -> str:
 
 def find_kind(reason: str) -> str:
     """Returns what reasons of one kind have in common: no numbers, names or addresses."""
-    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+", "...", reason)
-    return re.sub(r"\d+", "N", kind)[:120]
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+|\b0x[0-9a-f]+", "...", reason)
+    return textwrap.shorten(re.sub(r"(?<![\w-])\d+(?!\w)", "N", kind), 160, placeholder=" ...")

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from big_align.components import source_flags, tables
 from big_align.components.signatures import lookup, make_named
 from big_align.data import files
@@ -22,6 +24,8 @@ BY_FILE = ("tar", "parquet", "tfrecord", "csv", "imagefolder", "coco")
 """Kinds of source whose files are opened one by one, so that a damaged one affects no other."""
 TOLERANT = ("csv", "imagefolder")
 """Kinds of source in which a bad line affects no other."""
+SKIPPING = ("parquet", "csv", "imagefolder")
+"""Kinds of source that leave rows out, so that the number of an example is not its row."""
 OWN_ENDINGS = {".jsonl": "imagefolder", ".json": "coco"}
 CHUNK = 2000  # examples of a piece of work, which is done again if it is killed
 SAMPLED_FILES = 64
@@ -29,7 +33,7 @@ SAMPLED_STRETCHES = 16  # of a file, at most
 
 
 class Stretch(NamedTuple):
-    """Examples of an input file that are a piece of work: rows `start` to `stop`."""
+    """Examples of an input file that are a piece of work: those in rows `start` to `stop`."""
 
     file: int
     start: int
@@ -67,15 +71,21 @@ class Inputs:
         """
         return _open_source(self.kind, self.paths[file], self.arguments)
 
-    def count_empty(self, file: int, examples: int) -> int:
-        """Returns how many rows of a file have no image, if its source skips them."""
+    def find_empty(self, file: int, rows: "Rows") -> list[int]:
+        """Returns which rows of a file have no image, if its source skips them."""
         if self.kind != "parquet":
-            return 0
+            return []
         with files.files_of(self.paths[file]).open(self.paths[file]) as table:
-            return max(0, open_table(table).metadata.num_rows - examples)
+            count = open_table(table).metadata.num_rows
+        return np.setdiff1d(np.arange(count), rows.numbers).tolist()
 
     def key(self, file: int, row: int) -> str:
-        """Returns the key of an example, which says where it comes from."""
+        """Returns the key of an example, which says where it comes from.
+
+        Args:
+          file: the number of the file.
+          row: the row in it, as in `Rows`.
+        """
         return f"{self.stems[file]}-{row:09d}"
 
 
@@ -100,7 +110,7 @@ def find_inputs(
     try:
         kind = kind or OWN_ENDINGS.get(ending) or source_flags.recognize_source(path)
     except UserError as error:
-        raise UserError(str(error).replace("--source", "--input")) from error
+        raise UserError(rename_flags(str(error))) from error
     lookup(kind, tables.SOURCES, "--input_name")
     if keep and kind == "tar":
         arguments = (*arguments, f"columns={keep!r}")
@@ -111,6 +121,11 @@ def find_inputs(
     except (ValueError, OSError) as error:
         raise UserError(f"--input: {put_in_a_line(str(error))}") from error
     return Inputs(kind, tuple(paths), arguments, tuple(_choose_stems(paths)), stamps)
+
+
+def rename_flags(message: str) -> str:
+    """Returns a message about a source with the flags that it has here."""
+    return message.replace("--source", "--input")
 
 
 def _stamp(path: str) -> str:
@@ -124,14 +139,12 @@ def _choose_stems(paths: list[str]) -> Iterator[str]:
     Anything after a dot would not be part of a key in a shard.
     """
     folders = [path.rpartition("/")[0] for path in paths]
-    common = (
-        posixpath.commonpath(folders)
-        if len({"://" in f or f[:1] for f in folders}) == 1 and ("://" not in paths[0])
-        else ""
-    )
+    local = not any("://" in path for path in paths)
+    whole = local and len({folder[:1] == "/" for folder in folders}) == 1
+    common = posixpath.commonpath(folders) if whole else ""
     seen: set[str] = set()
     for path in paths:
-        name = path.removeprefix(common).strip("/") if common else path.rpartition("/")[2]
+        name = path.removeprefix(common).strip("/") if whole else path.rpartition("/")[2]
         name = posixpath.splitext(name)[0] or path
         stem = re.sub(r"[^\w-]+", "_", name).strip("_")[-80:] or "pairs"
         if stem in seen:
@@ -173,8 +186,39 @@ def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stre
     return sorted(stretches[: -(-wanted // size)])
 
 
-def locate(source: Source, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
-    """Yields the number of each example of a stretch in its file, its shard and its index there."""
-    offsets = ShardOffsets(source.shard_sizes)
-    for row in range(stretch.start, stretch.stop):
-        yield row, *offsets.locate_one(row)
+class Rows:
+    """In which row of its file each example of a source is.
+
+    Rows of Parquet count from 0, with those that have no image. The row of a table is the line that
+    names the image first, and lines count from 1. Examples of other files are numbered from 0.
+
+    Args:
+      source: the source of one file.
+
+    Attributes:
+      numbers: the row of each example, ascending.
+      count: the rows of the file, up to the last one with an example.
+    """
+
+    def __init__(self, source: Source):
+        self._offsets = ShardOffsets(source.shard_sizes)
+        rows = getattr(source, "rows", None)
+        self.numbers = np.arange(self._offsets.count) if rows is None else rows
+        self.count = int(self.numbers[-1]) + 1 if self.numbers.size else 0
+
+    def locate(self, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
+        """Yields the row of each example of a stretch, its shard and its index there."""
+        first, end = np.searchsorted(self.numbers, (stretch.start, stretch.stop)).tolist()
+        for number in range(first, end):
+            yield int(self.numbers[number]), *self._offsets.locate_one(number)
+
+    def find(self, row: int) -> tuple[int, int]:
+        """Returns the shard and the index of the example in a row.
+
+        Raises:
+          UserError: it has none.
+        """
+        number = int(np.searchsorted(self.numbers, row))
+        if number == len(self.numbers) or self.numbers[number] != row:
+            raise UserError(f"there is no example in row {row}")
+        return self._offsets.locate_one(number)

@@ -6,11 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from big_align.data import boundary
+from big_align.data.examples import BrokenExample, Source, language_of
 from big_align.errors import UserError, put_in_a_line
 from big_align.prepare import steps, storage
-from big_align.prepare.inputs import sample_files
+from big_align.prepare.inputs import rename_flags, sample_files
 from big_align.prepare.page import write_report
 from big_align.prepare.plan import JobPlan
+from big_align.prepare.rules import ORDER
+from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
 from big_align.progress import make_bar
@@ -46,7 +50,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
       wave_bytes: bytes of images that are grouped at a time, if the runner holds them in memory.
 
     Returns:
-      The statistics.
+      The statistics; `finished_before` is among them if there was nothing to do.
 
     Raises:
       UserError: the output belongs to another job, or nothing could be read.
@@ -58,11 +62,13 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     settings = plan.settings()
     done = None if plan.sample else _check_output(plan, settings)
     if done:
-        return done
+        return done | {"finished_before": True}
     files = list(range(len(plan.inputs.paths)))
     if plan.sample:
         files = sample_files(plan.inputs, plan.seed)
     _open_first(plan, files)
+    if not plan.sample:
+        storage.write_json(storage.join(plan.output, "begun.json"), settings)
     marker = _find_marker(plan)
     if not storage.exists(marker):
         with _show_progress("examine", lambda: _count_examined(plan)):
@@ -94,32 +100,44 @@ def _find_marker(plan: JobPlan) -> str:
 
 def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the statistics of a job that is done; refuses the output of another one."""
-    path = storage.join(plan.output, "begun.json")
-    begun = storage.read_json(path)
-    if begun is None:
-        if storage.exists(plan.shard_path(0)):
-            raise UserError(f"{plan.output} has shards of something else; choose another --output")
-        storage.write_json(path, settings)
-        return None
-    if begun != settings:
+    begun = storage.read_json(storage.join(plan.output, "begun.json"))
+    if begun != settings and any(map(plan.is_shard, storage.list_names(plan.output))):
+        told = "" if begun is None else f" ({_tell_difference(begun, settings)})"
         raise UserError(
-            f"{plan.output} was begun with other settings ({_tell_difference(begun, settings)}); "
-            "choose another --output, or delete it (--work keeps what was examined)"
+            f"{plan.output} has shards that were made with other settings{told}; choose another "
+            "--output, or delete it (--work keeps what was examined)"
         )
-    if storage.read_json(storage.join(plan.output, "settings.json")) != settings:
+    if begun is None or storage.read_json(storage.join(plan.output, "settings.json")) != settings:
         return None
     return storage.read_json(storage.join(plan.output, "statistics.json"))
 
 
-def _tell_difference(old: Any, new: Any, name: str = "") -> str:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for field in sorted({*old, *new}):
-            if old.get(field) != new.get(field):
-                return _tell_difference(old.get(field), new.get(field), field)
-    if isinstance(old, list) and isinstance(new, list):
-        at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
-        return f"{name}: {len(old)} then and {len(new)} now; number {at} differs"
-    return put_in_a_line(f"{name} was {old} and is {new}")
+UNREADABLE = {"listed": "what the file of --drop says", "stamps": "the size or time of a file",
+              "stems": "the names of files", "format": "the version of this tool"}  # fmt: skip
+"""Settings whose values say nothing to people."""
+
+
+def _tell_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Says which settings differ."""
+    flat = {**new.pop("inputs", {}), **new.pop("rules", {}), **new}
+    before = {**old.pop("inputs", {}), **old.pop("rules", {}), **old}
+    differ = [name for name in flat if flat[name] != before.get(name)]
+    if any(name in differ for name in ("paths", "stems")):  # stamps then differ too
+        differ = [name for name in differ if name not in ("stems", "stamps")]
+    told = [
+        f"{UNREADABLE[name]} differs"
+        if name in UNREADABLE
+        else f"{name} was {_show(before.get(name))} and is {_show(flat[name])}"
+        for name in differ
+    ]
+    return put_in_a_line("; ".join(told))
+
+
+def _show(value: Any) -> str:
+    """Shows a setting in a few words."""
+    if not isinstance(value, list):
+        return str(value)
+    return f"{len(value)} files" if len(value) > 3 else " ".join(map(str, value)) or "none"
 
 
 def _open_first(plan: JobPlan, files: list[int]) -> None:
@@ -131,18 +149,34 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
         except (ValueError, OSError) as error:
             first = first or error
             continue
-        if plan.keep and source.shard_sizes.sum():
+        if source.shard_sizes.sum():
             _check_kept(source, plan.keep)
+            if plan.rules.language_temperature is not None and not plan.examination.languages:
+                _check_languages(source)
         return
-    told = put_in_a_line(str(first)).replace("--source_argument", "--input_argument")
+    told = rename_flags(put_in_a_line(str(first)))
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
 
 
-def _check_kept(source: Any, names: tuple[str, ...]) -> None:
+def _list_checked(source: Source) -> list[tuple[int, int]]:
+    """Returns the examples that are looked at before a job begins: shard and index of each."""
+    shard = int(source.shard_sizes.argmax())
+    return [(shard, index) for index in range(min(CHECKED, int(source.shard_sizes[shard])))]
+
+
+def _check_languages(source: Source) -> None:
+    """Checks that the captions of some of the first examples have languages."""
+    for at in _list_checked(source):
+        with contextlib.suppress(BrokenExample):
+            if any(map(language_of, boundary.read_texts(source, *at)[0])):
+                return
+    raise UserError(NO_LANGUAGE)
+
+
+def _check_kept(source: Source, names: tuple[str, ...]) -> None:
     """Checks that some of the first examples have each of the columns that are kept."""
     shard = int(source.shard_sizes.argmax())
-    read = range(min(CHECKED, int(source.shard_sizes[shard])))
-    found = [steps.read_kept(source, (shard, index), names) for index in read]
+    found = [steps.read_kept(source, at, names) for at in _list_checked(source)] if names else []
     for name in names:
         if all(values[name] is None for values in found):
             raise UserError(
@@ -254,11 +288,24 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
     """Returns what a job has made, in a few lines."""
     kept, pairs = statistics["kept_pairs"], statistics["pairs"]
     lines = [f"{kept:,} of {pairs:,} pairs kept, of {statistics['kept_images']:,} images"]
-    for name, rule in statistics["rules"].items():
+    if statistics.get("finished_before"):
+        lines.insert(0, f"{plan.output} was finished before; nothing was done")
+    for name in (name for name in ORDER if name in statistics["rules"]):
+        rule = statistics["rules"][name]
         lines.append(f"  {rule['first']:>12,}  {name}: {rule['drops']}")
     quarantined = statistics["quarantined"]
     if quarantined:
         lines.append(f"  {quarantined:>12,}  cannot be used: {plan.result('quarantine.jsonl')}")
+    if unreadable := statistics["unreadable_files"]:
+        name, reason = next(iter(unreadable.items()))
+        files = f"{len(unreadable):,} of {statistics['input_files']:,} files"
+        lines.append(f"{files} cannot be read; the first, {name}: {reason}")
+    if statistics["unknown_keys"] and not plan.sample:
+        unknown = f"{statistics['unknown_keys']:,} keys of {plan.listed}"
+        lines.append(f"{unknown} belong to no image of --input; a key names file and row, as in "
+                     "00017-000000042")  # fmt: skip
+    if pairs and not statistics["different_texts"]:
+        lines.append("no image has a text: name them with --input_argument=caption=...")
     if statistics["shards"]:
         pattern = storage.join(plan.output, name_shard("*", plan.shard_format))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")

@@ -10,10 +10,10 @@ from PIL import Image
 
 from big_align.data import boundary, examples
 from big_align.data.images.decoding import open_picture, to_rgb
-from big_align.data.shard_offsets import ShardOffsets
 from big_align.exhibits.exhibit import encode_image
 from big_align.plots.html_page import write_frame
 from big_align.prepare import storage
+from big_align.prepare.inputs import Rows
 from big_align.prepare.plan import JobPlan
 
 STYLE = """
@@ -271,7 +271,7 @@ def _read_thumbnail(plan: JobPlan, file: int, row: int) -> str:
     """Returns a small picture as a data URL, which is empty if the picture is gone."""
     with contextlib.suppress(examples.BrokenExample, OSError, ValueError):
         source = plan.inputs.open(file)
-        at = ShardOffsets(source.shard_sizes).locate_one(row)
+        at = Rows(source).find(row)
         image = boundary.read_example(source, *at).image
         if isinstance(image, bytes):
             picture = to_rgb(open_picture(image, plan.examination.max_pixels))

@@ -233,6 +233,7 @@ def _judge_images(
         lambda found: (found[0], identify_text(found[1][3]))
     ).with_output_types(tuple[bytes, bytes])
     reasons, counted = _find_many(partners, plan.rules.max_texts, "crowded")
+    counts = [counted]
     if plan.listed:
         listed = pairs.pipeline | "Listed keys" >> beam.Create(
             sorted(steps.read_listed(plan).items())
@@ -240,12 +241,12 @@ def _judge_images(
         named = pairs | "By key" >> beam.Map(
             lambda found, plan=plan: (plan.inputs.key(*found[1][:2]), found[0])
         ).with_output_types(tuple[str, bytes])
+        joined = {"listed": listed, "images": named} | "Join keys" >> beam.CoGroupByKey()
         reasons.append(
-            {"listed": listed, "images": named}
-            | "Join keys" >> beam.CoGroupByKey()
-            | "Listed" >> beam.FlatMap(_list_images).with_output_types(tuple[bytes, str])
+            joined | "Listed" >> beam.FlatMap(_list_images).with_output_types(tuple[bytes, str])
         )
-    return reasons | "Reasons" >> beam.Flatten(), counted
+        counts.append(joined | "Unknown keys" >> beam.Map(_count_unknown))
+    return reasons | "Reasons" >> beam.Flatten(), counts | "Counts of images" >> beam.Flatten()
 
 
 def _find_many(
@@ -280,6 +281,10 @@ def _list_images(joined: tuple[str, dict[str, Any]]) -> list[tuple[bytes, str]]:
     _, found = joined
     images = sorted(set(found["images"]))
     return [(image, f"listed {reason}") for image in images for reason in found["listed"]]
+
+
+def _count_unknown(joined: tuple[str, dict[str, Any]]) -> dict[str, int]:
+    return {"unknown_keys": int(not any(True for _ in joined[1]["images"]))}
 
 
 def _has_pairs(joined: tuple[bytes, dict[str, Any]]) -> bool:

@@ -13,7 +13,7 @@ from big_align.prepare.rules import Pair, Rules, draw_order
 from big_align.prepare.sampling import draw_pairs
 from big_align.prepare.shards import SHARD_SIZE, name_shard
 
-FORMAT = 2  # of the files of a job: with another one the job begins again
+FORMAT = 3  # of the files of a job: with another one the job begins again
 
 
 @dataclasses.dataclass(frozen=True)

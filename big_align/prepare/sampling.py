@@ -6,6 +6,11 @@ from big_align.data.text.temperature import share_by_temperature
 from big_align.errors import UserError
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group, draw_order
 
+NO_LANGUAGE = (
+    "--language_temperature samples by language, and no pair has one: give "
+    "--languages=MODULE:FUNCTION, such as big_align.data.text.languages:identify_language"
+)
+
 
 def choose_rates(
     counts: Mapping[str, int], temperature: int | float, floor: int
@@ -28,10 +33,7 @@ def choose_rates(
     """
     told = {name: count for name, count in counts.items() if name}
     if counts and not told:
-        raise UserError(
-            "--language_temperature samples by language, and no pair has one: give "
-            "--languages=MODULE:FUNCTION, such as big_align.data.text.languages:identify_language"
-        )
+        raise UserError(NO_LANGUAGE)
     large = {name: count for name, count in sorted(told.items()) if count > floor}
     rates = {
         name: share / large[name]

@@ -54,6 +54,8 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         "quarantined_by_kind": _select_texts(counts, "kind") | _count_lost(lost),
         "rules": rules,
         "listed_by_reason": _select_texts(counts, "listed"),
+        "unknown_keys": counts.get("unknown_keys", 0),
+        "unreadable_files": {x["input"]: x["reason"] for x in lost if x.get("file")},
         "languages": _count_languages(counts, plan.rules),
         "tokens": {
             "counted": _tell_counts(plan),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.data import boundary
-from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
@@ -18,6 +17,7 @@ from big_align.prepare.sketch import CountMinSketch, is_sampled, write_sketch
 from big_align.prepare.text_rules import TokenRule, identify_text, name_tokens, split_unigrams
 
 ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; anything above is counted with the last
+ROWS_LISTED = 100  # rows without an image of a file that the quarantine names
 
 
 def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
@@ -32,24 +32,25 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
         name = plan.inputs.paths[file]
         try:
             source = plan.inputs.open(file)
-            count = ShardOffsets(source.shard_sizes).count
+            rows = inputs_of.Rows(source)
             if plan.sample:
                 read = min(len(plan.inputs.paths), inputs_of.SAMPLED_FILES)
                 wanted = -(-plan.sample // read)
-                stretches = inputs_of.sample_stretches(file, count, wanted, plan.seed)
+                stretches = inputs_of.sample_stretches(file, rows.count, wanted, plan.seed)
             else:
-                stretches = inputs_of.list_stretches(file, count, plan.chunk)
+                stretches = inputs_of.list_stretches(file, rows.count, plan.chunk)
             if lines := getattr(source, "bad_lines", {}):
-                where = {"input": name, "row": -1, "count": 1}
+                where = {"input": name, "count": 1}
                 broken += [where | {"line": n, "reason": why} for n, why in lines.items()]
             elif lost := int(source.broken.sum()):
                 reason = "; ".join(getattr(source, "faults", ())) or "a part of them is missing"
-                broken.append({"input": name, "row": -1, "count": lost, "reason": reason})
-            elif empty := plan.inputs.count_empty(file, count):
-                reason = "rows without an image"
-                broken.append({"input": name, "row": -1, "count": empty, "reason": reason})
+                broken.append({"input": name, "count": lost, "reason": reason})
+            elif empty := plan.inputs.find_empty(file, rows):
+                about = {"count": len(empty), "rows": empty[:ROWS_LISTED]}
+                broken.append({"input": name, **about, "reason": "rows without an image"})
         except (ValueError, OSError) as error:
-            broken = [{"input": name, "row": -1, "count": 1, "reason": tell_in_a_line(error)}]
+            reason = inputs_of.rename_flags(tell_in_a_line(error))
+            broken = [{"input": name, "count": 1, "file": True, "reason": reason}]
         about = {"stretches": stretches, "broken": broken}
         storage.write_json(path, about)
     yield from (Stretch(*stretch) for stretch in about["stretches"])
@@ -156,11 +157,14 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
             continue
         try:
             about = json.loads(line)
-            found[about["key"]] = str(about.get("reason", "listed"))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            key, reason = about["key"], about.get("reason", "listed")
+            if not (isinstance(key, str) and isinstance(reason, str)):
+                raise TypeError("they must be texts")
+            found[key] = reason
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UserError(
-                f"{plan.listed}, line {number}: each line is a JSON object with a `key` and a "
-                f'`reason`, as in {{"key": "00003-000000017", "reason": "near-duplicate"}}'
+                f"{plan.listed}, line {number}: each line is a JSON object with two texts, `key` "
+                f'and `reason`, as in {{"key": "00003-000000017", "reason": "near-duplicate"}}'
             ) from error
     return found
 
@@ -190,14 +194,14 @@ def read_members(
     Raises:
       UserError: an example is not what it was when it was examined.
     """
-    rows = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"))
-    chosen = [row for row in rows if row[1] in wanted]
+    lines = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"))
+    chosen = [line for line in lines if line[1] in wanted]
     if not chosen:
         return
     source = plan.inputs.open(stretch.file)
-    offsets = ShardOffsets(source.shard_sizes)
+    rows = inputs_of.Rows(source)
     for row, shard, place, (width, height, size, texts, languages, labels, merged) in chosen:
-        at = offsets.locate_one(row)
+        at = rows.find(row)
         with boundary.name_example(source, *at):
             example = source.read(*at)
             image = encode_member(example.image)

@@ -78,8 +78,7 @@ def test_keys_say_where_a_pair_comes_from(done):
             about, key = json.loads(members[name]), name.removesuffix(".json")
             origin = about["origin"]
             file = int(origin["input"][-13:-8])
-            there = [row for row in rows[file * size : (file + 1) * size] if row[0]]
-            image, text = there[origin["row"]]
+            image, text = rows[file * size + origin["row"]]  # counted with those without an image
             assert key == f"raw-{file:05d}-{origin['row']:09d}"
             assert image in (members.get(f"{key}.jpg"), members.get(f"{key}.png"))
             assert " ".join(text.replace("&amp;", "&").split()) == about["captions"][0]
@@ -104,11 +103,13 @@ def test_a_finished_job_is_not_done_again_and_another_is_refused(done, capsys):
     first = read_output(done.output)
     times = {path: path.stat().st_mtime_ns for path in pathlib.Path(done.output).glob("*.tar")}
     assert prepare.main([*done.flags, f"--output={done.output}"]) == 0
-    assert "pairs kept" in capsys.readouterr().out and read_output(done.output) == first
+    out = capsys.readouterr().out
+    assert "was finished before" in out and "pairs kept" in out
+    assert read_output(done.output) == first
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
     assert prepare.main([*done.flags, f"--output={done.output}", "--min_side=100"]) == 1
     error = capsys.readouterr().err
-    assert "begun with other settings (min_side was 200 and is 100)" in error
+    assert "made with other settings (min_side was 200 and is 100)" in error
 
 
 @pytest.mark.slow
@@ -228,7 +229,8 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
         (["--rules=algin"], "--rules=algin is not align or none (did you mean 'align'?)"),
         (["--min_sid=100"], "unknown flag --min_sid (did you mean '--min_side'?)"),
         (["--input_argument=caption=alt"], "has no column 'alt'; it has 'jpg', 'caption', 'url'"),
-        (["--keep=address"], "error: --keep=address: row group"),
+        (["--keep=address"], "it has no column 'address'; it has 'jpg', 'caption', 'url'"),
+        (["--language_temperature=2"], "samples by language, and no pair has one"),
         (["--drop=none.jsonl"], "--drop=none.jsonl: there is no such file"),
         (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),
         (["--languages=words"], "--languages=words does not read as module:function"),
@@ -241,6 +243,37 @@ def test_a_mistake_is_one_line(raw, run, flags, message):
     status, _, error = run("out", f"--input={raw}", *flags)
     assert status == 1 and message in error
     assert error.startswith("error: ") and error.strip().count("\n") == 0
+
+
+def test_a_mistake_does_not_take_the_output(raw, run):
+    flags = f"--input={raw}", "--rules=none"
+    assert run("out", *flags, "--input_argument=caption=alt")[0] == 1
+    assert run("out", *flags, "--language_temperature=2")[0] == 1
+    assert run("out", *flags, "--input_argument=caption=caption")[0] == 0
+    status, _, error = run("out", *flags, "--seed=3")
+    assert status == 1 and "arguments was caption=caption and is none; seed was 0 and is 3" in error
+
+
+def test_what_cannot_be_used_is_told(raw, run, tmp_path):
+    (tmp_path / "raw-00003.parquet").write_bytes(b"no table")
+    paths, listed = f"{raw},{tmp_path}/raw-00003.parquet", tmp_path / "drop.jsonl"
+    keys = find_inputs(paths).key(0, 1), "000000001"
+    listed.write_text("\n".join(json.dumps({"key": key}) for key in keys))
+    flags = f"--input={paths}", "--rules=none", f"--drop={listed}"
+    status, out, _ = run("out", *flags)
+    assert status == 0
+    assert f"1 of 4 files cannot be read; the first, {tmp_path}/raw-00003.parquet: " in out
+    assert f"1 keys of {listed} belong to no image" in out
+
+
+@pytest.mark.parametrize(
+    "line", ['{"key": 5}', '{"key": "a", "reason": 7}', "[]", "{", '{"reason": "x"}']
+)
+def test_a_list_of_keys_is_checked(raw, run, tmp_path, line):
+    (tmp_path / "drop.jsonl").write_text(f'{{"key": "a"}}\n\n{line}\n')
+    status, _, error = run("out", f"--input={raw}", f"--drop={tmp_path}/drop.jsonl")
+    assert status == 1 and f"{tmp_path}/drop.jsonl, line 3: each line is" in error
+    assert error.strip().count("\n") == 0
 
 
 def test_numbers_of_the_command_line_stand_above_the_preset():

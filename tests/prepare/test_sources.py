@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import pathlib
 import tarfile
 
 import pytest
@@ -12,8 +13,9 @@ from raw_pairs import draw_image, read_tar, write_parquet
 
 from big_align.components.source_flags import open_source
 from big_align.data.sources.tar_source import TarSource
+from big_align.errors import UserError
 from big_align.prepare.examination import Examination
-from big_align.prepare.inputs import find_inputs
+from big_align.prepare.inputs import Rows, find_inputs, list_stretches
 from big_align.prepare.job import list_classes, write_quarantine
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import PRESETS
@@ -157,6 +159,73 @@ def test_a_bad_line_of_a_table_costs_no_other(tmp_path):
         assert {image for image, _, _ in read} == {IMAGES[n] for n in numbers}
 
 
+def test_every_line_of_a_table_is_a_text_or_in_the_quarantine(tmp_path):
+    raw = tmp_path / "raw"
+    write_images(raw)
+    lines = ["filepath,title", "0.jpg,a dog", "0.jpg,", "0.jpg,dog", ",x", "1.jpg, ", "2.jpg,a cat"]
+    (raw / "x.csv").write_text("\n".join(lines))
+    objects = [
+        {"file_name": "0.jpg", "text": "a dog"},
+        {"file_name": "0.jpg", "text": 7},
+        {"file_name": "0.jpg"},
+        {"file_name": "1.jpg", "text": [["a"]]},
+        {"file_name": "0.jpg", "text": "dog"},
+        {"file_name": "2.jpg", "text": "a cat"},
+    ]
+    (raw / "y.jsonl").write_text("\n".join(map(json.dumps, objects)))
+    for name, wrong, keys in (
+        ("x.csv", [3, 5, 6], ["x-000000002", "x-000000007"]),
+        ("y.jsonl", [2, 3, 4], ["y-000000001", "y-000000006"]),
+    ):
+        output = tmp_path / f"out_{name}"
+        write_quarantine(write_shards(str(raw / name), output))
+        found = list(map(json.loads, (output / "quarantine.jsonl").read_text().splitlines()))
+        assert [each["line"] for each in found] == wrong
+        members = read_tar(output / "pairs-00000.tar")
+        assert sorted(each for each in members if each.endswith(".txt")) == [
+            f"{key}.txt" for key in keys
+        ]
+        texts = [json.loads(members[f"{key}.json"])["captions"] for key in keys]
+        assert texts == [["a dog", "dog"], ["a cat"]]
+
+
+def test_rows_are_counted_with_those_that_have_no_image(tmp_path):
+    """So that a key names a row of the file, whatever else was left out."""
+    images = [None if n in (0, 3) else IMAGES[n] for n in range(6)]
+    path = write_parquet(tmp_path / "raw", list(zip(images, "abcdef", strict=True)), files=1)
+    plan = write_shards(path, tmp_path / "out")
+    write_quarantine(plan)
+    (told,) = map(json.loads, (tmp_path / "out" / "quarantine.jsonl").read_text().splitlines())
+    assert (told["rows"], told["count"]) == ([0, 3], 2)
+    members = read_tar(tmp_path / "out" / "pairs-00000.tar")
+    texts = {key: text.decode() for key, text in members.items() if key.endswith(".txt")}
+    assert texts == {f"raw-00000-{n:09d}.txt": "abcdef"[n] for n in (1, 2, 4, 5)}
+    for chunk in (1, 2, 3, 100):  # stretches are of rows, and none is in two
+        rows = Rows(plan.inputs.open(0))
+        found = [row for s in list_stretches(0, rows.count, chunk) for row, *_ in rows.locate(s)]
+        assert found == [1, 2, 4, 5]
+    with pytest.raises(UserError, match="no example in row 3"):
+        rows.find(3)
+
+
+@pytest.mark.parametrize(
+    ("paths", "stems"),
+    [
+        (["raw/0.parquet", "raw/1.parquet"], ["0", "1"]),
+        (["a/0.parquet", "b/0.parquet"], ["a_0", "b_0"]),
+        (["/x/a/0.parquet", "/x/b/0.parquet"], ["a_0", "b_0"]),
+        (["0.parquet"], ["0"]),
+    ],
+)
+def test_files_of_one_name_are_told_apart_by_their_folders(paths, stems, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [f"{tmp_path}{path}" if path[0] == "/" else path for path in paths]
+    for path in map(pathlib.Path, paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    assert list(find_inputs(",".join(paths)).stems) == stems
+
+
 @pytest.mark.parametrize("shard_format", ["tfrecord", "array_record"])
 @pytest.mark.parametrize("write", [write_metadata, write_classes], ids=lambda write: write.__name__)
 def test_records_hold_what_tar_shards_hold_in_the_same_places(write, shard_format, tmp_path):
@@ -194,5 +263,5 @@ def test_a_record_tells_where_it_comes_from(tmp_path):
         key = features["key"].bytes_list.value[0].decode()
         assert key.endswith(f"-{about['origin']['row']:09d}")
         captions = [text.decode() for text in features["caption"].bytes_list.value]
-        assert captions == about["captions"] == TEXTS[about["origin"]["row"]]
-        assert features["image"].bytes_list.value[0] == IMAGES[about["origin"]["row"]]
+        assert captions == about["captions"] == TEXTS[about["origin"]["row"] - 1]  # of lines
+        assert features["image"].bytes_list.value[0] == IMAGES[about["origin"]["row"] - 1]

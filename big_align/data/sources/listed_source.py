@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from big_align.data import examples, files
 from big_align.data.packed_texts import PackedTexts
@@ -51,6 +52,11 @@ class ListedSource:
         starts = np.arange(0, len(paths), SHARD_SIZE)
         self.shard_sizes = np.minimum(SHARD_SIZE, len(paths) - starts).astype(np.int64)
         self.broken = np.zeros(len(starts), np.int64)
+
+    @property
+    def rows(self) -> Int[np.ndarray, " n"] | None:
+        """The line of each example in the list; None if there is no list."""
+        return self._lines
 
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample if the file cannot be read."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from absl import logging
+from jaxtyping import Int
 
 from big_align.data import columns, examples, files
 from big_align.data.row_groups import Place, RowGroups, open_table, read_group
@@ -118,6 +119,11 @@ class ParquetSource:
             broken += [lost[number], *[0] * (len(parts) - 1)]
         self.shard_sizes = np.array([len(rows) for rows in self._rows], np.int64)
         self.broken = np.array(broken, np.int64)
+
+    @property
+    def rows(self) -> Int[np.ndarray, " n"]:
+        """The row of each example in its file, counted from 0 with those that have no image."""
+        return np.concatenate([each[:, 1] for each in self._rows]).astype(np.int64)
 
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""

@@ -69,7 +69,7 @@ class TableSource(ListedSource):
         bad: BadLines | None = None,
     ):
         bad = bad or BadLines(path)
-        rows = list(_pass_addresses(rows, bad) if bad.skip else rows)
+        rows = list(_pass_usable(rows, has_captions, bad) if bad.skip else rows)
         if not bad.skip and rows:
             _check_first(path, rows[0], folder, has_captions)
         rows, integers = _check_labels(rows, bad)
@@ -148,8 +148,12 @@ def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> None:
         pass
 
 
-def _pass_addresses(rows: Iterable[Row], bad: BadLines) -> Iterator[Row]:
+def _pass_usable(rows: Iterable[Row], has_captions: bool, bad: BadLines) -> Iterator[Row]:
+    """Yields the rows that name a file and, if captions are read, have one; the others are bad."""
     for row in rows:
+        if row.fault or (has_captions and not any(map(str.strip, row.captions))):
+            bad.add(row.line, row.fault or "the caption is empty")
+            continue
         try:
             columns.check_address(row.image, None, bad.path, "")
         except UserError as error:
