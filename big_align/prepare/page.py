@@ -63,6 +63,7 @@ def _write_tiles(statistics: dict[str, Any]) -> Iterator[str]:
     pairs, kept = statistics["pairs"], statistics["kept_pairs"]
     texts = f"{'about ' * bool(statistics['sketches'])}{statistics['different_texts']:,}"
     quarantined = statistics["quarantined"]
+    kept_in = "dry_run_quarantine.jsonl" if statistics["sampled"] else "quarantine.jsonl"
     tiles = [
         (f"{pairs:,}", "raw pairs that can be read", False),
         (f"{statistics['different_images']:,}", "different images among them", False),
@@ -70,7 +71,7 @@ def _write_tiles(statistics: dict[str, Any]) -> Iterator[str]:
         (f"{kept:,}", f"pairs kept ({_percent(kept, pairs)})", kept == 0),
         (f"{statistics['kept_images']:,}", "images kept", False),
         (f"{statistics['bytes'] / 2**20:,.1f} MB", "of image files", False),
-        (f"{quarantined:,}", "cannot be used: quarantine.jsonl", quarantined > 0),
+        (f"{quarantined:,}", f"cannot be used: {kept_in}", quarantined > 0),
     ]
     if not statistics["sampled"]:
         tiles.append((f"{statistics['shards']:,}", "shards", False))
@@ -115,7 +116,7 @@ def _write_rules(statistics: dict[str, Any]) -> Iterator[str]:
     for reason, count in statistics["listed_by_reason"].items():
         yield f"<p>listed, {html.escape(reason)}: {count:,} pairs</p>"
     yield (
-        f"<p class=soft>Tokens were counted {html.escape(statistics['tokens']['counted'])}. Image "
+        f"<p class=soft>Tokens were {html.escape(statistics['tokens']['counted'])}. Image "
         f"classifier: {html.escape(statistics['classifier'])}.</p>"
     )
     if languages := statistics["languages"]:

@@ -85,12 +85,12 @@ def _read_sketches(plan: JobPlan) -> dict[str, dict[str, float]]:
 def _tell_counts(plan: JobPlan) -> str:
     if plan.rules.tokens is None:
         told = f"; how many images texts have is estimated from one in {SAMPLED}"
-        return "not at all" + told * bool(plan.sketch_width)
+        return "not counted" + told * bool(plan.sketch_width)
     found = _read_sketches(plan).get("tokens")
     if not found:
-        return "exactly"
+        return "counted exactly"
     return (
-        f"by a count-min sketch: a count is never too low, and with probability "
+        f"counted by a count-min sketch: a count is never too low, and with probability "
         f"{found['confidence']:.1%} at most {found['error']:,.3g} too high, so some rare tokens "
         f"may be taken for others; how many occur how often is estimated from one in {SAMPLED}, "
         "as is how many images texts have"
