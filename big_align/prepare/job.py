@@ -300,10 +300,11 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
         name, reason = next(iter(unreadable.items()))
         files = f"{len(unreadable):,} of {statistics['input_files']:,} files"
         lines.append(f"{files} cannot be read; the first, {name}: {reason}")
-    if statistics["unknown_keys"] and not plan.sample:
-        unknown = f"{statistics['unknown_keys']:,} keys of {plan.listed}"
-        lines.append(f"{unknown} belong to no image of --input; a key names file and row, as in "
-                     "00017-000000042")  # fmt: skip
+    if (unknown := statistics["unknown_keys"]) and not plan.sample:
+        listed = f"{unknown:,} of {len(steps.read_listed(plan)):,} keys of {plan.listed}"
+        lines.append(
+            f"{listed} belong to no image; keys name file and row, as in {plan.inputs.key(0, 42)}"
+        )
     if pairs and not statistics["different_texts"]:
         lines.append("no image has a text: name them with --input_argument=caption=...")
     if statistics["shards"]:

@@ -55,7 +55,7 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         "rules": rules,
         "listed_by_reason": _select_texts(counts, "listed"),
         "unknown_keys": counts.get("unknown_keys", 0),
-        "unreadable_files": {x["input"]: x["reason"] for x in lost if x.get("file")},
+        "unreadable_files": {x["input"]: x["reason"] for x in lost if x.get("whole_file")},
         "languages": _count_languages(counts, plan.rules),
         "tokens": {
             "counted": _tell_counts(plan),

@@ -49,8 +49,8 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
                 about = {"count": len(empty), "rows": empty[:ROWS_LISTED]}
                 broken.append({"input": name, **about, "reason": "rows without an image"})
         except (ValueError, OSError) as error:
-            reason = inputs_of.rename_flags(tell_in_a_line(error))
-            broken = [{"input": name, "count": 1, "file": True, "reason": reason}]
+            reason = inputs_of.rename_flags(tell_in_a_line(error)).removeprefix("--input: ")
+            broken = [{"input": name, "count": 1, "whole_file": True, "reason": reason}]
         about = {"stretches": stretches, "broken": broken}
         storage.write_json(path, about)
     yield from (Stretch(*stretch) for stretch in about["stretches"])
