@@ -21,6 +21,7 @@ the config names, and continues where it was stopped.
 
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,9 @@ ROWS = {
     "without German": dict.fromkeys(LANGUAGES, "without de"),
 }
 """Which model a row takes for each language."""
+
+
+SINGLE = "alone"
 
 
 def name_vocabulary(argument: str, output: pathlib.Path) -> pathlib.Path:
@@ -152,17 +156,30 @@ def print_table(rows: list[str], seeds: int, output: pathlib.Path) -> None:
         seeds,
         prepare=lambda: prepare(models, output),
     )
-    print(f"\n{seeds} seeds\n\n| | {' | '.join(LANGUAGES)} | mean | learning rates |")
-    print("|---" * (len(LANGUAGES) + 3) + "|")
-    for row in rows:
-        each = {
-            language: [run[f"{language}_{MEAN}"] for run in found[name]]
-            for language, name in ROWS[row].items()
-        }
-        mean = [sum(values) / len(values) for values in zip(*each.values(), strict=True)]
-        cells = [trials.format_interval(values) for values in (*each.values(), mean)]
-        chosen = dict.fromkeys(f"{rates[name]:g}" for name in ROWS[row].values())
-        print(f"| {row} | {' | '.join(cells)} | {', '.join(chosen)} |")
+    measured = {row: join_languages(ROWS[row], found) for row in rows}
+    chosen = {row: [f"{rates[name]:g}" for name in ROWS[row].values()] for row in rows}
+    notes = {"learning rates": {row: ", ".join(dict.fromkeys(x)) for row, x in chosen.items()}}
+    columns = {name: name for name in (*LANGUAGES, "mean")}
+    trials.print_table(f"{seeds} seeds", columns, measured, notes)
+    if SINGLE in measured:
+        apart = trials.subtract(measured, SINGLE)
+        trials.print_table(f"less {SINGLE}, paired by seed", columns, apart)
+
+
+def join_languages(
+    models: dict[str, str], found: dict[str, list[dict[str, float]]]
+) -> list[dict[str, float]]:
+    """Returns the mean recall of each language and that of all, by seed.
+
+    Args:
+      models: the model of each language.
+      found: the numbers of each seed, by models.
+    """
+    runs = []
+    for each in zip(*(found[name] for name in models.values()), strict=True):
+        recalls = {name: run[f"{name}_{MEAN}"] for name, run in zip(models, each, strict=True)}
+        runs.append(recalls | {"mean": statistics.mean(recalls.values())})
+    return runs
 
 
 def main() -> None:
