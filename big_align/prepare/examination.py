@@ -22,6 +22,7 @@ from big_align.prepare.text_rules import normalize_text
 IMAGE_ID_BYTES = 16
 ENDINGS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp",
            "TIFF": "tif"}  # fmt: skip
+EMPTIED = "nothing is left of the text without markup and control characters"
 TEXT_MAX = 2**20  # characters; anything longer is a file in the wrong place
 
 Classifier = Callable[[np.ndarray], str | None]
@@ -119,6 +120,8 @@ def examine_example(
 ) -> dict[str, Any]:
     """Returns what the rules need to know about an example, as JSON holds it.
 
+    Texts that normalization empties, such as markup around nothing, are left out and counted.
+
     Args:
       example: as its source reads it.
       settings: how it is examined.
@@ -132,10 +135,11 @@ def examine_example(
     if longest > TEXT_MAX:
         raise examples.BrokenExample(f"a text has {longest} characters; at most {TEXT_MAX} count")
     identity, pixels, ending = identify_image(example.image, settings.max_pixels)
-    texts = example.captions
-    if settings.normalize:
-        texts = [normalize_text(text) for text in texts]
-    told = [examples.language_of(text) for text in example.captions]
+    captions = example.captions
+    texts = [normalize_text(text) for text in captions] if settings.normalize else captions
+    told = [examples.language_of(c) for c, text in zip(captions, texts, strict=True) if text]
+    emptied = texts.count("")
+    texts = [text for text in texts if text]
     size = len(example.image) if isinstance(example.image, bytes) else pixels.nbytes
     return {
         "key": example.key,
@@ -145,6 +149,7 @@ def examine_example(
         "bytes": size,
         "ending": ending,
         "texts": texts,
+        "emptied": emptied,
         "labels": list(example.labels),
         "flag": put_in_a_line(str((classifier and classifier(pixels)) or "")),
         "languages": list(map(languages, texts)) if languages else told if any(told) else [],
@@ -157,28 +162,27 @@ def examine_stretch(
     """Examines the examples of a stretch.
 
     Returns:
-      What was found about each intact one, with its row; and each that cannot be used, with the
-      reason. Every example is in one of the two.
+      What was found about each intact one, with its row; and each example or text that cannot be
+      used, with the reason. Every text is in one of the two, or its example is.
     """
     source = inputs.open(stretch.file)
     classifier, languages = settings.load()
     facts, broken = [], []
     for row, shard, index in Rows(source).locate(stretch):
+        reasons = []
         try:
             example = boundary.read_example(source, shard, index)
             with boundary.ONE_EXAMPLE:
                 found = examine_example(example, settings, classifier, languages)
-            facts.append({"row": row, **found})
+            reasons = [EMPTIED] * found.pop("emptied")
+            if found["texts"] or not reasons:
+                facts.append({"row": row, **found})
         except examples.BrokenExample as error:
-            broken.append(
-                {
-                    "input": inputs.paths[stretch.file],
-                    "row": row,
-                    "name": put_in_a_line(source.name(shard, index)),
-                    "count": 1,
-                    "reason": tell_reason(error),
-                }
-            )
+            reasons.append(tell_reason(error))
+        for reason in reasons:
+            name = put_in_a_line(source.name(shard, index))
+            where = {"input": inputs.paths[stretch.file], "row": row, "name": name}
+            broken.append(where | {"count": 1, "reason": reason})
     return facts, broken
 
 

@@ -11,6 +11,7 @@ from raw_pairs import draw_image, encode, write_parquet
 from big_align.data.examples import BrokenExample, Example
 from big_align.prepare import text_rules
 from big_align.prepare.examination import (
+    EMPTIED,
     Examination,
     encode_member,
     examine_example,
@@ -56,6 +57,29 @@ def test_a_text_that_is_a_whole_file_is_refused():
     example = Example("a", encode(PIXELS), ["x" * (2**20 + 1)], ())
     with pytest.raises(BrokenExample, match="a text has 1048577 characters"):
         examine_example(example, Examination())
+
+
+def test_a_text_of_nothing_but_markup_is_noted_and_the_others_stay(tmp_path):
+    texts = [["a dog", "<b></b>", "dog"], ["&nbsp;"], ["<i> </i>", "<p></p>"], ["a cat"]]
+    images = [encode(PIXELS[n:]) for n in range(4)]
+    inputs = find_inputs(write_parquet(tmp_path, list(zip(images, texts, strict=True)), files=1))
+    facts, broken = examine_stretch(inputs, Stretch(0, 0, 4), Examination())
+    assert [(each["row"], each["texts"]) for each in facts] == [
+        (0, ["a dog", "dog"]),
+        (3, ["a cat"]),
+    ]
+    assert [each["row"] for each in broken] == [0, 1, 2, 2]
+    assert {(each["reason"], each["count"]) for each in broken} == {(EMPTIED, 1)}
+    facts, broken = examine_stretch(inputs, Stretch(0, 0, 4), Examination(normalize=False))
+    assert [each["texts"] for each in facts] == texts and not broken
+
+
+def test_reasons_of_a_kind_keep_their_words():
+    reason = "it is not UTF-8: byte 0xff at 17; img2dataset has 3 columns (row 12)"
+    wanted = "it is not UTF-8: byte ... at N; img2dataset has N columns (row N)"
+    assert find_kind(reason) == wanted
+    long = find_kind("word " * 60)
+    assert len(long) <= 160 and long.endswith(" word ...")
 
 
 def test_reasons_of_a_kind_are_counted_together():
