@@ -151,7 +151,9 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
             continue
         if source.shard_sizes.sum():
             _check_kept(source, plan.keep)
-            if plan.rules.language_temperature is not None and not plan.examination.languages:
+            named = any("language" in each or "{" in each for each in plan.inputs.arguments)
+            sampled = plan.rules.language_temperature is not None
+            if sampled and not (named or plan.examination.languages):
                 _check_languages(source)
         return
     told = rename_flags(put_in_a_line(str(first)))
