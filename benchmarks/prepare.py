@@ -2,7 +2,7 @@
 
 For example:
   python benchmarks/prepare.py --records=20000
-  python benchmarks/prepare.py --records=1000000 --workers=2 --side=16 --stream   # memory
+  python benchmarks/prepare.py --records=1000000 --workers=2 --side=16   # memory
 
 Real alt-texts and photographs ($BIG_ALIGN_DATA) are repeated, with a number in each text, to make
 --records records of Parquet. First the functions alone are timed, then each pipeline on
@@ -13,10 +13,9 @@ embeddings).
 
 DirectRunner itself keeps in memory what goes from stage to stage. With --workers the stages are in
 other processes, as they are on a cluster, and the memory of the largest is printed for each
-pipeline: it must not grow with the records. DirectRunner hands a worker all groups of its stage in
-one piece; with --stream it hands them over in pieces of 2000 records, as runners that stream do.
---side makes the photographs smaller and all of them different: as many images as records, in
-minutes.
+pipeline. DirectRunner hands a worker all groups of its stage at once, so that grows with the
+records, whatever the code holds. --side makes the photographs smaller and all of them different: as
+many images as records, in minutes.
 """
 
 import argparse
@@ -47,8 +46,6 @@ from big_align.prepare.rules import Rules
 from big_align.prepare.statistics import make_statistics
 
 ALIGN_PAIRS = 1.8e9
-PIECE = 2000
-"""Records in groups that workers get at a time."""
 
 
 class Watch(threading.Thread):
@@ -82,31 +79,6 @@ class Watch(threading.Thread):
     def __exit__(self, *_) -> None:
         self._over.set()
         self.join()
-
-
-def stream_groups() -> None:
-    """Makes DirectRunner hand groups to workers in pieces, instead of all of a stage in one."""
-    from apache_beam.runners.portability.fn_api_runner.execution import GroupingBuffer
-
-    whole = GroupingBuffer.partition
-
-    def partition(buffer: GroupingBuffer, count: int) -> list[list[bytes]]:
-        """Returns the groups of each worker: those of each piece, one piece after another."""
-        if buffer._grouped_output is None:
-            table, parts = buffer._table, [[] for _ in range(count)]
-            while table:
-                buffer._table, buffer._grouped_output = {}, None
-                taken = 0
-                while table and taken < PIECE:
-                    key, values = table.popitem()
-                    buffer._table[key] = values
-                    taken += len(values)
-                for part, piece in zip(parts, whole(buffer, count), strict=True):
-                    part += piece
-            buffer._grouped_output = parts
-        return buffer._grouped_output
-
-    GroupingBuffer.partition = partition
 
 
 def read_clock() -> float:
@@ -223,12 +195,7 @@ def main() -> None:
     parser.add_argument(
         "--side", type=int, help="side of the photographs in pixels (default: as they are)"
     )
-    parser.add_argument(
-        "--stream", action="store_true", help="hand groups to workers in pieces of 2000 records"
-    )
     options = parser.parse_args()
-    if options.stream:
-        stream_groups()
     data = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"))
     # The photographs have 128 pixels.
     rules = dataclasses.replace(Rules(), min_side=min(100, options.side or 100) - 1)
