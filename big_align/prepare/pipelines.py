@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import create_runner
 
 from big_align.errors import UserError, put_in_a_line, suggest
@@ -18,6 +18,10 @@ from big_align.prepare.text_rules import identify_text
 
 def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
     """Reads the flags of Beam.
+
+    Its DirectRunner first tries Prism, a program that it downloads from GitHub
+    (https://github.com/apache/beam/pull/34612). What runs by that name here is the runner in Python
+    that it falls back to.
 
     Args:
       flags: the flags that are not ours.
@@ -40,7 +44,11 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
             raise UserError(f"unknown flag {name}{meant}: neither ours nor Beam's")
     if not any("log_level" in flag for flag in flags):
         flags = ["--default_sdk_harness_log_level=ERROR", *flags]  # else each worker logs its ports
-    return PipelineOptions(flags)
+    options = PipelineOptions(flags)
+    standard = options.view_as(StandardOptions)
+    if standard.runner in (None, "DirectRunner"):
+        standard.runner = "FnApiRunner"
+    return options
 
 
 def _import_runner(flags: list[str]) -> None:

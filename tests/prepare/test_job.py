@@ -276,6 +276,17 @@ def test_a_list_of_keys_is_checked(raw, run, tmp_path, line):
     assert error.strip().count("\n") == 0
 
 
+@pytest.mark.parametrize("flags", [[], ["--runner=DirectRunner"]])
+def test_no_program_is_downloaded_to_run_a_job(raw, run, flags, monkeypatch):
+    """Beam's DirectRunner first tries Prism, and falls back in silence."""
+    from apache_beam.runners.portability.prism_runner import PrismRunner
+
+    tried = []
+    monkeypatch.setattr(PrismRunner, "run_pipeline", lambda *_: tried.append(1) or 1 / 0)
+    assert run("out", f"--input={raw}", "--rules=none", *flags)[0] == 0
+    assert tried == []
+
+
 def test_numbers_of_the_command_line_stand_above_the_preset():
     options, rest = prepare.make_parser().parse_known_args(
         ["--input=x", "--output=y", "--rules=none", "--min_side=64", "--tokens=1_000", "--runner=R"]
