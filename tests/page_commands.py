@@ -29,6 +29,7 @@ NOT_RUN = {
         "python benchmarks/tags.py",
         "python benchmarks/align.py",
         "python benchmarks/noise.py",
+        "python benchmarks/noise_text_tower.py",
         "python benchmarks/found_tags.py",
         "python benchmarks/languages.py",
         "python benchmarks/torture.py",
