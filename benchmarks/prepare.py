@@ -121,7 +121,7 @@ def write_records(folder: pathlib.Path, data: pathlib.Path, records: int, side: 
 def time_functions(plan: JobPlan, count: int = 2000) -> dict[str, float]:
     """Returns seconds of a core a record of what is done for each, without Beam."""
     source = plan.inputs.open(0)
-    places = [at[1:] for at in inputs.Rows(source).locate(inputs.Stretch(0, 0, count))]
+    places = [at[1:] for at in inputs.FileRows(source).locate(inputs.Stretch(0, 0, count))]
     seconds = {}
     started = time.process_time()
     read = [boundary.read_example(source, *at) for at in places]

@@ -19,7 +19,7 @@ from big_align.data.precomputed.shard_files import INDEX
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError, tell_in_a_line
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.prepare.inputs import SKIPPING, Inputs, Rows
+from big_align.prepare.inputs import SKIPPING, FileRows, Inputs
 from big_align.progress import make_bar
 
 DTYPE = "float16"
@@ -88,7 +88,7 @@ class EmbeddedFiles:
         self.inputs, self.dim = inputs, encoder.dim
         self._encoder, self._folder, self._fraction = encoder, folder, max_broken_fraction
         self._open = functools.lru_cache(maxsize=OPEN_FOLDERS)(EmbeddingFolder)
-        self._find_rows = functools.lru_cache(maxsize=2)(lambda file: Rows(inputs.open(file)))
+        self._find_rows = functools.lru_cache(maxsize=2)(lambda file: FileRows(inputs.open(file)))
         self.unopened: dict[str, str] = {}
         self._folders: list[pathlib.Path | None] = [None] * len(inputs.paths)
         self._arrange(np.zeros(len(inputs.paths), np.int64))

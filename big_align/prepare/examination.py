@@ -16,7 +16,7 @@ from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
 from big_align.errors import UserError, put_in_a_line
-from big_align.prepare.inputs import Inputs, Rows, Stretch
+from big_align.prepare.inputs import FileRows, Inputs, Stretch
 from big_align.prepare.text_rules import normalize_text
 
 IMAGE_ID_BYTES = 16
@@ -168,7 +168,7 @@ def examine_stretch(
     source = inputs.open(stretch.file)
     classifier, languages = settings.load()
     facts, broken = [], []
-    for row, shard, index in Rows(source).locate(stretch):
+    for row, shard, index in FileRows(source).locate(stretch):
         reasons = []
         try:
             example = boundary.read_example(source, shard, index)

@@ -71,7 +71,7 @@ class Inputs:
         """
         return _open_source(self.kind, self.paths[file], self.arguments)
 
-    def find_empty(self, file: int, rows: "Rows") -> list[int]:
+    def find_empty(self, file: int, rows: "FileRows") -> list[int]:
         """Returns which rows of a file have no image, if its source skips them."""
         if self.kind != "parquet":
             return []
@@ -84,7 +84,7 @@ class Inputs:
 
         Args:
           file: the number of the file.
-          row: the row in it, as in `Rows`.
+          row: the row in it, as in `FileRows`.
         """
         return f"{self.stems[file]}-{row:09d}"
 
@@ -186,10 +186,10 @@ def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stre
     return sorted(stretches[: -(-wanted // size)])
 
 
-class Rows:
+class FileRows:
     """In which row of its file each example of a source is.
 
-    Rows of Parquet count from 0, with those that have no image. The row of a table is the line that
+    FileRows of Parquet count from 0, with those that have no image. The row of a table is the line that
     names the image first, and lines count from 1. Examples of other files are numbered from 0.
 
     Args:

@@ -13,7 +13,7 @@ from big_align.data.images.decoding import open_picture, to_rgb
 from big_align.exhibits.exhibit import encode_image
 from big_align.plots.html_page import write_frame
 from big_align.prepare import storage
-from big_align.prepare.inputs import Rows
+from big_align.prepare.inputs import FileRows
 from big_align.prepare.plan import JobPlan
 
 STYLE = """
@@ -272,7 +272,7 @@ def _read_thumbnail(plan: JobPlan, file: int, row: int) -> str:
     """Returns a small picture as a data URL, which is empty if the picture is gone."""
     with contextlib.suppress(examples.BrokenExample, OSError, ValueError):
         source = plan.inputs.open(file)
-        at = Rows(source).find(row)
+        at = FileRows(source).find(row)
         image = boundary.read_example(source, *at).image
         if isinstance(image, bytes):
             picture = to_rgb(open_picture(image, plan.examination.max_pixels))

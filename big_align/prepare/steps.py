@@ -32,7 +32,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
         name = plan.inputs.paths[file]
         try:
             source = plan.inputs.open(file)
-            rows = inputs_of.Rows(source)
+            rows = inputs_of.FileRows(source)
             if plan.sample:
                 read = min(len(plan.inputs.paths), inputs_of.SAMPLED_FILES)
                 wanted = -(-plan.sample // read)
@@ -199,7 +199,7 @@ def read_members(
     if not chosen:
         return
     source = plan.inputs.open(stretch.file)
-    rows = inputs_of.Rows(source)
+    rows = inputs_of.FileRows(source)
     for row, shard, place, (width, height, size, texts, languages, labels, merged) in chosen:
         at = rows.find(row)
         with boundary.name_example(source, *at):

@@ -15,7 +15,7 @@ from big_align.components.source_flags import open_source
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import UserError
 from big_align.prepare.examination import Examination
-from big_align.prepare.inputs import Rows, find_inputs, list_stretches
+from big_align.prepare.inputs import FileRows, find_inputs, list_stretches
 from big_align.prepare.job import list_classes, write_quarantine
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import PRESETS
@@ -201,7 +201,7 @@ def test_rows_are_counted_with_those_that_have_no_image(tmp_path):
     texts = {key: text.decode() for key, text in members.items() if key.endswith(".txt")}
     assert texts == {f"raw-00000-{n:09d}.txt": "abcdef"[n] for n in (1, 2, 4, 5)}
     for chunk in (1, 2, 3, 100):  # stretches are of rows, and none is in two
-        rows = Rows(plan.inputs.open(0))
+        rows = FileRows(plan.inputs.open(0))
         found = [row for s in list_stretches(0, rows.count, chunk) for row, *_ in rows.locate(s)]
         assert found == [1, 2, 4, 5]
     with pytest.raises(UserError, match="no example in row 3"):

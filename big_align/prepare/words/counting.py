@@ -15,7 +15,7 @@ from big_align.data.text import vocabulary
 from big_align.data.text.word_counts import TextCounts, count_texts
 from big_align.errors import UserError
 from big_align.prepare import storage
-from big_align.prepare.inputs import Inputs, Rows, Stretch, find_inputs, list_stretches
+from big_align.prepare.inputs import FileRows, Inputs, Stretch, find_inputs, list_stretches
 
 BUCKETS = 256
 """Files of counts: each is sorted in the memory of a worker."""
@@ -106,7 +106,7 @@ def _list_pieces(file: int, corpus: Corpus) -> list[Stretch]:
     """Returns the pieces of work of a file."""
     if isinstance(corpus, TextFiles):
         return [Stretch(file, 0, 0)]
-    return list_stretches(file, Rows(corpus.open(file)).count)
+    return list_stretches(file, FileRows(corpus.open(file)).count)
 
 
 def _count_piece(
@@ -131,7 +131,7 @@ def _read_captions(inputs: Inputs, stretch: Stretch, broken: list[int]) -> Itera
     source = inputs.open(stretch.file)
     if stretch.start == 0:
         broken += getattr(source, "bad_lines", {})
-    for row, shard, index in Rows(source).locate(stretch):
+    for row, shard, index in FileRows(source).locate(stretch):
         try:
             yield from boundary.read_texts(source, shard, index)[0]
         except examples.BrokenExample:
