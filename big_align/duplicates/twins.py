@@ -24,7 +24,7 @@ EXACT_BELOW = 50_000
 PROBES = 10
 ITERATIONS, TOLERANCE = 10, 1e-3  # of k-means: buckets need not be the best
 BLOCK = 2048
-"""FileRows that are compared with the same number of others at a time inside a bucket."""
+"""Rows that are compared with the same number of others at a time inside a bucket."""
 
 
 class Buckets(NamedTuple):
@@ -90,7 +90,7 @@ class Nearest(NamedTuple):
 
 
 class UnitRows:
-    """FileRows at unit length; those that are not finite, or are left out, are zero.
+    """Rows at unit length; those that are not finite, or are left out, are zero.
 
     Args:
       rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`.
@@ -137,7 +137,7 @@ def find_nearest(
 ) -> Iterator[tuple[int, Nearest]]:
     """Finds, for each row, the nearest of other rows, a chunk at a time.
 
-    FileRows of zeros, and rows that are not finite, have no nearest row and are never one.
+    Rows of zeros, and rows that are not finite, have no nearest row and are never one.
 
     Args:
       rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`; read a chunk at a time.
@@ -205,7 +205,7 @@ def find_earlier(
     """Finds, for each row, the nearest of the rows before it.
 
     A row near an earlier one is a near-duplicate, so the first of a group stays, and so does the
-    row that a chain of near-duplicates leads back to (SemDeDup: Abbas et al. 2023). FileRows are read
+    row that a chain of near-duplicates leads back to (SemDeDup: Abbas et al. 2023). Rows are read
     bucket by bucket; only a few bytes are kept for each row.
 
     Args:

@@ -189,7 +189,7 @@ def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stre
 class FileRows:
     """In which row of its file each example of a source is.
 
-    FileRows of Parquet count from 0, with those that have no image. The row of a table is the line that
+    Rows of Parquet count from 0, with those that have no image. The row of a table is the line that
     names the image first, and lines count from 1. Examples of other files are numbered from 0.
 
     Args:
