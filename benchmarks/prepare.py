@@ -30,7 +30,8 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -79,6 +80,38 @@ class Watch(threading.Thread):
     def __exit__(self, *_) -> None:
         self._over.set()
         self.join()
+
+
+class Cost(NamedTuple):
+    """What a pipeline takes.
+
+    Attributes:
+      seconds: of a core, per record.
+      shuffled: bytes that are grouped by a key, and so go from worker to worker, per record.
+      memory: that of the largest worker at its peak, in MB.
+    """
+
+    seconds: float
+    shuffled: float
+    memory: float
+
+
+@contextlib.contextmanager
+def count_shuffled() -> Iterator[list[int]]:
+    """Yields the sizes of what DirectRunner groups by keys meanwhile."""
+    from apache_beam.runners.portability.fn_api_runner.execution import GroupingBuffer
+
+    append, sizes = GroupingBuffer.append, []
+
+    def count(buffer: GroupingBuffer, elements: bytes) -> None:
+        sizes.append(len(elements))
+        append(buffer, elements)
+
+    GroupingBuffer.append = count
+    try:
+        yield sizes
+    finally:
+        GroupingBuffer.append = append
 
 
 def read_clock() -> float:
@@ -163,19 +196,18 @@ def time_libraries(images: list[bytes], texts: list[str]) -> dict[str, float]:
     return seconds
 
 
-def time_pipelines(plan: JobPlan, workers: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns seconds of a core a record of each pipeline on DirectRunner, and MB of a worker."""
+def time_pipelines(plan: JobPlan, workers: int, records: int) -> dict[str, Cost]:
+    """Returns what each pipeline takes on DirectRunner."""
     pipelines = job.import_pipelines()
     flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
     options = pipelines.read_options(flags if workers else [])
-    seconds, memory = {}, {}
+    costs = {}
 
     def measure(name: str, run: Callable[[], None]) -> None:
         started = read_clock()
-        with Watch() as watch:
+        with Watch() as watch, count_shuffled() as sizes:
             run()
-        seconds[f"pipeline: {name}"] = read_clock() - started
-        memory[name] = watch.peak
+        costs[name] = Cost((read_clock() - started) / records, sum(sizes) / records, watch.peak)
 
     files = list(range(len(plan.inputs.paths)))
     measure("examine, count tokens", lambda: pipelines.examine(plan, files, options))
@@ -184,7 +216,7 @@ def time_pipelines(plan: JobPlan, workers: int) -> tuple[dict[str, float], dict[
     shards = list(range(found["shards"]))
     measure("write shards", lambda: pipelines.write(plan, shards, options))
     print(f"{found['kept_pairs']:,} of {found['pairs']:,} pairs kept, {found['shards']} shards")
-    return {name: value / found["pairs"] for name, value in seconds.items()}, memory
+    return costs
 
 
 def main() -> None:
@@ -206,19 +238,24 @@ def main() -> None:
         plan = JobPlan(found, f"{folder}/out", f"{folder}/work", Examination(), rules)
         with contextlib.redirect_stderr(io.StringIO()):
             seconds = time_functions(plan, min(2000, options.records))
-            of_pipelines, memory = time_pipelines(plan, options.workers)
+            costs = time_pipelines(plan, options.workers, options.records)
         written = sum(
             os.path.getsize(storage.join(plan.facts, "facts", name))
             for name in storage.list_names(storage.join(plan.facts, "facts"))
         )
     print(f"{'stage':48} {'records/s a core':>17} {'core-hours of 1.8 billion':>26}")
-    for name, value in (seconds | of_pipelines).items():
+    seconds |= {f"pipeline: {name}": cost.seconds for name, cost in costs.items()}
+    for name, value in seconds.items():
         print(f"{name:48} {1 / value:17,.0f} {value * ALIGN_PAIRS / 3600:26,.0f}")
+    for name, cost in costs.items():
+        told = f"{cost.shuffled:,.0f} bytes a record"
+        whole = cost.shuffled * ALIGN_PAIRS / 2**40
+        print(f"shuffled, {name}: {told}, {whole:,.2f} TiB of 1.8 billion")
     print(f"facts: {written / options.records:.0f} bytes a record")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(f"memory of this process at its peak: {peak:,.0f} MB")
-    for name, megabytes in memory.items() if options.workers else ():
-        print(f"memory of the largest worker, {name}: {megabytes:,.0f} MB")
+    for name, cost in costs.items() if options.workers else ():
+        print(f"memory of the largest worker, {name}: {cost.memory:,.0f} MB")
 
 
 if __name__ == "__main__":
