@@ -16,7 +16,8 @@ trained on both, once a seed, and looks at the test split once. The tables:
   temperature  Table 8, rows 7 to 9: learned and fixed
 
 It needs $BIG_ALIGN_DATA and the packages that the config names. --plot=FILE draws `batch`.
-Numbers are recalls at 10 in percent, with the interval of 95% of the mean over the seeds.
+Numbers are recalls at 10 in percent, with the interval of 95% of the mean over the seeds, and
+differences from the first row, paired by seed, with theirs.
 """
 
 import pathlib
@@ -135,6 +136,9 @@ def main() -> None:
         found, rates = run_table(TABLES[name], options.seeds, options.output)
         title = f"{name}, {options.seeds} seeds"
         trials.print_table(title, RECALLS, found, {"learning rate": rates})
+        first = next(iter(found))
+        apart = trials.subtract(found, first)
+        trials.print_table(f"{name}, less {first}, paired by seed", RECALLS, apart)
         if name == "batch" and options.plot:
             plot_batches(found, options.plot)
 
