@@ -11,7 +11,7 @@ features finds tags at the paper's threshold, and the text tower is from scratch
   recognition  Table 3's losses and Fig. 6: tags found in training, and in other photographs
   ladder       Table 4: what the tags and the texts made of them are worth for retrieval
 
-Each row has its own learning rate, the best of some on the development split with a training of
+Each row has its own learning rate, the best of several on the development split with a training of
 its own: by mean R@10, and by mean average precision where there are no texts. Then it is trained
 once a seed, and looks at the test split once. Numbers are percentages with the interval of 95% of
 the mean over the seeds. It needs $BIG_ALIGN_DATA, WordNet in $NLTK_DATA and the package

@@ -112,25 +112,32 @@ def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | N
     return storage.read_json(storage.join(plan.output, "statistics.json"))
 
 
-UNREADABLE = {"listed": "what the file of --drop says", "stamps": "the size or time of a file",
+DESCRIBED = {"listed": "what the file of --drop says", "stamps": "the size or time of a file",
               "stems": "the names of files", "format": "the version of this tool"}  # fmt: skip
-"""Settings whose values say nothing to people."""
+"""Settings whose values say nothing to people, and what is said of them instead."""
 
 
 def _tell_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Says which settings differ."""
-    flat = {**new.pop("inputs", {}), **new.pop("rules", {}), **new}
-    before = {**old.pop("inputs", {}), **old.pop("rules", {}), **old}
+    flat, before = _flatten(new), _flatten(old)
     differ = [name for name in flat if flat[name] != before.get(name)]
     if any(name in differ for name in ("paths", "stems")):  # stamps then differ too
         differ = [name for name in differ if name not in ("stems", "stamps")]
     told = [
-        f"{UNREADABLE[name]} differs"
-        if name in UNREADABLE
+        f"{DESCRIBED[name]} differs"
+        if name in DESCRIBED
         else f"{name} was {_show(before.get(name))} and is {_show(flat[name])}"
         for name in differ
     ]
     return put_in_a_line("; ".join(told))
+
+
+def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings and those of their parts by name."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _show(value: Any) -> str:
@@ -151,10 +158,7 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
             continue
         if source.shard_sizes.sum():
             _check_kept(source, plan.keep)
-            named = any("language" in each or "{" in each for each in plan.inputs.arguments)
-            sampled = plan.rules.language_temperature is not None
-            if sampled and not (named or plan.examination.languages):
-                _check_languages(source)
+            _check_languages(source, plan)
         return
     told = rename_flags(put_in_a_line(str(first)))
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
@@ -166,8 +170,11 @@ def _list_checked(source: Source) -> list[tuple[int, int]]:
     return [(shard, index) for index in range(min(CHECKED, int(source.shard_sizes[shard])))]
 
 
-def _check_languages(source: Source) -> None:
-    """Checks that the captions of some of the first examples have languages."""
+def _check_languages(source: Source, plan: JobPlan) -> None:
+    """Checks that there are languages if they are sampled: named, or had by the first captions."""
+    named = any("language" in each or "{" in each for each in plan.inputs.arguments)
+    if plan.rules.language_temperature is None or named or plan.examination.languages:
+        return
     for at in _list_checked(source):
         with contextlib.suppress(BrokenExample):
             if any(map(language_of, boundary.read_texts(source, *at)[0])):
