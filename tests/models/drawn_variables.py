@@ -12,6 +12,10 @@ def draw_variables(model: nn.Module, *inputs) -> dict:
 
     def draw(path, shape):
         mean = 1.0 if path[-1].key in ("scale", "var") else 0.0
-        return np.float32(mean + 0.2 * rng.uniform(-1, 1, shape.shape))
+        array = np.asarray(mean + 0.2 * rng.uniform(-1, 1, shape.shape), np.float32)
+        # A program that was started returns before it has read its arguments, and on a CPU it may
+        # read these very arrays: changing one in place would change what it computes, sometimes.
+        array.flags.writeable = False
+        return array
 
     return jax.tree_util.tree_map_with_path(draw, nn.meta.unbox(shapes))

@@ -45,7 +45,9 @@ def test_each_class_is_read_by_the_query_of_its_group(classes, groups):
 
     logits = apply_model(model, variables, draw_tokens())
     for i in range(-(-classes // size)):
-        params["queries"][i] += np.arange(16)
+        queries = params["queries"].copy()
+        queries[i] += np.arange(16)
+        params["queries"] = queries
         changed = apply_model(model, variables, draw_tokens())
         differs = np.abs(changed - logits).max(0) > 1e-6
         assert differs.tolist() == [c // size == i for c in range(classes)]
