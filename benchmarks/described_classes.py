@@ -35,7 +35,7 @@ from benchmarks.trials import Trial
 from benchmarks.unseen_classes import CLASSES, judge_classes, write_classes
 from big_align import huge_pages
 
-RATES = (5e-4, 1e-3, 2e-3)
+RATES = (1e-3, 2e-3, 4e-3)
 EPOCHS, PHOTOGRAPHS = 20, 25  # of the labels; of a class
 TEMPLATE = "a photo of a {}"  # eq. 5
 LOSSES = {

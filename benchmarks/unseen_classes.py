@@ -39,7 +39,7 @@ from benchmarks import trials
 from benchmarks.trials import Trial
 from big_align import huge_pages
 
-RATES = (5e-4, 1e-3, 2e-3)
+RATES = (1e-3, 2e-3, 4e-3)
 BATCH = 128
 CLASSES = {"seen": 140, "dev": 20, "test": 42}
 ROWS = {
