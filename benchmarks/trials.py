@@ -146,10 +146,14 @@ def choose_best(
     def score(trial: Trial) -> float:
         return sum(found[trial.name][metric] for metric in metrics)
 
-    return {
+    best = {
         row: max(each, key=lambda setting: score(each[setting]))  # noqa: B023 - called at once
         for row, each in tuning.items()
     }
+    for row, setting in best.items():
+        if len(tuning[row]) > 2 and setting in (min(tuning[row]), max(tuning[row])):
+            print(f"{row}: the best is at the edge of what was tried, {setting:g}", flush=True)
+    return best
 
 
 def tune_and_measure(

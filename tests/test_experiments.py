@@ -19,7 +19,6 @@ from benchmarks import (
     layers,
     noise,
     noise_text_tower,
-    tags,
     trials,
     unseen_classes,
 )
@@ -35,7 +34,7 @@ def square(number, log):
 
 
 @pytest.mark.slow
-def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path):
+def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path, capsys):
     log = tmp_path / "log.txt"
     some = [trials.Trial(f"n{n}", {"number": n, "log": str(log)}) for n in (3, 4, 3)]
     assert trials.run_trials(some, square, tmp_path) == {"n3": {"square": 9}, "n4": {"square": 16}}
@@ -44,6 +43,13 @@ def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path):
     assert sorted(log.read_text().splitlines()) == ["3 1", "4 1", "5 1"]
     tuning = {"a": {rate: more[at] for rate, at in ((0.1, 0), (0.2, 1))}, "b": {0.1: more[3]}}
     assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"a": 0.2, "b": 0.1}
+    assert "edge" not in capsys.readouterr().out  # of one or two settings, all are
+    tuning = {"c": {0.3: more[0], 0.1: more[1], 0.2: more[3]}, "d": tuning["a"] | {0.3: more[0]}}
+    assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"c": 0.2, "d": 0.2}
+    assert "edge" not in capsys.readouterr().out
+    tuning = {"e": {0.2: more[0], 0.1: more[1], 0.3: more[3]}}
+    assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"e": 0.3}
+    assert "e: the best is at the edge of what was tried, 0.3" in capsys.readouterr().out
 
 
 def wait_long(number, folder):
@@ -229,14 +235,19 @@ def test_classes_without_labels_in_training_are_in_no_other_part(tmp_path, monke
 
 def test_labels_are_tuned_on_photographs_that_no_stage_trains_on():
     for method in ("unicl", "cross_entropy", "supcon", "supcon_classifier"):
+        for split, shards in (("dev", "val-"), ("test", "test-")):
+            config = labels.configure("unicl_grocery", method, split, 3)
+            assert config.data.hold_out == 0 and "/train-" in config.data.source.path
+            for evaluator in config.evaluators.values():
+                assert f"grocery/{shards}" in evaluator.source.path
         dev, test = (
-            labels.configure("unicl_grocery", method, split, 3) for split in ("dev", "test")
+            labels.configure("unicl_cifar10", method, split, 3) for split in ("dev", "test")
         )
         assert (dev.data.hold_out, test.data.hold_out) == (labels.HELD_OUT, 0)
         for evaluator in dev.evaluators.values():
             assert evaluator.source.to_dict() == {"name": "held_out"}
         for evaluator in test.evaluators.values():
-            assert "test-" in evaluator.source.path and "train-" in test.data.source.path
+            assert evaluator.source.split == "test" and test.data.source.split == "train"
 
 
 def test_nothing_that_chooses_a_setting_is_looked_at_in_the_end():
@@ -251,6 +262,19 @@ def test_nothing_that_chooses_a_setting_is_looked_at_in_the_end():
             assert all("tiny_imagenet" not in path for path in looked[split] | trained)
         assert not looked["dev"] & looked["test"]
         assert looked["dev"] >= {"folder/dev-*.tar"} and looked["test"] >= {"folder/test-*.tar"}
+        own = "classification" if method == "multitask" else "zero_shot"
+        assert config.evaluators.seen.name == own and config.evaluators.cifar10.name == "zero_shot"
+
+
+def test_the_probe_is_tuned_by_a_classifier_that_has_not_learned_what_it_is_measured_on(
+    monkeypatch,
+):
+    numbers = {metric: 0.5 for metric in unseen_classes.COLUMNS.values()}
+    probe = {"linear_probe/accuracy": 0.9, "linear_probe/validation_accuracy": 0.7}
+    monkeypatch.setattr("big_align.runs.train.run", lambda config, workdir: numbers | probe)
+    for split, accuracy in (("dev", 0.7), ("test", 0.9)):
+        settings = dict(method="both", batch=128, split=split, rate=1e-3, seed=0, folder="folder")
+        assert unseen_classes.train(**settings) == numbers | {"linear_probe/accuracy": accuracy}
 
 
 def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
@@ -311,7 +335,7 @@ def glob(path):
 
 
 def test_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
-    for method in (*tags.LADDER.values(), *found_tags.RECOGNITION.values()):
+    for method in found_tags.ROWS.values():
         for split in ("dev", "test"):
             config = found_tags.configure(method, split, 1e-3, 0, "folder")
             assert config.evaluators and "train-" in config.data.source.path
