@@ -10,14 +10,11 @@ probe and by the nearest neighbor. What is finished is not repeated. The tables:
 
   losses    MLCD Table 6 and 7: eq. 5, eq. 4 and the nearest center alone, and the encoder itself
   clusters  Table 5a: k        labels  Table 5c: l, the labels of an image
-  ratio     Table 5b: r, the fraction of the centers that are sampled as negatives; and with the
-            other images' positives among the negatives, whatever r is
-  similarity  Table 5d: only centers from a cosine on are an image's labels
-  scale     the rows of `losses` at ArcFace's scale of 64 instead of 16
   texts     §4.1: a text tower for each locked tower of `losses` (configs/lit_flickr8k.py)
 
---scale=64 sets it for all rows. It needs $BIG_ALIGN_DATA. Numbers are percentages: mean and
-standard deviation over the seeds.
+It needs $BIG_ALIGN_DATA. Numbers are percentages: mean and standard deviation over the seeds. All
+rows have one learning rate; benchmarks/cluster_settings.py tunes each, on more images, and asks for
+r, the scale and labels by similarity as well.
 """
 
 import argparse
@@ -45,27 +42,17 @@ class Row(NamedTuple):
       loss: of the objective.
       clusters: k.
       labels: l.
-      ratio: r.
-      negatives: of the objective.
-      min_similarity: of the clusters.
-      scale: of the cosines; None for the config's, or that of the command line.
     """
 
     name: str
     loss: str = "mlcd"
     clusters: int = 1000
     labels: int = 8
-    ratio: float = 0.1
-    negatives: str = "sampled"
-    min_similarity: float | None = None
-    scale: float | None = None
 
     @property
     def folder(self) -> str:
         """What its workdir is called, without the seed."""
-        name = f"{self.loss}-k{self.clusters}-l{self.labels}-r{self.ratio:g}-{self.negatives}"
-        rest = (("c", self.min_similarity), ("s", self.scale))
-        return name + "".join(f"-{letter}{value:g}" for letter, value in rest if value is not None)
+        return f"{self.loss}-k{self.clusters}-l{self.labels}"
 
 
 LOSSES = (
@@ -77,14 +64,6 @@ TABLES = {
     "losses": LOSSES,
     "clusters": tuple(Row(f"k = {k}", clusters=k) for k in (100, 300, 1000, 3000)),
     "labels": tuple(Row(f"l = {n}", labels=n) for n in (1, 4, 8, 16)),
-    "ratio": (
-        *(Row(f"r = {r:g}", ratio=r) for r in (0.01, 0.1, 1.0)),
-        *(Row(f"r = {r:g}, positives too", ratio=r, negatives="drawn") for r in (0.01, 0.1)),
-    ),
-    "similarity": tuple(
-        Row(f"cosine from {c:g} on", labels=LABELS, min_similarity=c) for c in (0.9, 0.8, 0.7)
-    ),
-    "scale": tuple(row._replace(name=f"{row.name}, scale 64", scale=64.0) for row in LOSSES),
     "texts": LOSSES,
 }
 PROBES = {
@@ -110,9 +89,8 @@ def make_clusters(row: Row, seed: int, output: pathlib.Path) -> pathlib.Path:
 
     Every part is found again where it was made before.
     """
-    k, least = row.clusters, row.min_similarity
     encoder, embeddings = output / f"encoder-{seed}", output / f"embeddings-{seed}"
-    clusters = output / (f"clusters-{k}-{seed}" + ("" if least is None else f"-c{least:g}"))
+    clusters = output / f"clusters-{row.clusters}-{seed}"
     train_config(ENCODER, encoder, f"--config.seed={seed}")
     if not clusters.exists():
         source = f"{data_dir()}/{{flickr8k,tiny_imagenet}}/train-*.tar"
@@ -127,11 +105,10 @@ def make_clusters(row: Row, seed: int, output: pathlib.Path) -> pathlib.Path:
             "-m",
             "big_align.tools.cluster",
             f"--embeddings={embeddings}",
-            f"--k={k}",
+            f"--k={row.clusters}",
             f"--labels_per_image={LABELS}",
             f"--seed={seed}",
             f"--output={clusters}",
-            *([] if least is None else [f"--min_similarity={least:g}"]),
         )
     return clusters
 
@@ -139,7 +116,6 @@ def make_clusters(row: Row, seed: int, output: pathlib.Path) -> pathlib.Path:
 def train_tower(row: Row, seed: int, output: pathlib.Path) -> dict[str, float]:
     """Trains the tower of a row and returns its probes."""
     clusters = make_clusters(row, seed, output)
-    scale = [] if row.scale is None else [f"--config.objective.scale={row.scale}"]
     return train_config(
         "configs/mlcd_photographs.py",
         output / f"{row.folder}-{seed}",
@@ -148,9 +124,6 @@ def train_tower(row: Row, seed: int, output: pathlib.Path) -> dict[str, float]:
         f"--config.objective.num_clusters={row.clusters}",
         f"--config.objective.loss={row.loss}",
         f"--config.objective.labels_per_image={row.labels}",
-        f"--config.objective.sampling_ratio={row.ratio}",
-        f"--config.objective.negatives={row.negatives}",
-        *scale,
     )
 
 
@@ -200,14 +173,11 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--scale", type=float, help="scale of the cosines (the config's, 16)")
     options = parser.parse_args()
     output, seeds = options.output.absolute(), range(options.seeds)
     for name in options.tables:
         run = train_text if name == "texts" else train_tower
-        rows = [
-            row._replace(scale=options.scale) if row.scale is None else row for row in TABLES[name]
-        ]
+        rows = TABLES[name]
         found = {row.name: [] for row in rows}
         for seed in seeds:
             for row in rows:

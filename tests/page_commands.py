@@ -32,6 +32,8 @@ NOT_RUN = {
         "python benchmarks/noise_text_tower.py",
         "python benchmarks/found_tags.py",
         "python benchmarks/languages.py",
+        "python benchmarks/labels.py",
+        "python benchmarks/cluster_settings.py",
         "python benchmarks/torture.py",
         "python benchmarks/long_run.py",
         "python benchmarks/checkpoint.py",
