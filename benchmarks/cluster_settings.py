@@ -5,13 +5,13 @@
 
 CIFAR-10's 50,000 images are clustered, without labels, by features of EfficientNet-Lite2, which has
 learned ImageNet; small towers are trained from scratch on the clusters (configs/mlcd_cifar10.py).
-Their frozen features are measured by a linear probe and by the nearest neighbor. The tables, whose
-rows differ from k = 1000 clusters, l = 8 labels of an image and r = 0.1 in what they name:
+A linear probe measures their frozen features, the nearest neighbor their embeddings. The tables,
+whose rows differ from k = 1000 clusters, l = 8 labels of an image and r = 0.1 in what they name:
 
   losses      Table 6: eq. 4 and eq. 5; and UNICOM, the nearest center alone (Table 7)
   scale       the same at ArcFace's scale of 64 instead of 16
   clusters    Table 5a: k
-  one         Table 12, with the last: k of UNICOM
+  unicom      Table 12, with the last: k of UNICOM
   ratio       Table 5b: r, the fraction of the other centers that are sampled as negatives, where k
               is ten times a batch's labels
   labels      Table 5c: l
@@ -72,7 +72,9 @@ TABLES = {
     "losses": LOSSES,
     "scale": {name: row._replace(scale=64.0) for name, row in LOSSES.items()},
     "clusters": {f"k = {k}": Row(clusters=k) for k in (1000, 100, 10_000)},
-    "one": {f"UNICOM, k = {k}": Row("unicom", clusters=k, labels=1) for k in (1000, 100, 10_000)},
+    "unicom": {
+        f"UNICOM, k = {k}": Row("unicom", clusters=k, labels=1) for k in (1000, 100, 10_000)
+    },
     "ratio": {f"r = {r:g}": Row(clusters=10_000, ratio=r) for r in (0.1, 0.01, 1.0)},
     "labels": {f"l = {n}": Row(labels=n) for n in (8, 1, 4, 16)},
     "similarity": {
