@@ -1,6 +1,7 @@
 """Captions and labels together, judged on classes without labels: UniCL's Tables 5 and 6.
 
     python benchmarks/unseen_classes.py --output=workdirs/unseen_classes
+    python benchmarks/unseen_classes.py --output=... --rows captions labels "both, added"
 
 UniCL's claim is that labels and captions help each other beyond the classes that have labels. Of
 the 202 classes of Tiny ImageNet, 140 have labels in training, 20 others choose learning rates, and
@@ -195,7 +196,7 @@ def train(**settings) -> dict[str, float]:
     return {metric: found[metric] for metric in COLUMNS.values()}
 
 
-def print_tables(seeds: int, output: pathlib.Path) -> None:
+def print_tables(rows: list[str], seeds: int, output: pathlib.Path) -> None:
     """Tunes and trains rows; prints their numbers, and how far apart they are."""
     folder = output / "classes"
 
@@ -206,7 +207,7 @@ def print_tables(seeds: int, output: pathlib.Path) -> None:
         return Trial(name, settings | dict(folder=str(folder)))
 
     found, rates = trials.tune_and_measure(
-        ROWS,
+        rows,
         RATES,
         make_trial,
         tuple(COLUMNS.values()),
@@ -216,15 +217,15 @@ def print_tables(seeds: int, output: pathlib.Path) -> None:
         prepare=lambda: write_classes(folder),
     )
     trials.print_table(f"{seeds} seeds", COLUMNS, found, {"learning rate": rates})
-    for compared in ("captions", "labels"):
+    for compared in [row for row in ("captions", "labels") if row in found]:
         apart = trials.subtract(found, compared)
         trials.print_table(f"less {compared}, paired by seed", COLUMNS, apart)
 
 
 def main() -> None:
     """Runs what is missing and prints the tables."""
-    options = trials.make_parser(__doc__).parse_args()
-    print_tables(options.seeds, options.output)
+    options = trials.make_parser(__doc__, rows=ROWS).parse_args()
+    print_tables(options.rows, options.seeds, options.output)
 
 
 if __name__ == "__main__":
