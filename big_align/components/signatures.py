@@ -73,6 +73,12 @@ class Parameter(NamedTuple):
         """Whether it has no default."""
         return self.default is inspect.Parameter.empty
 
+    @property
+    def takes_none(self) -> bool:
+        """Whether None is a value of its own, and not just a way to leave the default."""
+        allowed = types.NoneType in typing.get_args(self.hint)
+        return self.required or (allowed and self.default is not None)
+
 
 def list_given(target: Any) -> list[str]:
     """Returns the parameters that the program supplies.
@@ -146,7 +152,7 @@ def check_arguments(
 
     Args:
       target: a function or class with typed parameters.
-      node: names and values; `name` is left out, and so are None values of parameters with a
+      node: names and values; `name` is left out, and so is None where it can only stand for the
         default.
       where: the node's place in the config, for error messages.
       given: parameters that the program supplies, though a config could.
@@ -170,7 +176,7 @@ def check_arguments(
                 f"{mend(where, name, value, parameters)}"
             )
         hint = parameters[name].hint
-        if value is None and not parameters[name].required:
+        if value is None and not parameters[name].takes_none:
             continue
         arguments[name] = _fit(value, hint)
         if not is_bearable(arguments[name], hint):

@@ -112,7 +112,7 @@ def _describe_run(
     seconds = report["time"]["bound"]
     rate = traced["batch_size"] / seconds
     hours = traced["total_steps"] * seconds / 3600
-    per_host = rate / traced["hosts"]
+    per_host = rate * traced["images_per_example"] / traced["hosts"]
     peak = traced["devices"] * chip.device_flops
     return {
         "rate": {
@@ -219,7 +219,9 @@ def _format_time(report: dict[str, Any]) -> list[str]:
         _row("whole run, at least", whole + cost),
     ]
     needs = f"{host['images_per_second']:,.0f} images/s"
-    if host["cores"]:
+    if not host["images_per_second"]:
+        needs = "no images: their features are computed beforehand"
+    elif host["cores"]:
         needs += f": {host['cores']:,} cores at {host['images_per_core']:,.0f} images/s each"
     return [*lines, _row("each host has to load", needs)]
 

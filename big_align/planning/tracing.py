@@ -130,6 +130,9 @@ def trace(
         "useful_flops": program.count_flops(batch),
         "traced_flops": flops.count_program(_drop_unused(step.jaxpr.jaxpr)),
         "batch_size": config.batch_size,
+        "images_per_example": example["image"].size // math.prod(example["image"].shape[-3:])
+        if "image" in example
+        else 0,
         "total_steps": config.total_steps,
         "transform": _transform(config),
         "options": {} if machine.stands_in else program.options,

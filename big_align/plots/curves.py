@@ -12,7 +12,8 @@ def draw_curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
     """Draws the loss and, with one panel per evaluator, its numbers, over the steps.
 
     Args:
-      series: steps and values by name, as `logs.read_metrics` returns.
+      series: steps and values by name, as `metrics.read_metrics` returns; every name with a slash
+        is taken for that of an evaluator.
 
     Raises:
       UserError: there is neither a loss nor an evaluation.

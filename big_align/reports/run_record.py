@@ -32,6 +32,7 @@ class RunRecord:
       evaluations: numbers of the evaluators, by `evaluator/number`.
       seconds: where the time of all processes went, by phase.
       pictures: the step of the pictures, and exhibits by evaluator.
+      saved: the step of the newest checkpoint; 0 if none is in reach.
     """
 
     workdir: str
@@ -41,6 +42,7 @@ class RunRecord:
     evaluations: dict[str, Series]
     seconds: dict[str, float]
     pictures: dict[str, Any]
+    saved: int = 0
 
     @property
     def name(self) -> str:
@@ -68,9 +70,9 @@ class RunRecord:
 
     @property
     def step(self) -> int:
-        """The last known step."""
+        """The last known step: logged, measured or saved."""
         ends = [values[-1][0] for values in (self.series | self.evaluations).values() if values]
-        return max(ends, default=0)
+        return max([self.saved, *ends])
 
     @property
     def total_steps(self) -> int:
@@ -105,7 +107,23 @@ def read_record(workdir: str) -> RunRecord:
         evaluations,
         {name: float(seconds) for name, seconds in (goodput or {}).items()},
         read_pictures(folder / "pictures.json"),
+        _find_newest(pathlib.Path(_find_checkpoints(config, folder))),
     )
+
+
+def _find_checkpoints(config: dict[str, Any], workdir: pathlib.Path) -> str:
+    """Returns the folder of a run's checkpoints."""
+    node = config.get("checkpoint")
+    chosen = node.get("folder") if isinstance(node, dict) else None
+    return chosen if isinstance(chosen, str) else str(workdir / "checkpoints")
+
+
+def _find_newest(folder: pathlib.Path) -> int:
+    """Returns the step of the newest checkpoint in a folder; 0 if there is none."""
+    try:
+        return max((int(x.name) for x in folder.iterdir() if x.name.isdecimal()), default=0)
+    except OSError:  # a bucket, or not there
+        return 0
 
 
 def read_pictures(path: pathlib.Path) -> dict[str, Any]:

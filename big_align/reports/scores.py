@@ -21,15 +21,14 @@ def find_best(name: str, values: Sequence[float | None]) -> int | None:
 
     Args:
       name: `evaluator/number`.
-      values: some may be missing.
+      values: some may be missing, and NaN counts as missing.
 
     Returns:
       Index of the first of the best; None if all are equal, or cannot be compared.
     """
     key = name.partition("/")[2] or name
-    known = {place: value for place, value in enumerate(values) if value is not None}
+    known = {k: value for k, value in enumerate(values) if value is not None and value == value}
     if is_fact(name) or len(set(known.values())) < 2:
         return None
-    known = {place: value for place, value in known.items() if value == value}
     choose = min if LOW.search(key) else max
     return choose(known, key=known.__getitem__)

@@ -33,6 +33,15 @@ from big_align.types import Evaluator, ModelState, Objective, Params
 
 CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
 """Fields that take one of a few values."""
+COUNTS = (
+    "batch_size",
+    "total_steps",
+    "microbatches",
+    "log_every",
+    "evaluate_every",
+    "evaluate_batch_size",
+)
+"""Fields that are at least 1."""
 INIT = ("all", "image", "text")
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 
@@ -56,9 +65,10 @@ def check_config(config: Node, training: bool = True) -> None:
             )
     for field in sorted(FIELDS - {"first"} - set(config)):
         raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
-    for field in ("batch_size", "total_steps", "microbatches", "log_every", "evaluate_every"):
-        if config[field] < 1:
-            raise ConfigError(f"config.{field} = {config[field]} must be at least 1")
+    counts = {field: config[field] for field in COUNTS}
+    for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
+        if count < 1:
+            raise ConfigError(f"config.{field} = {count} must be at least 1")
     for field, known in CHOICES.items():
         if (given := config[field]) not in known:
             raise ConfigError(

@@ -125,7 +125,9 @@ def _parts(params: Any) -> dict[str, Any]:
 
 
 def _train_first(config: Any, workdir: str) -> Any:
-    """Trains the first run of a run, if it is not finished; both share a cache of features.
+    """Trains the first run of a run to its end, unless the run itself has begun.
+
+    Both share a cache of features.
 
     Returns:
       The config of the run, which starts from the weights of the first run.
@@ -136,19 +138,19 @@ def _train_first(config: Any, workdir: str) -> Any:
         config.init.all = folder
         features = config.cached_features.folder or os.path.join(workdir, FEATURES)
         first.cached_features.folder = first.cached_features.folder or features
-    if not _is_finished(first, folder):
-        _run(first, folder)
+    if not _has_begun(config, workdir):
+        _run(first, folder)  # if it is finished, this looks for what an interruption left out
     return config
 
 
-def _is_finished(config: Any, workdir: str) -> bool:
-    """Returns whether a run has saved its last step."""
+def _has_begun(config: Any, workdir: str) -> bool:
+    """Returns whether a run has saved a step."""
     try:
         checkpointer = build.build_checkpointer(config, workdir, read_only=True)
     except MissingCheckpoint:
         return False
     with contextlib.closing(checkpointer):
-        return checkpointer.latest_step == config.total_steps
+        return checkpointer.latest_step is not None
 
 
 def run(

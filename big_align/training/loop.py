@@ -149,6 +149,7 @@ class Loop:
             queue = MetricQueue(depth=2)
             if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
                 results = self._evaluate(state, True)[0]  # it was interrupted
+                self.checkpointer.note(start, results)
             for step in range(start + 1, total + 1):
                 self.time.begin_step(step)
                 with watchdog.time_step(step):

@@ -32,7 +32,8 @@ class Profiler:
 
     Args:
       workdir: workdir of the run.
-      steps: the first and the last step to trace; None for none.
+      steps: the first and the last step to trace; None for none. A run that continues after the
+        first of them traces nothing: it is the same command that traced them before.
       done: the step that the run continues from.
       total: the run's last step.
 
@@ -44,10 +45,12 @@ class Profiler:
         self.folder = os.path.join(workdir, "profile")
         self._first, self._last = steps or (0, 0)
         self._tracing = False
-        if steps and not done < self._first <= self._last <= total:
-            raise UserError(
-                f"--profile={self._first}:{self._last}: this run takes the steps {done + 1} to "
-                f"{total}"
+        if self._last > total:
+            raise UserError(f"--profile={self._first}:{self._last}: the last step is {total}")
+        if steps and self._first <= done and jax.process_index() == 0:
+            print(
+                f"--profile={self._first}:{self._last}: nothing is traced, since the run continues "
+                f"after step {done}"
             )
 
     def run_step(self, step: int, function: Callable, *arguments: Any) -> Any:
@@ -57,7 +60,7 @@ class Profiler:
             self._tracing = True
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
             result = function(*arguments)
-        if step == self._last:
+        if step == self._last and self._tracing:
             jax.block_until_ready(result)
             self.close()
         return result

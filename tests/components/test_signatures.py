@@ -21,8 +21,14 @@ def test_values_reach_the_constructor_with_their_types():
     assert isinstance(tower.rate, float)
 
 
-def test_none_means_the_default():
+def test_none_means_the_default_where_it_can_mean_nothing_else():
     assert make(Tower, {"width": 3, "rate": None}, "config.t").rate == 0.5
+
+    def leave_out(names: tuple[str, ...] | None = ("bias",), seed: int | None = None):
+        return names, seed
+
+    assert make(leave_out, {"names": None, "seed": None}, "config.t") == (None, None)
+    assert make(leave_out, {}, "config.t") == (("bias",), None)
 
 
 @pytest.mark.parametrize(

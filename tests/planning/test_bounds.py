@@ -17,7 +17,12 @@ SENT = Collective("all-reduce", "f32", 8, 2, 1, 80, sent_inside=30.0, sent_betwe
 TRACED = {
     **{"assumed": [], "devices": 4, "chips": 4, "hosts": 1, "mesh": {"data": 4, "fsdp": 1}},
     **{"places": [0, 0, 0, 0], "parameters": 10, "batch_size": 8, "total_steps": 3600},
-    **{"useful_flops": 4 * 197e12, "traced_flops": 5 * 197e12, "seconds": 1.0},
+    **{
+        "images_per_example": 1,
+        "useful_flops": 4 * 197e12,
+        "traced_flops": 5 * 197e12,
+        "seconds": 1.0,
+    },
 }
 PRODUCT = """
 ENTRY %m (a: bf16[985000,1000], b: bf16[1000,200000]) -> bf16[985000,200000] {
@@ -62,6 +67,9 @@ def test_a_report_adds_up():
     assert made["rate"] == {"images_per_second": 4.0, "utilization": 0.5}
     assert made["run"] == {"hours": 2.0, "chip_hours": 8.0, "price": 2.0, "cost": 16.0}
     assert made["host"] == {"images_per_second": 4.0, "images_per_core": 0.5, "cores": 8}
+    twice = report(images_per_example=2)
+    assert twice["host"]["images_per_second"] == 8.0 and twice["host"]["cores"] == 16
+    assert "no images: their features" in format_report(report(images_per_example=0))
     text = format_report(made)
     assert "bound by FLOPs" in text and "8 cores at" in text and "$16 at $2 a chip-hour" in text
 

@@ -98,6 +98,18 @@ def test_a_run_under_way_or_killed_can_be_shown(tmp_path):
     assert "Every field of the config" in report.describe_run(read_record(str(folder)))
 
 
+def test_steps_between_the_last_logged_one_and_the_checkpoint_are_done(tmp_path):
+    folder = make_workdir(tmp_path, losses=(3.0, 2.0, 1.5), r1=(0.1,))
+    assert read_record(str(folder)).step == 3
+    for name in ("2", "4", "damaged_7"):
+        (folder / "checkpoints" / name).mkdir(parents=True)
+    record = read_record(str(folder))
+    assert ("4 of 4", "steps are done") in sections.summarize(record)
+    assert "Train on, with more steps" in "".join(sections.write_commands(record))
+    elsewhere = make_workdir(tmp_path, losses=(3.0,), r1=(), checkpoint={"folder": "gs://a/b"})
+    assert read_record(str(elsewhere)).step == 1
+
+
 def test_changes_of_a_run_that_goes_on_by_its_own_config_add_up(tmp_path):
     folder = make_workdir(tmp_path / "run")
     own = {"config": "run/config.json", "changes": {"seed": [7, 8], "total_steps": [4, 9]}}
@@ -217,6 +229,7 @@ def test_the_best_is_high_but_of_losses_and_nothing_of_facts():
     assert find_best("probe/strength", [1.0, 2.0]) is None
     assert find_best("found/found_per_image", [1.0, 2.0]) is None
     assert find_best("a/r1", [float("nan"), 0.1, 0.2]) == 2
+    assert find_best("a/r1", [float("nan"), float("nan")]) is None
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,8 @@ def test_image_towers_take_rates_by_layer_whatever_the_objective(name):
         ({"optimizer": {"name": "lamb", "unfreeze": ("a=1",)}}, "unfreeze has 'a=1': no parameter"),
         ({"batch_size": 12}, "config.batch_size = 12 is not a multiple of 8 devices; 8 and 16 are"),
         ({"total_steps": 0}, "config.total_steps = 0 must be at least 1"),
+        ({"evaluate_batch_size": 0}, "config.evaluate_batch_size = 0 must be at least 1"),
+        ({"checkpoint": {"every": 0}}, "config.checkpoint.every = 0 must be at least 1"),
         ({"average_decay": 1.5}, "config.average_decay = 1.5 is not in"),
         ({"mesh": {"fsdp": 3}}, "mesh.fsdp = 3 does not divide the number of devices, 8"),
         ({"nonsense": 1}, "config.nonsense is unknown"),

@@ -9,6 +9,7 @@ from big_align.errors import ConfigError, Stopped
 from big_align.runs import check, train
 from big_align.runs.command_line import load_config
 from big_align.runs.workdir import load
+from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.loop import Progress
 from tests.run_main import TINY, read_losses
 
@@ -74,6 +75,24 @@ def test_the_same_command_continues_whichever_is_unfinished(tmp_path, monkeypatc
         assert read_losses(workdir / name) == read_losses(tmp_path / "whole" / name)
     left = json.loads((workdir / "config.json").read_text())
     assert left["first"]["total_steps"] == 8 and left["init"]["all"] is None
+
+
+@pytest.mark.slow
+def test_a_first_run_stopped_in_its_last_evaluation_is_evaluated(tmp_path, monkeypatch):
+    build, config = train._build_evaluation, make_config()
+    config.first = load_config(TINY)
+
+    def stop(state):
+        raise Stopped("in the last evaluation")
+
+    monkeypatch.setattr(train, "_build_evaluation", lambda *given: stop)
+    with pytest.raises(Stopped):
+        train.run(config, str(tmp_path))
+    assert not (tmp_path / "checkpoints").exists()
+    monkeypatch.setattr(train, "_build_evaluation", build)
+    train.run(config, str(tmp_path))
+    measured = [each["step"] for each in read_evaluations(tmp_path / "first")]
+    assert measured == [8]
 
 
 @pytest.mark.parametrize(

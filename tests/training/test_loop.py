@@ -49,6 +49,9 @@ class Saves(Checkpointer):
     def save(self, state, record, numbers=None, last=False):
         self.steps.append(int(state.step))
 
+    def note(self, step, numbers):
+        self.noted = step, numbers
+
     def preempted(self, step):
         return False
 
@@ -92,7 +95,7 @@ def test_a_request_to_stop_is_not_kept_waiting_by_an_evaluation(tmp_path):
         run()
     assert saves.steps == [3] and not list(read_evaluations(tmp_path))
     for _ in range(2):  # what was not measured then is measured now, once
-        _, again = run_loop(tmp_path, stop_at=None, start=3)
+        saves, again = run_loop(tmp_path, stop_at=None, start=3)
         again()
         assert [line["numbers"] for line in read_evaluations(tmp_path)] == [{"evaluated": 3.0}]
 

@@ -55,7 +55,15 @@ def test_values_that_are_no_steps_are_named(text):
         parse_steps(text)
 
 
-@pytest.mark.parametrize("steps", [(5, 7), (1, 3), (18, 21)])
-def test_profiled_steps_beyond_the_run_are_named(steps):
-    with pytest.raises(UserError, match="this run takes the steps 6 to 20"):
-        Profiler("workdir", steps, done=5, total=20)
+def test_profiled_steps_beyond_the_run_are_named():
+    with pytest.raises(UserError, match="--profile=18:21: the last step is 20"):
+        Profiler("workdir", (18, 21), done=5, total=20)
+
+
+@pytest.mark.parametrize("steps", [(5, 7), (1, 3)])
+def test_the_same_command_continues_after_steps_that_it_has_traced(tmp_path, capsys, steps):
+    profiler = Profiler(str(tmp_path), steps, done=5, total=10)
+    assert "nothing is traced, since the run continues after step 5" in capsys.readouterr().out
+    run(profiler, (6, 7, 8))
+    profiler.close()
+    assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ uses the same ones.
 """
 
 import dataclasses
+import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from big_align.distributed import agreement
 from big_align.errors import DivergedError, NotFiniteError, Rewound
 from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
-from big_align.training.logs.line_files import append_line, read_lines
+from big_align.training.logs.line_files import append_line, read_lines, replace_file
 
 REWINDS, SPREADS, SUSPECTS = "rewinds.jsonl", "spreads.jsonl", "suspects.jsonl"
 REPORT, REWIND = RESPONSES = ("report", "rewind")
@@ -99,10 +100,8 @@ class Health:
         self._spreads = [each for each in self._spreads if each["step"] < step][1 - KEPT :]
         self._spreads.append({"step": step, "spreads": self._guard.state()})
         if jax.process_index() == 0:
-            path = self._folder / SPREADS
-            path.unlink(missing_ok=True)
-            for each in self._spreads:
-                append_line(path, each)
+            lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)
+            replace_file(self._folder / SPREADS, lines.encode())
 
     def _read(self, step: int) -> tuple[list[list[int]], list[dict[str, Any]]]:
         """Returns the rewinds, and the spreads up to a step, from the first process's workdir."""

@@ -87,6 +87,15 @@ def read_evaluations(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
     return read_lines(pathlib.Path(workdir) / FILE, NEEDS)
 
 
+def read_training_numbers(workdir: str | os.PathLike) -> dict[str, dict[str, Any]]:
+    """Returns what training has measured, by step; steps are texts, as in a JSON object."""
+    return {
+        str(record["step"]): record["numbers"]
+        for record in read_evaluations(workdir)
+        if record.get("mode") == TRAINING and isinstance(record.get("numbers"), dict)
+    }
+
+
 def find_version() -> str:
     """Returns the version of the installed package."""
     try:

@@ -77,12 +77,14 @@ def keep_lines(
 
 
 def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Appends an object to a file, even if a kill has cut its last line short."""
+    """Appends an object to a file and to the disk, even if a kill has cut its last line short."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         cut = file.read(1) not in (b"", b"\n")
         file.write(b"\n" * cut + json.dumps(record, default=str).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def replace_file(path: pathlib.Path, content: bytes) -> None:

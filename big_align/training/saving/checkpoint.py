@@ -28,6 +28,7 @@ from big_align.errors import (
     tell_in_a_line,
 )
 from big_align.nodes import Given
+from big_align.training.logs.evaluations import read_training_numbers
 from big_align.training.saving import checksums, handlers, step_folders
 from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention
@@ -47,7 +48,8 @@ PAUSE_SECONDS = 20.0
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
     """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
-    return epath.Path(folder or os.path.join(os.path.abspath(workdir), FOLDER))
+    chosen = folder or os.path.join(workdir, FOLDER)
+    return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
 
 
 def _find_reason(error: Exception) -> str:
@@ -107,9 +109,13 @@ class Checkpointer:
         self._parts, self._read_only = parts, read_only
         self._damaged: dict[int, str] = {}
         self._failed, self._saving, self._fault = 0, False, ""
-        for step in self._steps if keep_best else ():
-            record = step_folders.read_record(self.folder / str(step)) or {}
-            self._retention.numbers[step] = record.get("numbers")
+        if keep_best:
+            # A state that was saved before it was measured has its numbers only in the log.
+            logged = agreement.share("numbers", read_training_numbers(workdir))
+            for step in self._steps:
+                record = step_folders.read_record(self.folder / str(step)) or {}
+                numbers = record.get("numbers") or logged.get(str(step))
+                self._retention.numbers[step] = numbers
 
     @property
     def _steps(self) -> list[int]:
@@ -141,6 +147,11 @@ class Checkpointer:
         best = self._retention.find_best(self._evaluated)
         before = self._retention.rank(None if best is None else best.numbers)
         return self._retention.rank(numbers) > before
+
+    def note(self, step: int, numbers: Numbers) -> None:
+        """Takes note of the evaluation of a checkpoint that was saved before it was measured."""
+        if step in self._steps:
+            self._retention.numbers[step] = numbers
 
     def find(self, which: Which) -> int | None:
         """Returns the step of a complete checkpoint; None if there is no checkpoint at all.

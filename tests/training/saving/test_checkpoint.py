@@ -9,7 +9,7 @@ import pytest
 
 from big_align.errors import CheckpointMismatch
 from big_align.training.optimizers import make_optimizer
-from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.checkpoint import Checkpointer, find_folder
 from big_align.training.state import describe_state
 from tests import tiny
 
@@ -103,6 +103,16 @@ def test_checkpoints_can_lie_elsewhere(tmp_path):
     checkpointer.close()
     equal(Checkpointer(workdir, folder=folder, read_only=True).restore(described, RECORD), state)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_checkpoints_may_be_given_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    described, create = describe(1)
+    checkpointer = Checkpointer("run", folder="shared/run")
+    checkpointer.save(create(), RECORD, last=True)
+    checkpointer.close()
+    assert (tmp_path / "shared" / "run" / "0").is_dir()
+    assert str(find_folder("run", "gs://bucket/run")) == "gs://bucket/run"
 
 
 def test_an_unfinished_checkpoint_is_not_restored(saved):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from big_align.errors import MissingCheckpoint, UserError
+from big_align.training.logs.evaluations import EVALUATION, TRAINING, EvaluationLog
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Evaluated, Retention
 from big_align.training.state import TrainState
@@ -116,6 +117,27 @@ def test_the_best_is_found_wherever_checkpoints_lie_and_by_another_number_too(tm
         Checkpointer(str(tmp_path / "run"), keep_best="photos/top1", **given).find("best")
     with pytest.raises(MissingCheckpoint, match="keep_best was not set"):
         Checkpointer(str(tmp_path / "run"), **given).find("best")
+
+
+def test_a_checkpoint_that_was_measured_after_it_was_saved_can_be_the_best(tmp_path):
+    saved = Checkpointer(str(tmp_path), keep_last=1, keep_best=NUMBER)
+    saved.save(state(2), {}, None)  # its evaluation was interrupted
+    saved.close()
+
+    saved = Checkpointer(str(tmp_path), keep_last=1, keep_best=NUMBER)
+    log = EvaluationLog(str(tmp_path), TRAINING, {})
+    log.write(2, {NUMBER: 0.9}, 1.0, None)
+    saved.note(2, {NUMBER: 0.9})
+    assert not saved.improves({NUMBER: 0.5})
+    saved.save(state(4), {}, {NUMBER: 0.5})
+    saved.close()
+
+    EvaluationLog(str(tmp_path), EVALUATION, {}).write(4, {NUMBER: 1.0}, 1.0, None)  # of others
+    saved = Checkpointer(str(tmp_path), keep_last=1, keep_best=NUMBER)  # another process
+    saved.save(state(6), {}, {NUMBER: 0.4})
+    saved.close()
+    assert list_steps(tmp_path / "checkpoints") == [2, 6]
+    assert Checkpointer(str(tmp_path), keep_best=NUMBER, read_only=True).find("best") == 2
 
 
 def test_a_number_that_was_not_measured_is_named_with_those_that_were(tmp_path):
