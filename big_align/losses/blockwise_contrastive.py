@@ -34,6 +34,7 @@ from big_align.losses.targets import (
     Labels,
     Weights,
     average,
+    clear_masked,
     complete_targets,
     pad_pairs,
     rank_labels,
@@ -92,12 +93,14 @@ def blockwise_contrastive_loss(
     """
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
-    labels = rank_labels(
-        *complete_targets(
-            zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
-        ),
-        distinct=image_label is None,
+    targets = complete_targets(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )
+    if image_mask is not None:
+        zimg = clear_masked(zimg, image_mask)
+    if text_mask is not None:
+        ztxt = clear_masked(ztxt, text_mask)
+    labels = rank_labels(*targets, distinct=image_label is None)
     shards = Shards.over(mesh)
     blocks = math.ceil(len(zimg) / (block * shards.size))
     plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)

@@ -121,6 +121,18 @@ def add_margin(cosine: Float[Array, "..."], margin: float) -> Float[Array, "..."
     return jnp.where(cosine > -math.cos(margin), moved, cosine - (1 - math.cos(margin)))
 
 
+def check_range(scale: float, margin: float) -> None:
+    """Checks the scale of cosines and the margin of angles.
+
+    Raises:
+      ValueError: one is out of range.
+    """
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale = {scale} must be positive")
+    if not 0 <= margin < math.pi:
+        raise ValueError(f"margin = {margin} radians is not in [0, pi)")
+
+
 def combine(
     loss: str, negatives: Float[Array, " b"], positives: Float[Array, " b"]
 ) -> Float[Array, " b"]:
@@ -160,6 +172,7 @@ def _discriminate(
 ) -> Float[Array, ""]:
     if negatives not in NEGATIVES:
         raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
+    check_range(scale, margin)
     k = len(centers)
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
     positive = _mark(labels if mask is None else jnp.where(mask[:, None], labels, -1), k)

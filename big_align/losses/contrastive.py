@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.explicit_axes import on_any_mesh
-from big_align.losses.targets import complete_targets
+from big_align.losses.targets import clear_masked, complete_targets
 
 
 @on_any_mesh
@@ -57,6 +57,7 @@ def contrastive_loss(
     image_label, text_label, image_mask, text_mask = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )
+    zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     logits = compute_logits(zimg, ztxt, scale)
     real = image_mask[:, None] & text_mask[None, :]
     positive = (image_label[:, None] == text_label[None, :]) & real

@@ -29,6 +29,7 @@ from big_align.losses.cluster_discrimination import (
     LOWEST,
     add_margin,
     average,
+    check_range,
     combine,
     log_sum,
     normalize_rows,
@@ -64,13 +65,13 @@ def sampled_cluster_loss(
       zimg: unit-length image embeddings, float32 or bfloat16; compared in float32.
       rows: drawn centers, of any length; each device has the same number.
       row_mask: True on real rows.
-      columns: the rows that are the positives of each example, -1 for none. A repeated one counts
-        once. An example without positives takes no part.
+      columns: the rows that are the positives of each example, -1 for none, as is any beyond the
+        rows. A repeated one counts once. An example without positives takes no part.
       sampled: True on the rows that are negatives of all examples except those whose positives they
         are (MLCD §3.2); the others are only for the examples that they are positive for. If None,
         all real rows are, so one example's positive is every other's negative.
-      scale: factor of the cosines.
-      margin: added to the angle of positives.
+      scale: factor of the cosines, positive.
+      margin: added to the angle of positives, in [0, pi).
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
         those of a `Shards(mesh, axes)`; None computes in one piece.
       block: rows that a device compares with all examples at a time.
@@ -81,18 +82,20 @@ def sampled_cluster_loss(
       0 if there are none.
 
     Raises:
-      ValueError: `loss` is unknown, `block` is not positive, or the rows do not divide over the
-        devices.
+      ValueError: `loss` is unknown, `block`, `scale` or `margin` is out of range, or the rows do
+        not divide over the devices.
     """
     if loss not in LOSSES:
         raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
+    check_range(scale, margin)
     shards = Shards.over(mesh)
     if len(rows) % shards.size:
         raise ValueError(f"{len(rows)} rows do not divide over {shards.size} devices")
     if loss == "unicom":
         columns = columns[:, :1]
+    columns = jnp.where(columns < len(rows), columns, -1)
     count, dtype = len(zimg), jnp.promote_types(zimg.dtype, jnp.float32)
     takes_part = (columns >= 0).any(axis=1)
     # Values in the other rows that are not finite must not reach any gradient.

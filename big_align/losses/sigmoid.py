@@ -24,7 +24,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh
-from big_align.losses.targets import Labels, complete_targets, pad_pairs, rank_labels
+from big_align.losses.targets import (
+    Labels,
+    clear_masked,
+    complete_targets,
+    pad_pairs,
+    rank_labels,
+)
 from big_align.sharding import Shards
 
 
@@ -65,7 +71,7 @@ def sigmoid_loss(
     image_label, text_label, image_mask, text_mask = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
-    zimg, ztxt = _clear(zimg, image_mask), _clear(ztxt, text_mask)
+    zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     logits = compute_logits(zimg, ztxt, scale) + bias
     positive = image_label[:, None] == text_label
     each = jax.nn.softplus(jnp.where(positive, -logits, logits))
@@ -114,18 +120,13 @@ def blockwise_sigmoid_loss(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
     *_, image_mask, text_mask = targets
-    zimg, ztxt = _clear(zimg, image_mask), _clear(ztxt, text_mask)
+    zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
     shards = Shards.over(mesh)
     plan = _Plan(shards, math.ceil(len(zimg) / (block * shards.size)))
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * plan.blocks, shards.size)
     total = _sum_pairs(plan, zimg, ztxt, scale, bias, labels)
     return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
-
-
-def _clear(z: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "n d"]:
-    """Returns zeros in masked rows, so that values there that are not finite have no effect."""
-    return jnp.where(mask[:, None], z, 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.targets import clear_masked
 
 _LOWEST = -1e30  # finite logit of non-candidates: a row without candidates has no NaN
 
@@ -57,7 +58,10 @@ def number_rows(
 ) -> Rows:
     """Returns the rows of a batch, with their numbers."""
     number = jnp.arange(len(z))
-    mask = jnp.ones(len(z), bool) if mask is None else mask
+    if mask is None:
+        mask = jnp.ones(len(z), bool)
+    else:
+        z = clear_masked(z, mask)
     return Rows(z.astype(jnp.promote_types(z.dtype, jnp.float32)), label, mask, number)
 
 

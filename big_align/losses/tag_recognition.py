@@ -126,7 +126,12 @@ def tag_recognition_loss(
       found: found tags, from `find_tags`.
       mask: True on real rows.
       weights: weights of the tags, inversely proportional to the square root of their frequency.
+
+    Raises:
+      ValueError: the name is none of `LOSSES`.
     """
+    if name not in LOSSES:
+        raise ValueError(f"name = {name!r} is unknown; known: {', '.join(LOSSES)}")
     if name == "splc_focal":
         return focal_cross_entropy(logits, given, found, mask)
     positive = given | found if name == "splc" else given

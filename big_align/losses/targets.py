@@ -39,6 +39,11 @@ def complete_targets(
     return image_label, text_label, image_mask, text_mask
 
 
+def clear_masked(z: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "n d"]:
+    """Returns zeros in masked rows, so that values there that are not finite have no effect."""
+    return jnp.where(mask[:, None], z, 0)
+
+
 class Labels(NamedTuple):
     """Equal labels are positive for each other; a negative label is masked and equals no other."""
 

@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019) and RoBERTa: transformers with normalization after every branch."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -179,8 +179,9 @@ class Roberta(Bert):
 
     vocab_size: int = 50265
     layer_norm_eps: float = 1e-5
+    rows_before_positions: ClassVar[int] = PADDING_POSITION + 1
 
     def _positions(self, text_mask: Bool[Array, "b l"]) -> Float[Array, "b l c"]:
-        table = self._position_table(self.max_length + PADDING_POSITION + 1)
+        table = self._position_table(self.max_length + self.rows_before_positions)
         real = text_mask.astype(jnp.int32)
         return table[jnp.cumsum(real, axis=1) * real + PADDING_POSITION]

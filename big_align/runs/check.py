@@ -332,8 +332,15 @@ def check_cached_features(config: Node) -> None:
     if towers and config["data"].get("pipeline"):
         raise ConfigError(f"{where}: config.data.pipeline makes its own batches; set it to None")
     mixing = config.get("mixing") or {}
-    if "image" in towers and (mixing.get("mixup_alpha") or mixing.get("cutmix_alpha")):
+    mixes = mixing.get("mixup_alpha") or mixing.get("cutmix_alpha")
+    if "image" in towers and mixes:
         raise ConfigError(f"{where} has 'image', whose pixels config.mixing would mix: set it to 0")
+    for place, node in dataset.part_nodes(config).values() if mixes else ():
+        if (node.get("precomputed") or {}).get("image_embedding"):
+            raise ConfigError(
+                f"{place}.precomputed.image_embedding stands for images, whose pixels "
+                "config.mixing would mix: leave one of them out"
+            )
     for place, node in dataset.part_nodes(config).values() if towers else ():
         if "image" in towers:
             check_repeatable(node["transform"], f"{place}.transform")

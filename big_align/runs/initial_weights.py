@@ -55,11 +55,12 @@ def read_initial_weights(
                 f"config.init.{part}: nothing in {path} has a place in the model; its arrays are "
                 f"like {', '.join(sorted(found)[:3])}, the model's like {', '.join(wanted[:3])}"
             )
+        leading = _count_leading(source)
         resized = [name for name in fitting if found[name].shape != fresh[name]]
         for name in fitting:
             array = found[name]
             if name in resized:
-                array = resize_positions(name, array, fresh[name])
+                array = resize_positions(name, array, fresh[name], leading)
             if array is None:
                 faults.append(
                     f"{name}: {list(found[name].shape)} in {path}, {list(fresh[name])} in the model"
@@ -177,13 +178,22 @@ def _place(source: Pretrained, part: str, path: str) -> Flat:
     return {f"{first}/{source.kind}/{rest}": array for (first, _, rest), array in pairs}
 
 
-def resize_positions(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
+def _count_leading(source: Pretrained) -> int:
+    """Returns how many rows of the text tower's position table are before the first position."""
+    text = source.model if source.kind == "text" else getattr(source.model, "text", None)
+    return getattr(text, "rows_before_positions", 0)
+
+
+def resize_positions(
+    name: str, array: np.ndarray, shape: Sequence[int], leading: int = 0
+) -> np.ndarray | None:
     """Resizes a position table, as timm and open_clip do.
 
     Args:
       name: its path within a dual encoder.
       array: the table.
       shape: the shape that is wanted.
+      leading: rows before the first position in the table of a text tower.
 
     Returns:
       The resized table; None if it is not a position table, or one of a different kind.
@@ -197,11 +207,11 @@ def resize_positions(name: str, array: np.ndarray, shape: Sequence[int]) -> np.n
     if not name.endswith("position_embedding"):
         return None
     if _belongs(name, "text"):
-        return resize.resize_positions_1d(array, shape[0])
-    for leading in (1, 0):  # with and without a class token
-        old, new = (round((n - leading) ** 0.5) for n in rows)
-        if (old**2 + leading, new**2 + leading) == rows:
-            return resize.resize_positions(array, (old, old), (new, new), leading)
+        return resize.resize_positions_1d(array, shape[0], leading)
+    for tokens in (1, 0):  # with and without a class token
+        old, new = (round((n - tokens) ** 0.5) for n in rows)
+        if (old**2 + tokens, new**2 + tokens) == rows:
+            return resize.resize_positions(array, (old, old), (new, new), tokens)
     return None
 
 

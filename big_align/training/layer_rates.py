@@ -176,7 +176,8 @@ def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
 
 def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | None:
     """Returns how many layers of a tower are above each path; None if the tower has no blocks."""
-    blocks = {path: BLOCK.fullmatch(path[0]) for path in shapes}
+    # What an entry names may also be a single parameter, with nothing below it.
+    blocks = {path: BLOCK.fullmatch(path[0]) if path else None for path in shapes}
     count = 1 + max((int(match[1]) for match in blocks.values() if match), default=-1)
     if not count:
         return None

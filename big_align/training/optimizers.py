@@ -92,6 +92,8 @@ def _make_staircase(
         raise ValueError(f"decay_every = {every} must be at least 1 step for decay = 'step'")
     if not 0 < rate <= 1:
         raise ValueError(f"decay_rate = {rate} is not in (0, 1]")
+    if rate == 1:  # optax would take `end_value` for the most that it may be
+        return optax.constant_schedule(learning_rate)
     return optax.exponential_decay(learning_rate, every, rate, staircase=True, end_value=end_value)
 
 
@@ -189,11 +191,11 @@ def make_optimizer(
     for field, value in (("b1", b1), ("b2", b2), ("momentum", momentum)):
         if not 0 <= value < 1:
             raise ValueError(f"{field} = {value} is not in [0, 1)")
-    if weight_decay < 0:
-        raise ValueError(f"weight_decay = {weight_decay} must not be negative")
-    if eps <= 0:
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay = {weight_decay} must be 0 or a positive number")
+    if not 0 < eps < math.inf:
         raise ValueError(f"eps = {eps} must be positive")
-    if clip_norm is not None and clip_norm <= 0:
+    if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm = {clip_norm} must be positive, or None not to clip")
 
     def mask(params: Params) -> Any:

@@ -73,6 +73,16 @@ def test_modules_without_weights_are_reported_and_the_narrower_source_wins(tmp_p
     np.testing.assert_array_equal(weights[name], wide[name])
 
 
+@pytest.mark.parametrize("length", [6, 20])
+def test_robertas_rows_before_the_first_position_stay(tmp_path, length):
+    roberta = BERT | dict(name="roberta")
+    source = save(tmp_path / "text", roberta)["params/position_embedding"]
+    node = make_dual(text=roberta | dict(max_length=length))
+    table = take(node, 32, text=tmp_path / "text")[0]["params/text/position_embedding"]
+    np.testing.assert_array_equal(table[:2], source[:2])
+    np.testing.assert_array_equal(table[2:], resize.resize_positions_1d(source[2:], length))
+
+
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 def test_positions_of_a_vit_follow_the_image_size(tmp_path, pool):
     image, size = VIT | dict(pool=pool), 48

@@ -1,6 +1,7 @@
 """timm: published shapes, architectures told by shapes, round trips, and the library itself."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file
 from big_align import interop
 from big_align.errors import WeightFileError, WeightsMismatch
 from big_align.interop.arrays.weight_files import write_safetensors
-from big_align.interop.formats import architecture, timm_format
+from big_align.interop.formats import architecture, timm_format, timm_models
 from tests.models.drawn_variables import draw_variables
 
 pytestmark = pytest.mark.slow
@@ -123,6 +124,40 @@ def test_what_goes_out_comes_in_and_goes_out_bit_by_bit(tmp_path, name):
 
     interop.save(tmp_path / "twice", again, format="timm")
     assert_same_files(tmp_path / "out", tmp_path / "twice")
+
+
+def test_the_crop_of_evaluation_goes_out_if_it_is_larger_than_that_of_training(tmp_path):
+    name = next(name for name, (node, _) in TINY.items() if node["name"] == "resnet")
+    node, size = TINY[name]
+    seen = interop.Preprocessing(size + 32, size + 68)
+    interop.save(tmp_path, make_pretrained(node, size, preprocessing=seen), format="timm")
+    assert interop.load(tmp_path).preprocessing == seen
+
+
+@pytest.mark.parametrize(
+    "name, heads, activation",
+    [
+        ("vit_base_patch16_siglip_gap_224", 12, "gelu"),
+        ("vit_base_patch32_siglip_gap_256", 12, "gelu_tanh"),
+        ("vit_large_patch16_siglip_gap_384", 16, "gelu"),
+        ("vit_large_patch16_siglip_gap_512", 16, "gelu_tanh"),
+        ("vit_so400m_patch14_siglip_gap_896", 16, "gelu"),
+        ("vit_so400m_patch16_siglip_gap_384", 16, "gelu_tanh"),
+        ("vit_giantopt_patch16_siglip_gap_256", 16, "gelu_tanh"),
+    ],
+)
+def test_heads_and_activation_follow_the_name_as_in_timm(name, heads, activation):
+    width = {"base": 768, "large": 1024, "so400m": 1152, "giantopt": 1536}[name.split("_")[1]]
+    patch = int(re.search(r"patch(\d+)", name)[1])
+    side = int(name.rsplit("_")[-1]) // patch
+    shapes = {
+        "patch_embed.proj.weight": (width, 3, patch, patch),
+        "patch_embed.proj.bias": (width,),
+        "pos_embed": (1, side**2, width),
+        "blocks.0.mlp.fc1.weight": (4 * width, width),
+    }
+    node, _ = timm_models._read_vit(shapes, timm_format.TimmConfig(name, {}, None))
+    assert (node["heads"], node["activation"]) == (heads, activation)
 
 
 def assert_same_files(first, second):

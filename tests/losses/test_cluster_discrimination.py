@@ -149,6 +149,12 @@ def test_an_unknown_choice_of_negatives_is_named(loss):
         loss(*draw(), negatives="all")
 
 
+@pytest.mark.parametrize("wrong", [{"scale": -64.0}, {"margin": 9.0}, {"scale": float("nan")}])
+def test_a_scale_or_margin_out_of_range_is_named(loss, wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        loss(*draw(), **wrong)
+
+
 def test_all_sampled_equals_not_sampled(loss):
     zimg, centers, labels = draw()
     everything = loss(zimg, centers, labels, sampled=jnp.arange(K))

@@ -118,8 +118,9 @@ def test_mask_equals_slicing(loss, with_labels):
     mask = jnp.zeros(13, bool).at[keep].set(True)
     label = jnp.arange(13) % 4
     targets = {"image_label": label, "text_label": label} if with_labels else {}
+    spoiled = jnp.where(mask[:, None], zimg, jnp.nan), jnp.where(mask[:, None], ztxt, jnp.inf)
     value, (gimg, gtxt, gscale) = differentiate(
-        loss, zimg, ztxt, image_mask=mask, text_mask=mask, label_smoothing=0.1, **targets
+        loss, *spoiled, image_mask=mask, text_mask=mask, label_smoothing=0.1, **targets
     )
     sliced = differentiate(
         loss,

@@ -194,6 +194,8 @@ def test_memory_is_a_few_blocks_beside_the_gradients():
         ({"loss": "arcface"}, "loss = 'arcface' is unknown; known: mlcd, mlc, unicom"),
         ({"block": 0}, "block must be at least 1 row, got 0"),
         ({"n": 9}, "9 rows do not divide over 8 devices"),
+        ({"scale": 0.0}, "scale = 0.0 must be positive"),
+        ({"margin": -0.1}, "margin = -0.1 radians is not in"),
     ],
 )
 def test_impossible_arguments_are_named(wrong, message):
@@ -201,6 +203,17 @@ def test_impossible_arguments_are_named(wrong, message):
     n = options.pop("n")
     arguments = jnp.ones((8, D)), jnp.ones((n, D)), jnp.ones(n, bool), jnp.zeros((8, 1), jnp.int32)
     with pytest.raises(ValueError, match=message):
-        sampled_cluster_loss(
-            options["loss"], *arguments, mesh=make_mesh(8, 1), block=options["block"]
-        )
+        sampled_cluster_loss(options.pop("loss"), *arguments, mesh=make_mesh(8, 1), **options)
+
+
+def test_a_positive_beyond_the_rows_is_none():
+    rng = np.random.default_rng(0)
+    zimg, rows = (jnp.asarray(rng.normal(size=(n, D)), jnp.float32) for n in (4, 8))
+    columns = jnp.array([[0, 8], [3, -1], [99, 2], [1000, -1]])
+    kept = jnp.where(columns < 8, columns, -1)
+    losses = [
+        sampled_cluster_loss("mlcd", zimg, rows, jnp.ones(8, bool), each)[0]
+        for each in (columns, kept)
+    ]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+    np.testing.assert_allclose(losses[0], mlcd_loss(zimg, rows, columns), rtol=1e-5)

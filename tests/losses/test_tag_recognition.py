@@ -177,3 +177,9 @@ def test_precision_and_recall_are_of_the_whole_batch():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-6)
     nothing = measure_found(given, found & False, jnp.zeros(3, bool), true)
     assert all(value == 0 for value in nothing.values())
+
+
+def test_an_unknown_loss_is_named():
+    logits, given, weights = draw()
+    with pytest.raises(ValueError, match="name = 'SPLC' is unknown; known: bce, weighted_bce, spl"):
+        compute("SPLC", logits, given, weights, ALL)

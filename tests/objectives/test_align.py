@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from big_align.errors import UserError
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
@@ -84,11 +85,35 @@ def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": 0.0}, {"label_smoothing": 1.0}, {"negative_fraction": 0.3}],
+    [
+        {"temperature": 0.0},
+        {"label_smoothing": 1.0},
+        {"negative_fraction": 0.3},
+        {"negative_fraction": 0.0},
+    ],
 )
 def test_values_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Align(tiny.make_model(), tiny.make_mesh(), **wrong)
+
+
+def test_groups_of_negatives_that_do_not_divide_the_batch_are_named():
+    objective = Align(tiny.make_model(), tiny.make_mesh(), negative_fraction=1 / 49)
+    with pytest.raises(UserError, match="= 1/49 makes 49 groups, which do not divide a batch of"):
+        objective.loss({"temperature": jnp.float32(0.5)}, embeddings(), None, batch())
+
+
+@pytest.mark.slow
+def test_a_group_without_a_real_row_takes_no_part_in_the_mean():
+    objective = Align(tiny.make_model(), tiny.make_mesh(), negative_fraction=0.5)
+    params, outputs = {"temperature": jnp.float32(0.5)}, embeddings()
+    masked = batch() | {"mask": jnp.arange(len(batch()["mask"])) % 2 == 0}
+    whole = Align(tiny.make_model(), tiny.make_mesh())
+    half = {k: x[::2] for k, x in outputs.items()}, None, {k: x[::2] for k, x in masked.items()}
+    expected = whole.loss(params, *half)[0]
+    np.testing.assert_allclose(
+        objective.loss(params, outputs, None, masked)[0], expected, rtol=1e-5
+    )
 
 
 def several_texts(size=16, texts=3, dim=8):

@@ -244,3 +244,11 @@ def test_several_views_cannot_be_mixed():
 def test_impossible_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         make_cross_entropy(**options)
+
+
+@pytest.mark.parametrize("lacking", [{"table_sizes": {"centers": 9}}, {"recognize": None}])
+def test_an_objective_of_clusters_or_tags_cannot_be_mixed(lacking):
+    inner = CrossEntropy(tiny.make_model(2).clone(text=None), tiny.make_mesh(), CLASSES)
+    inner.__dict__.update(lacking)
+    with pytest.raises(ValueError, match="not the clusters or tags that the objective learns from"):
+        MixedLabels(inner)

@@ -192,6 +192,7 @@ def test_impossible_entries_are_named(fields, message):
             "layer_decay has .*, but model/project_image has no block_00",
         ),
         ({"unfreeze_layers": ("model=5",)}, "unfreeze_layers has .*, but model has no block_00"),
+        ({"layer_decay": ("temperature=0.5",)}, "but temperature has no block_00"),
     ],
 )
 def test_paths_that_lead_nowhere_are_named(fields, message):

@@ -49,6 +49,7 @@ def test_align_schedule():
         ({"decay": "cosine"}, {10: 1, 35: 0.5, 60: 0}),
         ({"decay": "cosine", "end_value": 0.2}, {10: 1, 35: 0.6, 60: 0.2, 99: 0.2}),
         ({"decay": "constant"}, {5: 0.5, 10: 1, 60: 1}),
+        ({"decay": "step", "decay_every": 5, "decay_rate": 1.0}, {5: 0.5, 10: 1, 60: 1}),
         (
             {"decay": "step", "decay_every": 5, "decay_rate": 0.5, "end_value": 0.2},
             {10: 1, 14: 1, 15: 0.5, 20: 0.25, 25: 0.2, 60: 0.2},
@@ -84,7 +85,9 @@ def test_impossible_schedule(options, message):
     [
         ({"name": "adam"}, "name = 'adam' is unknown; known: lamb, adamw, sgd"),
         ({"b2": 1.0}, r"b2 = 1.0 is not in \[0, 1\)"),
-        ({"weight_decay": -0.1}, "weight_decay = -0.1 must not be negative"),
+        ({"weight_decay": -0.1}, "weight_decay = -0.1 must be 0 or a positive number"),
+        ({"weight_decay": float("nan")}, "weight_decay = nan must be"),
+        ({"clip_norm": float("nan")}, "clip_norm = nan must be positive"),
         ({"eps": 0.0}, "eps = 0.0 must be positive"),
         ({"clip_norm": 0.0}, "clip_norm = 0.0 must be positive"),
     ],

@@ -214,13 +214,15 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         "num_classes": len(classifier),
         "num_features": pretrained.model.output_dim,
         "model_args": arguments,
-        "pretrained_cfg": _write_preprocessing(pretrained) | about,
+        "pretrained_cfg": _write_preprocessing(pretrained, family.fixed_size) | about,
     }
     return {"config.json": config, "model.safetensors": weights}
 
 
-def _write_preprocessing(pretrained: Pretrained) -> dict[str, Any]:
+def _write_preprocessing(pretrained: Pretrained, fixed_size: bool) -> dict[str, Any]:
     size, seen = pretrained.image_size, pretrained.preprocessing
+    if seen and not fixed_size:  # it may be evaluated on larger images than it was trained on
+        size = seen.size
     method = seen.method if seen else "bicubic"
     config = {"input_size": [3, size, size], "interpolation": method}
     if seen is None:

@@ -153,8 +153,13 @@ def _write_swin(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
     }
 
 
-WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 """Heads of timm's largest ViTs, by width; the heads of all others are 64 wide."""
+
+TANH = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip|vit_large_patch16_siglip(_gap)?_512"
+)
+"""Names of timm's ViTs that approximate GELU by tanh; its other SigLIP towers do not."""
 
 CLIP_EPSILON, EPSILON = 1e-5, 1e-6
 """Added to variances in timm's ViTs with `clip` in their names, and in all others."""
@@ -177,6 +182,7 @@ def _read_vit(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
         )
     clip = "clip" in config.name if config.name else "norm_pre.weight" in shapes
     usual = "quick_gelu" if "quickgelu" in config.name else None
+    usual = "gelu_tanh" if TANH.match(config.name) else usual
     activation = config.arguments.get("act_layer", usual)
     heads = config.arguments.get("num_heads") or WIDE_HEADS.get(width, max(width // 64, 1))
     node = {

@@ -36,6 +36,8 @@ class TransformersFamily(NamedTuple):
       constants: their settings of which we support one value; checked when read, and written.
       architecture: the class that opens the folder.
       bases: prefixes that names may have in files of models with a head.
+      prefix: what names begin with in files that all versions of transformers 5 open: published
+        ones have it, and newer versions, whose class does without, remove it.
       pooler: whether the class has a dense layer on [CLS] that our tower lacks.
       read_more: makes what of ours follows from several values of theirs.
       write_more: makes what of theirs follows from several settings of ours.
@@ -48,6 +50,7 @@ class TransformersFamily(NamedTuple):
     constants: Mapping[str, Any]
     architecture: str
     bases: Sequence[str] = ()
+    prefix: str = ""
     pooler: bool = False
     read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda config: {}
     write_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}

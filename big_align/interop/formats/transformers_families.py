@@ -123,6 +123,7 @@ CLIP_VISION = TransformersFamily(
     constants={"model_type": "clip_vision_model"},
     architecture="CLIPVisionModel",
     bases=("vision_model.",),
+    prefix="vision_model.",
 )
 
 CLIP_TEXT = TransformersFamily(
@@ -138,6 +139,7 @@ CLIP_TEXT = TransformersFamily(
     constants={"model_type": "clip_text_model"},
     architecture="CLIPTextModel",
     bases=("text_model.",),
+    prefix="text_model.",
     # CLIP's two special tokens are its last ids; transformers looks for the end of the text there.
     write_more=lambda ours: {
         "bos_token_id": ours["vocab_size"] - 2,
@@ -163,6 +165,7 @@ MLCD = TransformersFamily(
     },
     architecture="MLCDVisionModel",
     bases=("vision_model.",),
+    prefix="vision_model.",
 )
 
 SWIN = TransformersFamily(

@@ -28,7 +28,8 @@ from big_align.interop.formats.transformers_configs import (
 )
 from big_align.interop.formats.transformers_families import FAMILIES, find_odd_blocks
 from big_align.interop.tables import dual_encoder
-from big_align.interop.tables.mapping import Rule
+from big_align.interop.tables.mapping import Rule, prefix_table
+from big_align.models import swin
 
 
 class Dual(NamedTuple):
@@ -236,7 +237,9 @@ def _write_tower(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, di
     model = pretrained.model.clone(pool="cls") if _pools_mean(pretrained) else pretrained.model
     name, config = _describe(model, names, pretrained.image_size)
     _tell_end(config, pretrained.tokenizer)
-    return config, FAMILIES[name].table, _fillers(FAMILIES[name], config, ""), {}
+    family = FAMILIES[name]
+    table = prefix_table(family.table, "", family.prefix)
+    return config, table, _fillers(family, config, family.prefix), {}
 
 
 def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dict]:
@@ -286,10 +289,27 @@ def _describe(
             continue
         if image_size:
             _check_padding(settings, config, image_size)
+            _check_windows(settings, image_size)
         return name, config | ({"image_size": image_size} if image_size else {})
     known = ", ".join(sorted({FAMILIES[name].tower for name in names}))
     reason = "; ".join(faults) or f"it is none of {known}"
     raise WeightsMismatch(f"the tower {settings['name']!r} cannot be written: {reason}")
+
+
+def _check_windows(settings: Mapping[str, Any], size: int) -> None:
+    """Checks that no map of a Swin is smaller than a window, for which its class has no biases.
+
+    Raises:
+      WeightsMismatch: one is.
+    """
+    if settings["name"] != "swin":
+        return
+    window, last = settings["window"], swin.PATCH * 2 ** (len(settings["depths"]) - 1)
+    if math.ceil(size / last) < window:
+        raise WeightsMismatch(
+            f"SwinModel with window={window} needs images of {(window - 1) * last + 1} pixels or "
+            f"more; the model has {size}; --format=big_align keeps every model"
+        )
 
 
 def _fillers(

@@ -67,17 +67,21 @@ def resize_relative_bias(
     return _resize_grid(table, (edge, edge), (2 * new - 1, 2 * new - 1))
 
 
-def resize_positions_1d(table: Float[np.ndarray, "l c"], length: int) -> Float[np.ndarray, "l2 c"]:
+def resize_positions_1d(
+    table: Float[np.ndarray, "l c"], length: int, leading: int = 0
+) -> Float[np.ndarray, "l2 c"]:
     """Resizes the position embeddings of a text tower, linearly.
 
     Args:
       table: one row per position.
-      length: number of positions wanted.
+      length: number of rows wanted.
+      leading: rows before the first position, which stay as they are (RoBERTa's two).
 
     Returns:
-      A table of `length` positions.
+      A table of `length` rows.
     """
     if length == len(table):
         return table
-    shape = length, table.shape[1]
-    return np.asarray(jax.image.resize(table, shape, "linear", antialias=False))
+    shape = length - leading, table.shape[1]
+    resized = jax.image.resize(table[leading:], shape, "linear", antialias=False)
+    return np.concatenate([table[:leading], resized])

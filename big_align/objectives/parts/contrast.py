@@ -1,9 +1,12 @@
 """The contrastive term: images classified over the batch's texts, and texts over its images."""
 
+import math
+
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.errors import UserError
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.objectives.parts.encoders import real_texts
 from big_align.types import Batch, Metrics, Outputs
@@ -36,11 +39,12 @@ class Contrast:
     ):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
-        if not 0 < negative_fraction <= 1 or round(1 / negative_fraction) * negative_fraction != 1:
-            raise ValueError(f"negative_fraction = {negative_fraction} is not 1, 1/2, 1/4, ...")
+        groups = round(1 / negative_fraction) if 0 < negative_fraction <= 1 else 0
+        if not groups or not math.isclose(groups * negative_fraction, 1):
+            raise ValueError(f"negative_fraction = {negative_fraction} is not 1, 1/2, 1/3, ...")
         self._mesh = mesh
         self._label_smoothing = label_smoothing
-        self._groups = round(1 / negative_fraction)
+        self._groups = groups
         self.keep_logits_bytes = keep_logits_bytes
 
     def __call__(
@@ -60,8 +64,17 @@ class Contrast:
             for each other, with equal weights. By default, those of the same row are.
 
         Returns:
-          The image-to-text and the text-to-image loss, each as a mean over the batch.
+          The image-to-text and the text-to-image loss, each as a mean over the batch: that of the
+          groups that have a real row.
+
+        Raises:
+          UserError: the groups do not divide the batch.
         """
+        if len(batch["mask"]) % self._groups:
+            raise UserError(
+                f"negative_fraction = 1/{self._groups} makes {self._groups} groups, which do not "
+                f"divide a batch of {len(batch['mask'])}"
+            )
         if label is None and batch["text_mask"].ndim > 2:
             # If each image has one text, passing no labels means the same and saves a sort.
             label = jnp.arange(len(batch["mask"]))
@@ -75,7 +88,8 @@ class Contrast:
             self._contrast(scale, **{k: x[:, group] for k, x in rows.items()})
             for group in range(self._groups)
         ]
-        image_to_text, text_to_image = (sum(x) / self._groups for x in zip(*pairs, strict=True))
+        real = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
+        image_to_text, text_to_image = (sum(x) / real for x in zip(*pairs, strict=True))
         return image_to_text, text_to_image
 
     def average(

@@ -34,7 +34,8 @@ class MixedLabels:
       switch_probability: probability of CutMix in a mixed batch, if both methods are possible.
 
     Raises:
-      ValueError: a value is out of range, or neither method may be chosen.
+      ValueError: a value is out of range, neither method may be chosen, or the objective learns
+        from clusters or tags, of which an image has its own alone.
     """
 
     def __init__(
@@ -54,6 +55,11 @@ class MixedLabels:
                 raise ValueError(f"{name} = {value} is not in [0, 1]")
         if mixup_alpha == cutmix_alpha == 0:
             raise ValueError("mixup_alpha and cutmix_alpha are both 0: there is nothing to mix by")
+        if objective.table_sizes or hasattr(objective, "recognize"):
+            raise ValueError(
+                "images and labels can be mixed, but not the clusters or tags that the objective "
+                "learns from: set mixup_alpha and cutmix_alpha to 0"
+            )
         self.objective = objective
         self.mixup_alpha = mixup_alpha
         self.cutmix_alpha = cutmix_alpha
