@@ -57,8 +57,15 @@ def make_parser(
     parser.add_argument("--output", type=_make_folder, required=True)
     for name, names in choices.items():
         parser.add_argument(f"--{name}", nargs="+", choices=names, default=list(names))
-    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--seeds", type=_count_seeds, default=seeds)
     return parser
+
+
+def _count_seeds(text: str) -> int:
+    """Reads a number of seeds: an interval takes two."""
+    if int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text} is not 2 or more, which an interval takes")
+    return int(text)
 
 
 def _make_folder(path: str) -> pathlib.Path:
@@ -98,8 +105,11 @@ def run_trials(
 def _run_each(
     todo: Sequence[Trial], train: Callable[..., dict[str, float]], output: pathlib.Path
 ) -> dict[str, dict[str, float]]:
-    """Runs trials, records each one when it has finished, and returns their numbers by name."""
-    found = {}
+    """Runs trials, records each one when it has finished, and returns their numbers by name.
+
+    One that fails costs no other: its error is raised when all have ended.
+    """
+    found, failed = {}, []
     context = multiprocessing.get_context("spawn")
     cores = context.SimpleQueue()
     for core in (available := sorted(os.sched_getaffinity(0))):
@@ -109,11 +119,18 @@ def _run_each(
     ) as pool:
         futures = {pool.submit(_time, train, trial.settings): trial.name for trial in todo}
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            name, (numbers, seconds) = futures[future], future.result()
+            name = futures[future]
+            if error := future.exception():
+                print(f"{number} of {len(todo)}: {name} failed: {error}", flush=True)
+                failed.append(error)
+                continue
+            numbers, seconds = future.result()
             record = dict(name=name, seconds=round(seconds), numbers=numbers)
             line_files.append_line(output / FILE, record)
             found[name] = numbers
             print(f"{number} of {len(todo)}: {name} {_show(numbers)}", flush=True)
+    if failed:
+        raise failed[0]
     return found
 
 

@@ -52,6 +52,28 @@ def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path, capsys):
     assert "e: the best is at the edge of what was tried, 0.3" in capsys.readouterr().out
 
 
+def fail_at(number, log):
+    if number == 3:
+        raise ValueError("diverged")
+    return square(number, log)
+
+
+@pytest.mark.slow
+def test_a_trial_that_fails_costs_no_other(tmp_path, capsys):
+    log = tmp_path / "log.txt"
+    some = [trials.Trial(f"n{n}", {"number": n, "log": str(log)}) for n in (3, 4, 5, 6)]
+    with pytest.raises(ValueError, match="diverged"):
+        trials.run_trials(some, fail_at, tmp_path)
+    assert trials.read_trials(tmp_path / trials.FILE).keys() == {"n4", "n5", "n6"}
+    assert "n3 failed: diverged" in capsys.readouterr().out
+
+
+def test_an_interval_takes_two_seeds(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        trials.make_parser("").parse_args([f"--output={tmp_path}", "--seeds=1"])
+    assert "--seeds: 1 is not 2 or more" in capsys.readouterr().err
+
+
 def wait_long(number, folder):
     (pathlib.Path(folder) / f"{os.getpid()}.pid").write_text("")
     time.sleep(120)

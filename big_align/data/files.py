@@ -193,6 +193,15 @@ def files_of(path: str) -> Files:
         return TensorFlowFiles()
 
 
+def split_lines(text: str) -> list[str]:
+    r"""Splits a text at `\n` and `\r\n` alone, as editors count lines.
+
+    `str.splitlines` also splits at characters within a line, such as U+2028.
+    """
+    lines = text.replace("\r\n", "\n").removesuffix("\n")
+    return lines.split("\n") if text else []
+
+
 def expand_paths(path: Paths) -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 

@@ -1,7 +1,9 @@
 """The list of training images that are near-duplicates of test images, or of each other."""
 
+import collections
 import dataclasses
 import heapq
+import posixpath
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -101,7 +103,9 @@ def part_sets(inputs: Inputs) -> list[tuple[str, Inputs]]:
     """Splits files into test sets; files whose names differ only in a shard number are one set."""
     names: dict[str, list[int]] = {}
     for number, stem in enumerate(inputs.stems):
-        name = re.sub(r"([-_.]?\d{3,})+([-_]of[-_]\d+)?$", "", stem) or stem
+        name = re.sub(r"([-_.]?\d{3,})+([-_]of[-_]\d+)?$", "", stem)
+        if not name or name.isdecimal():  # `cifar10/test/0.tar`: the folder says more
+            name = posixpath.dirname(inputs.paths[number]).strip("/") or stem
         names.setdefault(name, []).append(number)
     fields = "paths", "stems", "stamps"
     return [
@@ -110,6 +114,20 @@ def part_sets(inputs: Inputs) -> list[tuple[str, Inputs]]:
         }))
         for name, numbers in names.items()
     ]  # fmt: skip
+
+
+def name_apart(parts: Sequence[tuple[str, Inputs]]) -> list[tuple[str, Inputs]]:
+    """Puts its folder before a name that several test sets have."""
+    often = collections.Counter(name for name, _ in parts)
+    named, taken = [], set()
+    for name, inputs in parts:
+        folder = posixpath.dirname(inputs.paths[0])
+        told = posixpath.join(folder, name) if often[name] > 1 else name
+        while told in taken:
+            told += "+"
+        taken.add(told)
+        named.append((told, inputs))
+    return named
 
 
 def find_twins(

@@ -1,5 +1,7 @@
 """Embeds texts into a folder, shard by shard, and continues where it stopped."""
 
+import hashlib
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +49,8 @@ def embed_texts(
         "unit_length": True,
         "shards": [shard._asdict() for shard in shards],
         "made_by": dict(made_by or {})
-        | {"weights": digest_weights(model.flat), "what": "text", "tokenizer": model.tokenizer},
+        | {"weights": digest_weights(model.flat), "what": "text", "tokenizer": model.tokenizer}
+        | {"texts": _digest(texts)},
     }
     process, processes = jax.process_index(), jax.process_count()
     shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
@@ -65,3 +68,11 @@ def embed_texts(
             shard_files.write_shard(folder, shards[n], EMBEDDINGS, rows, content)
             bar.update(len(strings))
     return count
+
+
+def _digest(texts: TextShards) -> str:
+    """Returns a digest of all keys and texts: keys that are numbers of lines do not tell them."""
+    digest = hashlib.blake2b(digest_size=8)
+    for shard in range(len(texts.shard_sizes)):
+        digest.update(json.dumps(texts.read(shard)).encode())
+    return digest.hexdigest()

@@ -98,7 +98,7 @@ def list_lines(paths: str) -> TextShards:
     """
     shards = []
     for path in _expand(paths):
-        lines = [line.strip() for line in read_table(path).splitlines()]
+        lines = [line.strip() for line in files.split_lines(read_table(path))]
         shards += _cut(path, [str(n) for n in range(1, len(lines) + 1)], lines)
     return TextShards(shards)
 
@@ -165,8 +165,8 @@ def _list_row_groups(path: str, column: str, key: str | None) -> list[TextShard]
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(f"row group {group} of {path} cannot be read: {error}") from error
         texts = ["" if text is None else text for text in rows[column]]
-        if strange := next((text for text in texts if not isinstance(text, str)), None):
-            raise UserError(f"{path}: column {column!r} holds {strange!r}, which is no text")
+        if strange := [text for text in texts if not isinstance(text, str)]:
+            raise UserError(f"{path}: column {column!r} holds {strange[0]!r}, which is no text")
         numbers = range(starts[group] + 1, starts[group + 1] + 1)
         return [str(each) for each in (rows[key] if key else numbers)], [t.strip() for t in texts]
 

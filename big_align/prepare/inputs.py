@@ -117,7 +117,7 @@ def find_inputs(
     single = kind not in BY_FILE or os.path.isdir(path)
     try:
         paths = [path] if single else files.expand_paths(path)
-        stamps = tuple("" if single else _stamp(each) for each in paths)
+        stamps = tuple(_stamp_folder(each) if single else _stamp(each) for each in paths)
     except (ValueError, OSError) as error:
         raise UserError(f"--input: {put_in_a_line(str(error))}") from error
     return Inputs(kind, tuple(paths), arguments, tuple(_choose_stems(paths)), stamps)
@@ -131,6 +131,24 @@ def rename_flags(message: str) -> str:
 def _stamp(path: str) -> str:
     size, changed = files.files_of(path).stamp(path)
     return f"{size} {changed}"
+
+
+def _stamp_folder(path: str) -> str:
+    """Returns a digest of the files below a folder or of a glob; "" for what is elsewhere."""
+    if "://" in path:
+        return ""
+    try:
+        found = (
+            sorted(os.path.join(top, name) for top, _, names in os.walk(path) for name in names)
+            if os.path.isdir(path)
+            else files.expand_paths(path)
+        )
+    except ValueError:  # the source says what is wrong, or it is no path at all
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
+    for name in found:
+        digest.update(f"{os.path.relpath(name, path)} {_stamp(name)}\n".encode())
+    return digest.hexdigest()
 
 
 def _choose_stems(paths: list[str]) -> Iterator[str]:

@@ -74,6 +74,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
         with _show_progress("examine", lambda: _count_examined(plan)):
             run_pipeline(pipelines.examine, plan, files, options)
         storage.write_json(marker, {"files": len(files)})
+    classes = list_classes(plan)
     if not storage.exists(storage.join(plan.decisions, "done.json")):
         with _show_progress("decide", lambda: (0, 0)):
             run_pipeline(pipelines.decide, plan, options)
@@ -82,7 +83,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     if not plan.sample:
         _write_shards(plan, pipelines, options, statistics, wave_bytes)
     write_quarantine(plan)
-    if (classes := list_classes(plan)) and not plan.sample:
+    if classes and not plan.sample:
         storage.write_text(storage.join(plan.output, "classes.txt"), "\n".join([*classes, ""]))
     write_report(plan, statistics)
     storage.write_json(plan.result("statistics.json"), statistics)
@@ -281,16 +282,36 @@ def write_quarantine(plan: JobPlan) -> None:
 
 
 def list_classes(plan: JobPlan) -> list[str]:
-    """Returns the names of the labels, if the first file that can be read knows them."""
-    for file in range(len(plan.inputs.paths)):
-        with contextlib.suppress(ValueError, OSError):
-            return list(plan.inputs.open(file).class_names or [])
-    return []
+    """Returns the names of the labels, if the files that can be read have any.
+
+    Raises:
+      UserError: files have different names, so that the same number means different ones.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    files = storage.join(plan.facts, "files")
+    for name in storage.list_names(files):
+        about = storage.read_json(storage.join(files, name))
+        if not any(broken.get("whole_file") for broken in about["broken"]):
+            path = plan.inputs.paths[int(name.removesuffix(".json"))]
+            found.setdefault(tuple(about.get("classes", ())), path)
+    if len(found) > 1:
+        (one, path), (other, second) = list(found.items())[:2]
+        strange = sorted(set(one) ^ set(other))[0]
+        raise UserError(
+            f"--input: labels are names, which each file numbers by itself, and {path} and "
+            f"{second} do not have the same ones ({strange!r} is in one of them): write numbers, "
+            "or all rows into one file"
+        )
+    return list(next(iter(found), ()))
 
 
 def remove_work(plan: JobPlan) -> None:
-    """Removes the intermediate files, once the job is done."""
-    storage.remove(plan.work)
+    """Removes the intermediate files, once the job is done, and nothing else."""
+    for name in storage.list_names(plan.work):
+        if name.startswith(("facts-", "decisions-")):
+            storage.remove(storage.join(plan.work, name))
+    if not storage.list_names(plan.work):
+        storage.remove(plan.work)
 
 
 def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:

@@ -28,11 +28,12 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
     path = storage.join(plan.facts, "files", f"{file:06d}.json")
     about = storage.read_json(path)
     if about is None:
-        stretches, broken = [], []
+        stretches, broken, classes = [], [], []
         name = plan.inputs.paths[file]
         try:
             source = plan.inputs.open(file)
             rows = inputs_of.FileRows(source)
+            classes = list(source.class_names or [])
             if plan.sample:
                 read = min(len(plan.inputs.paths), inputs_of.SAMPLED_FILES)
                 wanted = -(-plan.sample // read)
@@ -51,7 +52,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
         except (ValueError, OSError) as error:
             reason = inputs_of.rename_flags(tell_in_a_line(error)).removeprefix("--input: ")
             broken = [{"input": name, "count": 1, "whole_file": True, "reason": reason}]
-        about = {"stretches": stretches, "broken": broken}
+        about = {"stretches": stretches, "broken": broken, "classes": classes}
         storage.write_json(path, about)
     yield from (Stretch(*stretch) for stretch in about["stretches"])
 

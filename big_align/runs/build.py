@@ -183,6 +183,16 @@ def build_checkpointer(
     return make(Checkpointer, node, "config.checkpoint", read_only=read_only, **given)
 
 
+def has_begun(config: Node, workdir: str) -> bool:
+    """Returns whether a run has saved a step."""
+    try:
+        checkpointer = build_checkpointer(config, workdir, read_only=True)
+    except MissingCheckpoint:
+        return False
+    with contextlib.closing(checkpointer):
+        return checkpointer.latest_step is not None
+
+
 def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
     """Returns what a checkpoint must agree with to be continued: the stream of examples."""
     return {

@@ -10,12 +10,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from big_align import sharding
 from big_align.components import pipelines, tables
 from big_align.components.signatures import advise, check_arguments, lookup, make, without
 from big_align.components.transforms import check_repeatable, shape_of_image
-from big_align.configuration.config_files import FIELDS
 from big_align.configuration.places import source_fields
+from big_align.configuration.plain_fields import check_fields
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import CachedFeatures, LoaderSettings
 from big_align.data.package_files import check_installed, locate
@@ -26,22 +25,10 @@ from big_align.evaluators.embedder import REMEDIES
 from big_align.nodes import Node
 from big_align.runs import build, dataset
 from big_align.runs.workdir import recognize_workdir
-from big_align.training.health.rewinds import RESPONSES
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, ModelState, Objective, Params
 
-CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
-"""Fields that take one of a few values."""
-COUNTS = (
-    "batch_size",
-    "total_steps",
-    "microbatches",
-    "log_every",
-    "evaluate_every",
-    "evaluate_batch_size",
-)
-"""Fields that are at least 1."""
 INIT = ("all", "image", "text")
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 
@@ -57,31 +44,7 @@ def check_config(config: Node, training: bool = True) -> None:
     Raises:
       ConfigError: names the first wrong field, and what would be right.
     """
-    for field in config:
-        if field not in FIELDS:
-            raise ConfigError(
-                f"config.{field} is unknown{suggest(field, FIELDS)}; known: "
-                f"{', '.join(sorted(FIELDS))}"
-            )
-    for field in sorted(FIELDS - {"first"} - set(config)):
-        raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
-    counts = {field: config[field] for field in COUNTS}
-    for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
-        if count < 1:
-            raise ConfigError(f"config.{field} = {count} must be at least 1")
-    for field, known in CHOICES.items():
-        if (given := config[field]) not in known:
-            raise ConfigError(
-                f"config.{field} = {given!r} is unknown{suggest(given, known)}; known: "
-                f"{', '.join(known)}"
-            )
-    if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
-        raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
-    batches = {"batch_size": config["microbatches"]} if training else {}
-    for name, parts in (batches | {"evaluate_batch_size": 1}).items():
-        if config[name] % (jax.device_count() * parts):
-            wrong = sharding.explain_division(config[name], jax.device_count(), parts)
-            raise ConfigError(f"config.{name} = {config[name]} {wrong}")
+    check_fields(config, training)
     check_cache(config["compilation_cache"])
     check_options(config["compiler_options"])
     _check_data(config)

@@ -20,7 +20,7 @@ from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
 from big_align.data.labels.prompts import choose_templates, fill_templates
 from big_align.data.loading.evaluation_loader import read_first_texts
-from big_align.data.loading.settings import SHARED, LoaderSettings
+from big_align.data.loading.settings import SHARED, WINDOW
 from big_align.data.precomputed.shard_files import read_index
 from big_align.data.sources.split_source import SplitSource
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
@@ -285,14 +285,10 @@ def fingerprint_parts(parts: dict[str, Part]) -> dict[str, Any]:
     return {
         "parts": {part.where: part.weight for part in parts.values()},
         "classes": f"{zlib.crc32(json.dumps(meaning).encode()):08x}",
-        "window": {part.where: _read_window(part) for part in parts.values()},
+        "window": {part.where: part.loader.get("window") or WINDOW for part in parts.values()},
         "hold_out": {part.where: part.loader.get("hold_out") or 0.0 for part in parts.values()},
         "precomputed": {part.where: _fingerprint_precomputed(part) for part in parts.values()},
     }
-
-
-def _read_window(part: Part) -> int:
-    return part.loader.get("window") or LoaderSettings.window
 
 
 def _fingerprint_precomputed(part: Part) -> dict[str, str]:

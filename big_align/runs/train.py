@@ -22,7 +22,7 @@ from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.devices.compilation import use_cache
 from big_align.distributed import agreement
-from big_align.errors import MissingCheckpoint, Rewound, Stopped
+from big_align.errors import Rewound, Stopped
 from big_align.evaluators.embedder import Embedder
 from big_align.exhibits.clusters import show_clusters
 from big_align.exhibits.exhibit import Show
@@ -138,19 +138,9 @@ def _train_first(config: Any, workdir: str) -> Any:
         config.init.all = folder
         features = config.cached_features.folder or os.path.join(workdir, FEATURES)
         first.cached_features.folder = first.cached_features.folder or features
-    if not _has_begun(config, workdir):
+    if not build.has_begun(config, workdir):
         _run(first, folder)  # if it is finished, this looks for what an interruption left out
     return config
-
-
-def _has_begun(config: Any, workdir: str) -> bool:
-    """Returns whether a run has saved a step."""
-    try:
-        checkpointer = build.build_checkpointer(config, workdir, read_only=True)
-    except MissingCheckpoint:
-        return False
-    with contextlib.closing(checkpointer):
-        return checkpointer.latest_step is not None
 
 
 def run(

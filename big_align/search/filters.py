@@ -81,8 +81,11 @@ def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
     values = metadata[column]
     try:
         value = pa.scalar(_read_bool(written) if pa.types.is_boolean(values.type) else written)
-        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-            values, value = values.cast(pa.float64()), value.cast(pa.float64())
+        if (whole := _read_whole(written, values.type)) is not None:
+            value = whole
+        elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            value = value.cast(pa.float64())
+            values = values.cast(pa.float64(), safe=False)
         else:
             value = value.cast(values.type)
     except (pa.ArrowException, ValueError) as error:
@@ -92,6 +95,16 @@ def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
         ) from error
     found = COMPARE[operator](values, value)
     return np.asarray(pc.fill_null(found, False).to_numpy(), bool)
+
+
+def _read_whole(text: str, kind: pa.DataType) -> pa.Scalar | None:
+    """Reads a whole number for a column of them: doubles do not tell large ones apart."""
+    if not pa.types.is_integer(kind) or not re.fullmatch(r"[+-]?\d+", text):
+        return None
+    try:
+        return pa.scalar(int(text), kind)
+    except (pa.ArrowException, OverflowError):  # beyond all that the column can hold
+        return None
 
 
 def _read_bool(text: str) -> bool:

@@ -36,7 +36,7 @@ class MetadataTable:
 
     def __init__(self, path: str, key: str | None = None):
         self._path = path
-        table = _read_table(path)
+        table = _read_table(path, [key] if key else [name for group in KEYS for name in group])
         found = columns.choose("key", key, table.column_names, KEYS, path) if key else None
         found = found or columns.choose("key", None, table.column_names, KEYS, path)
         if found is None:
@@ -83,7 +83,8 @@ def empty_metadata(count: int) -> pa.Table:
     return pa.table({"row": np.arange(count)})
 
 
-def _read_table(path: str) -> pa.Table:
+def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
+    """Reads a table; `texts` are columns that are texts, whatever they look like (keys: 000012)."""
     ending = next((e for e in TABLES if path.lower().endswith(e)), None)
     if ending is None:
         raise UserError(f"--metadata={path}: it must end in {', '.join(TABLES)}")
@@ -98,7 +99,11 @@ def _read_table(path: str) -> pa.Table:
                 return pa.json.read_json(file)
             data = file.read()
         parsing = pa.csv.ParseOptions(delimiter=_find_delimiter(data), newlines_in_values=True)
-        missing = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
+        missing = pa.csv.ConvertOptions(
+            null_values=[""],
+            strings_can_be_null=True,
+            column_types=dict.fromkeys(texts, pa.string()),
+        )
         return pa.csv.read_csv(
             pa.BufferReader(data), parse_options=parsing, convert_options=missing
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 from collections.abc import Sequence
@@ -265,7 +266,9 @@ class SearchIndex:
         )
 
     def _describe(self, row: int, score: float, captions: list[str]) -> Hit:
-        metadata = {name: self.contents.metadata[name][row].as_py() for name in self.columns}
+        metadata = {
+            name: _leave_out_nan(self.contents.metadata[name][row].as_py()) for name in self.columns
+        }
         name = self.contents.images["name"][row].as_py()
         return Hit(row, score, name, captions, metadata)
 
@@ -300,3 +303,8 @@ def load_index(folder: str | os.PathLike, model: str | LoadedModel | None = None
       UserError: the folder is not an index, or is damaged.
     """
     return SearchIndex(folder, model)
+
+
+def _leave_out_nan(value: Any) -> Any:
+    """Returns None for NaN and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -63,9 +63,14 @@ class SearchServer:
         self._working = threading.Lock()  # one query at a time uses all cores
         self._page = (pathlib.Path(__file__).parent / "page.html").read_text("utf-8")
 
+    @property
+    def _reads_texts(self) -> bool:
+        model = self._index.model
+        return bool(model.embeds("text") and model.tokenizer)
+
     def warm(self) -> None:
         """Embeds a text and an image, so that the first query need not wait for compilation."""
-        if self._index.model.embeds("text"):
+        if self._reads_texts:
             self._index.embed_text("warm")
         self._index.model.embed_images(np.zeros((512, 512, 3), np.uint8))
 
@@ -75,7 +80,7 @@ class SearchServer:
         about = {
             "images": len(self._index),
             "captions": len(self._index.contents.vectors["captions"]),
-            "texts": self._index.model.embeds("text"),
+            "texts": self._reads_texts,
             "columns": self._index.columns,
         }
         facts = json.dumps(about).replace("<", "\\u003c")  # no column name can end the script

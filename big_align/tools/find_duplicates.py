@@ -125,7 +125,7 @@ def find_duplicates(options: argparse.Namespace) -> str:
     work = options.work or pathlib.Path(f"{options.output}.embeddings")
     tests = [
         twin_list.ComparedSet(name, EmbeddedFiles(each, encoder, work, 0.01))
-        for name, each in parts
+        for name, each in twin_list.name_apart(parts)
     ]
     for test in tests:
         test.files.embed(f"embed {test.name}")

@@ -110,16 +110,28 @@ def index(options: argparse.Namespace) -> None:
 
 def read_metadata(options: argparse.Namespace, node: dict[str, Any]) -> Any:
     """Reads the table of metadata: the one that is named, or the source if it is a table."""
+    from absl import logging
+
     from big_align.errors import UserError
     from big_align.search.metadata import MetadataTable
 
-    path, own = options.metadata, next(v for k, v in node.items() if k != "name")
-    if path is None and node["name"] in ("csv", "imagefolder"):
-        listed = (own, f"{own}/metadata.jsonl", f"{own}/metadata.csv")
-        path = next((name for name in listed if os.path.isfile(name)), None)
-    if path is None and options.metadata_key:
-        raise UserError("--metadata_key is the column of a table: give --metadata=FILE")
-    return None if path is None else MetadataTable(path, options.metadata_key)
+    if options.metadata is not None:
+        return MetadataTable(options.metadata, options.metadata_key)
+    own = next(v for k, v in node.items() if k != "name")
+    listed = (own, f"{own}/metadata.jsonl", f"{own}/metadata.csv")
+    listed = listed if node["name"] in ("csv", "imagefolder") else ()
+    path = next((name for name in listed if os.path.isfile(name)), None)
+    if options.metadata_key:
+        if path is None:
+            raise UserError("--metadata_key is the column of a table: give --metadata=FILE")
+        return MetadataTable(path, options.metadata_key)
+    if path is None:
+        return None
+    try:
+        return MetadataTable(path, node.get("image"))
+    except UserError as error:  # the images can be indexed all the same
+        logging.warning("no metadata: %s", str(error).replace("--metadata=", ""))
+        return None
 
 
 def _tell_search(noted: dict[str, Any]) -> str:

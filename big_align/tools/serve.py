@@ -13,6 +13,7 @@ import argparse
 import os
 import socket
 import sys
+from urllib.parse import quote
 
 TOKEN_LEAST = 16  # characters
 CONNECTIONS = 64
@@ -87,7 +88,7 @@ def serve(options: argparse.Namespace) -> None:
         index = load_index(options.index, options.model)
         limits = int(options.max_upload * 2**20), options.max_pixels
         app = server.make_app(index, options.token, *limits)
-        query = f"?token={options.token}" if options.token else ""
+        query = f"?token={quote(options.token, safe='')}" if options.token else ""
         port = listening.getsockname()[1]
         print(f"http://{options.host}:{port}/{query}", flush=True)
         settings = {"log_level": "warning", "limit_concurrency": CONNECTIONS}

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from big_align.duplicates.embedded_files import EmbeddedFiles
-from big_align.duplicates.twin_list import TwinPair, TwinSettings, part_sets, spread
+from big_align.duplicates.twin_list import (
+    TwinPair,
+    TwinSettings,
+    name_apart,
+    part_sets,
+    spread,
+)
 from big_align.errors import UserError
 from big_align.prepare.inputs import Inputs
 
@@ -21,6 +27,18 @@ def test_shards_of_one_name_are_a_test_set():
     assert found[1][1] == dataclasses.replace(
         inputs, paths=("flickr8k_test-00000.tar",), stems=(stems[2],), stamps=("c",)
     )
+
+
+def test_numbered_shards_are_named_by_their_folder_and_names_are_told_apart():
+    parts = []
+    for folder in ("wds_cifar10/test", "wds_pets/test"):
+        paths = f"{folder}/0.tar", f"{folder}/1.tar"
+        parts += part_sets(Inputs("tar", paths, (), ("0", "1"), ("a", "b")))
+    assert [name for name, _ in name_apart(parts)] == ["wds_cifar10/test", "wds_pets/test"]
+    same = [
+        ("test", Inputs("tar", (f"{x}/test-000.tar",), (), ("test-000",), ("",))) for x in "aba"
+    ]
+    assert [name for name, _ in name_apart(same)] == ["a/test", "b/test", "a/test+"]
 
 
 def test_pairs_that_are_shown_cover_the_range_of_cosines():

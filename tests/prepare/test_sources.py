@@ -16,7 +16,7 @@ from big_align.data.sources.tar_source import TarSource
 from big_align.errors import UserError
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import FileRows, find_inputs, list_stretches
-from big_align.prepare.job import list_classes, write_quarantine
+from big_align.prepare.job import list_classes, remove_work, write_quarantine
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import PRESETS
 
@@ -124,6 +124,41 @@ def test_shards_hold_what_the_source_holds(write, tmp_path):
         assert read_all(shards) == read_all(source)
     if labels:
         assert list_classes(plan) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("second", [("bird", "cat"), ("cat", "dog")])
+def test_names_of_labels_are_those_of_all_files_or_refused(tmp_path, second):
+    for n, names in enumerate((("cat", "dog"), second)):
+        for name in names:
+            (tmp_path / f"{n}{name}.png").write_bytes(IMAGES[n])
+        rows = "".join(f"{n}{name}.png,{name}\n" for name in names)
+        (tmp_path / f"{n}.csv").write_text(f"image,category\n{rows}")
+    path = f"{tmp_path}/0.csv,{tmp_path}/1.csv"
+    if second == ("cat", "dog"):
+        assert list_classes(write_shards(path, tmp_path / "out", "label=category")) == [*second]
+        return
+    plan = write_shards(path, tmp_path / "out", "label=category")
+    with pytest.raises(UserError, match="0.csv and .*1.csv do not have the same .*'bird' is in o"):
+        list_classes(plan)
+
+
+def test_a_folder_that_has_changed_is_another_input(tmp_path):
+    write_classes(tmp_path / "raw")
+    before = find_inputs(str(tmp_path / "raw"))
+    assert find_inputs(str(tmp_path / "raw")) == before
+    (tmp_path / "raw" / "cat" / "more.jpg").write_bytes(IMAGES[0])
+    assert find_inputs(str(tmp_path / "raw")) != before
+
+
+def test_only_files_of_the_job_are_removed(tmp_path):
+    path, arguments = write_csv(tmp_path / "raw")
+    plan = write_shards(path, tmp_path / "out", *arguments)
+    (tmp_path / "out" / "work" / "mine.txt").write_text("mine")
+    remove_work(plan)
+    assert [x.name for x in (tmp_path / "out" / "work").iterdir()] == ["mine.txt"]
+    (tmp_path / "out" / "work" / "mine.txt").unlink()
+    remove_work(plan)
+    assert not (tmp_path / "out" / "work").exists()
 
 
 def test_a_damaged_file_costs_no_other(tmp_path):

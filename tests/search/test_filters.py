@@ -14,6 +14,7 @@ DAYS = [datetime.date(2020, 1, n) for n in range(1, 6)]
 TABLE = pa.table(
     {
         "year": YEARS, "place": ["Bern", None, "New York", "bern", ""], "day": DAYS,
+        "id": [2**53, 2**53 + 1, None, 5, -1],
         "night": [True, False, None, True, False], "f number": [1.4, 2.8, 8.0, None, 2.8],
     }
 )  # fmt: skip
@@ -27,6 +28,10 @@ TABLE = pa.table(
         (["year < 2004"], [0]),
         (["year<=2004", "year>1999"], [1, 4]),
         (["year>=2003.5"], [1, 3, 4]),
+        ([f"id={2**53 + 1}"], [1]),
+        ([f"id>{2**53}"], [1]),
+        (["id<5.5"], [3, 4]),
+        ([f"id<{10**30}"], [0, 1, 3, 4]),
         (["place=Bern"], [0]),
         (["place=New York"], [2]),
         (["place="], [4]),

@@ -1,11 +1,14 @@
 """Rows of a table find their images, however these are written."""
 
+import argparse
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from big_align.errors import UserError
 from big_align.search.metadata import MetadataTable, add_labels
+from big_align.tools import index
 
 NAMES = ["photos/a.jpg", "photos/b.jpg", "photos/c.jpg"]
 
@@ -43,6 +46,32 @@ def write(folder, ending):
 def test_every_kind_of_table_gives_the_same(tmp_path, ending):
     found, count = MetadataTable(write(tmp_path, ending)).align(["x: a", "x: b"], ["a", "b"])
     assert found.to_pydict() == {"year": [2, 1], "place": ["z", "x;y"]} and count == 2
+
+
+@pytest.mark.parametrize("name, chosen", [("key", None), ("number", "number")])
+def test_keys_that_look_like_numbers_are_texts(tmp_path, name, chosen):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{name},year\n000000012,2020\n7,2021\n")
+    found, count = MetadataTable(str(path), chosen).align(["x", "y"], ["000000012", "7"])
+    assert found["year"].to_pylist() == [2020, 2021] and count == 2
+
+
+@pytest.mark.parametrize(
+    "name, content, arguments",
+    [
+        ("captions.txt", "image,caption\na.jpg,x\n", {}),
+        ("bars.csv", "image|caption\na.jpg|x\n", {"delimiter": "|"}),
+        ("torn.csv", "image,caption\na.jpg,x,y\n", {"skip_bad_lines": True}),
+    ],
+)
+def test_a_table_that_gives_images_need_not_give_metadata(tmp_path, name, content, arguments):
+    path = tmp_path / name
+    path.write_text(content)
+    node = {"name": "csv", "path": str(path)} | arguments
+    given = argparse.Namespace(metadata=None, metadata_key=None)
+    assert index.read_metadata(given, node) is None
+    with pytest.raises(UserError, match="--metadata"):
+        index.read_metadata(argparse.Namespace(metadata=str(path), metadata_key=None), node)
 
 
 def test_labels_are_a_column_unless_the_table_has_one():

@@ -71,6 +71,15 @@ def test_lines_and_columns_are_texts_with_numbers_or_keys(lines, table, monkeypa
         assert keyed.shard_sizes.tolist() == [4, 2]
 
 
+def test_a_line_ends_where_an_editor_says(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes("one\u2028more\r\n\ntwo\x0b\n".encode())
+    assert read(text_shards.list_lines(str(path))) == (
+        ["1", "2", "3"],
+        ["one\u2028more", "", "two"],
+    )
+
+
 def write_pairs(folder):
     """Tar shards of 3 + 1 images with two captions each; one has none that can be read."""
     for shard, count in enumerate((3, 1)):
@@ -179,8 +188,10 @@ def test_bad_input_is_one_line(given, message, tmp_path, capsys, monkeypatch):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     if given.get("column") == "price":
-        with pytest.raises(UserError, match="column 'price' holds 1"):
-            text_shards.list_column("items.parquet", "price").read(0)
+        pq.write_table(pa.table({"price": [0, 1]}), "zero.parquet")
+        for name, first in (("items", 1), ("zero", 0)):
+            with pytest.raises(UserError, match=f"column 'price' holds {first}"):
+                text_shards.list_column(f"{name}.parquet", "price").read(0)
         return
     assert run(**({"model": "none", "source": "items.parquet", "output": "out"} | given)) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()

@@ -1,10 +1,13 @@
 """Files of results: JSON with everything, and CSV with the columns of CLIP_benchmark."""
 
+import contextlib
 import csv
+import fcntl
 import io
 import json
+import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.errors import UserError
@@ -71,12 +74,28 @@ class ResultFiles:
         return next(same, None)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds results, and writes both files, each completely or not at all."""
-        self.rows += [finite_json(dict(row)) for row in rows]
+        """Adds results, and writes both files, each completely or not at all.
+
+        Another command may add to the same files at the same time; none loses a row.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.rows, indent=1, ensure_ascii=False)
-        replace_file(self.json, f"{text}\n".encode())
-        replace_file(self.path, write_csv(self.rows).encode())
+        with _locked(self.path.parent):
+            there = read_rows(self.json) if self.json.is_file() else []
+            self.rows = there + [finite_json(dict(row)) for row in rows]
+            text = json.dumps(self.rows, indent=1, ensure_ascii=False)
+            replace_file(self.json, f"{text}\n".encode())
+            replace_file(self.path, write_csv(self.rows).encode())
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps other processes from writing into a folder that they lock too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # which unlocks it
 
 
 class WorkdirLog:

@@ -8,6 +8,10 @@ SHARED = ("num_threads", "num_processes", "prefetch", "pipeline")
 """Settings of the whole batch, which the parts of a mixture share."""
 
 
+WINDOW = 2**17
+"""Examples that are shuffled among each other by default."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LoaderSettings:
     """The fields of `config.data`, or of a part of a mixture, that the parts of a loader take.
@@ -38,7 +42,7 @@ class LoaderSettings:
     """
 
     transform: str
-    window: int = 2**17
+    window: int = WINDOW
     max_broken_fraction: float = 0.01
     max_pixels: int = MAX_PIXELS
     num_threads: int | None = None

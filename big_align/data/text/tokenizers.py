@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from big_align.data import tensorflow_on_cpu
+from big_align.data import files, tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.package_files import locate
 from big_align.data.text.clip_tokenizer import ClipTokenizer
@@ -277,7 +277,7 @@ def list_wordpieces(vocabulary: str) -> list[str]:
             ids = json.loads(text).get("model", {}).get("vocab", {})
             pieces = sorted(ids, key=ids.__getitem__)
         else:
-            pieces = text.splitlines()
+            pieces = files.split_lines(text)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         reason = tell_in_a_line(error)
         raise ValueError(f"vocabulary: {vocabulary!r} cannot be read: {reason}") from error

@@ -7,7 +7,6 @@ own, and neither does the position in the data if it is a function of the step; 
 """
 
 import contextlib
-import errno
 import os
 import time
 import types
@@ -50,12 +49,6 @@ def find_folder(workdir: str, folder: str | None) -> epath.Path:
     """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
     chosen = folder or os.path.join(workdir, FOLDER)
     return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
-
-
-def _find_reason(error: Exception) -> str:
-    """Returns the system's error text, which the array writer puts at the end of a page of text."""
-    said = (os.strerror(number) for number in errno.errorcode)
-    return next((reason for reason in said if reason in str(error)), tell_in_a_line(error))
 
 
 class Checkpointer:
@@ -110,12 +103,8 @@ class Checkpointer:
         self._damaged: dict[int, str] = {}
         self._failed, self._saving, self._fault = 0, False, ""
         if keep_best:
-            # A state that was saved before it was measured has its numbers only in the log.
             logged = agreement.share("numbers", read_training_numbers(workdir))
-            for step in self._steps:
-                record = step_folders.read_record(self.folder / str(step)) or {}
-                numbers = record.get("numbers") or logged.get(str(step))
-                self._retention.numbers[step] = numbers
+            self._retention.numbers |= step_folders.read_numbers(self.folder, self._steps, logged)
 
     @property
     def _steps(self) -> list[int]:
@@ -255,7 +244,7 @@ class Checkpointer:
         self._manager.reload()
         newest = self.latest_step
         have = "there is none yet" if newest is None else f"the newest is of step {newest}"
-        reason = _find_reason(error)
+        reason = step_folders.find_reason(error)
         self._fault = f"{self.folder}: a checkpoint was not saved ({reason}); {have}"
         if self._failed >= ATTEMPTS:
             raise NotSavedError(f"{self._fault}. The same command goes on from there") from error

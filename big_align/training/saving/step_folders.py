@@ -1,9 +1,14 @@
 """Folders of checkpoints as files: records, and what is not, or no longer is, a checkpoint."""
 
+import errno
 import json
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
+
+from big_align.errors import tell_in_a_line
 
 DAMAGED = "damaged_"
 """Prefix of the name of a checkpoint that was set aside."""
@@ -19,6 +24,20 @@ def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def read_numbers(
+    folder: epath.Path, steps: Sequence[int], logged: Mapping[str, Any]
+) -> dict[int, Any]:
+    """Returns the evaluation of each checkpoint, None for one that was not evaluated.
+
+    Args:
+      folder: folder of the checkpoints.
+      steps: steps of the checkpoints.
+      logged: evaluations by step, for states that were saved before they were measured.
+    """
+    records = {step: read_record(folder / str(step)) or {} for step in steps}
+    return {step: x.get("numbers") or logged.get(str(step)) for step, x in records.items()}
 
 
 def set_aside(folder: epath.Path, step: int, fault: str) -> str:
@@ -46,6 +65,12 @@ def set_aside(folder: epath.Path, step: int, fault: str) -> str:
 def list_damaged(folder: epath.Path) -> list[str]:
     """Lists the checkpoints that were set aside."""
     return sorted(path.name for path in folder.iterdir() if path.name.startswith(DAMAGED))
+
+
+def find_reason(error: Exception) -> str:
+    """Returns the system's error text, which the array writer puts at the end of a page of text."""
+    said = (os.strerror(number) for number in errno.errorcode)
+    return next((reason for reason in said if reason in str(error)), tell_in_a_line(error))
 
 
 def remove_leftovers(folder: epath.Path) -> None:
