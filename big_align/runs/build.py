@@ -1,5 +1,6 @@
 """The one place where names in a config become objects."""
 
+import contextlib
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from big_align.configuration.places import source_fields
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, MissingCheckpoint
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
 from big_align.row_tables import RowOptimizer
