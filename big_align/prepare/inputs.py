@@ -1,5 +1,6 @@
 """The raw pairs: which files there are, the source that reads each, and stretches of them."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -147,7 +148,8 @@ def _stamp_folder(path: str) -> str:
         return ""
     digest = hashlib.blake2b(digest_size=8)
     for name in found:
-        digest.update(f"{os.path.relpath(name, path)} {_stamp(name)}\n".encode())
+        with contextlib.suppress(OSError):  # a link that leads nowhere
+            digest.update(f"{os.path.relpath(name, path)} {_stamp(name)}\n".encode())
     return digest.hexdigest()
 
 

@@ -287,20 +287,21 @@ def list_classes(plan: JobPlan) -> list[str]:
     Raises:
       UserError: files have different names, so that the same number means different ones.
     """
-    found: dict[tuple[str, ...], str] = {}
+    found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
     files = storage.join(plan.facts, "files")
     for name in storage.list_names(files):
         about = storage.read_json(storage.join(files, name))
-        if not any(broken.get("whole_file") for broken in about["broken"]):
+        if classes := about.get("classes"):
             path = plan.inputs.paths[int(name.removesuffix(".json"))]
-            found.setdefault(tuple(about.get("classes", ())), path)
+            found.setdefault(tuple(classes), path)
     if len(found) > 1:
         (one, path), (other, second) = list(found.items())[:2]
-        strange = sorted(set(one) ^ set(other))[0]
+        strange = sorted(set(one) ^ set(other))
+        differ = f"{strange[0]!r} is in one of them" if strange else "they are in another order"
         raise UserError(
             f"--input: labels are names, which each file numbers by itself, and {path} and "
-            f"{second} do not have the same ones ({strange!r} is in one of them): write numbers, "
-            "or all rows into one file"
+            f"{second} do not have the same ones ({differ}): write numbers, or all rows into one "
+            "file"
         )
     return list(next(iter(found), ()))
 

@@ -115,7 +115,7 @@ def _find_checkpoints(config: dict[str, Any], workdir: pathlib.Path) -> str:
     """Returns the folder of a run's checkpoints."""
     node = config.get("checkpoint")
     chosen = node.get("folder") if isinstance(node, dict) else None
-    return chosen if isinstance(chosen, str) else str(workdir / "checkpoints")
+    return chosen if chosen and isinstance(chosen, str) else str(workdir / "checkpoints")
 
 
 def _find_newest(folder: pathlib.Path) -> int:

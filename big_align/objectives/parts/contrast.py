@@ -88,6 +88,8 @@ class Contrast:
             self._contrast(scale, **{k: x[:, group] for k, x in rows.items()})
             for group in range(self._groups)
         ]
+        if self._groups == 1:
+            return pairs[0]
         real = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
         image_to_text, text_to_image = (sum(x) / real for x in zip(*pairs, strict=True))
         return image_to_text, text_to_image
