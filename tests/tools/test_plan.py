@@ -113,7 +113,7 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
         memory = dict.fromkeys(("arguments", "outputs", "temporaries"), 0) | {"peak": peak}
         numbers = {"devices": devices, "chips": devices, "hosts": 1, "parameters": 1}
         numbers |= {"batch_size": 16, "total_steps": 8, "useful_flops": 1e9, "traced_flops": 1e9}
-        numbers["seconds"] = 1.0
+        numbers |= {"images_per_example": 1, "seconds": 1.0}
         traced = numbers | {"assumed": [], "mesh": {}, "places": [0] * devices}
         return compilation.CompiledStep(traced, text, memory, None, {"all": 1.0})
 
