@@ -134,11 +134,8 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.tables:
         found, rates = run_table(TABLES[name], options.seeds, options.output)
-        title = f"{name}, {options.seeds} seeds"
-        trials.print_table(title, RECALLS, found, {"learning rate": rates})
-        first = next(iter(found))
-        apart = trials.subtract(found, first)
-        trials.print_table(f"{name}, less {first}, paired by seed", RECALLS, apart)
+        first = [next(iter(found))]
+        trials.print_comparison(RECALLS, found, first, {"learning rate": rates}, name)
         if name == "batch" and options.plot:
             plot_batches(found, options.plot)
 

@@ -142,10 +142,8 @@ def print_table(name: str, seeds: int, output: pathlib.Path) -> None:
     given = FACTORS, make_trial, metrics, train, output, seeds
     found, factors = trials.tune_and_measure(rows, *given, prepare)
     rates = {title: f"x {factor:g}" for title, factor in factors.items()}
-    trials.print_table(f"{name}, {seeds} seeds", RECALLS, found, {"learning rate": rates})
-    first = next(iter(rows))
-    apart = trials.subtract(found, first)
-    trials.print_table(f"{name}, less {first}, paired by seed", RECALLS, apart)
+    first = [next(iter(rows))]
+    trials.print_comparison(RECALLS, found, first, {"learning rate": rates}, name)
 
 
 def main() -> None:

@@ -190,10 +190,8 @@ def print_table(name: str, seeds: int, output: pathlib.Path) -> dict[str, list[d
         seeds,
         prepare=lambda: prepare(list(rows.values()), output),
     )
-    first = next(iter(rows))
-    trials.print_table(f"{name}, {seeds} seeds", COLUMNS, found, {"learning rate": rates})
-    apart = trials.subtract(found, first)
-    trials.print_table(f"{name}, less {first}, paired by seed", COLUMNS, apart)
+    first = [next(iter(rows))]
+    trials.print_comparison(COLUMNS, found, first, {"learning rate": rates}, name)
     return found
 
 

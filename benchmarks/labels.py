@@ -106,10 +106,7 @@ def print_tables(data: str, rows: list[str], seeds: int, output: pathlib.Path) -
     columns = {"top-1": "top1"}
     given = RATES, make_trial, tuple(columns.values()), train, output, seeds
     found, rates = trials.tune_and_measure(rows, *given)
-    trials.print_table(f"{data}, {seeds} seeds", columns, found, {"learning rate": rates})
-    if BASELINE in found:
-        apart = trials.subtract(found, BASELINE)
-        trials.print_table(f"{data}, less {BASELINE}, paired by seed", columns, apart)
+    trials.print_comparison(columns, found, [BASELINE], {"learning rate": rates}, data)
 
 
 def main() -> None:

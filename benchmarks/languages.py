@@ -160,10 +160,7 @@ def print_table(rows: list[str], seeds: int, output: pathlib.Path) -> None:
     chosen = {row: [f"{rates[name]:g}" for name in ROWS[row].values()] for row in rows}
     notes = {"learning rates": {row: ", ".join(dict.fromkeys(x)) for row, x in chosen.items()}}
     columns = {name: name for name in (*LANGUAGES, "mean")}
-    trials.print_table(f"{seeds} seeds", columns, measured, notes)
-    if SINGLE in measured:
-        apart = trials.subtract(measured, SINGLE)
-        trials.print_table(f"less {SINGLE}, paired by seed", columns, apart)
+    trials.print_comparison(columns, measured, [SINGLE], notes)
 
 
 def join_languages(

@@ -231,10 +231,7 @@ def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
     found, best = trials.tune_and_measure(rows, *given, prepare)
     photographs = {row: runs[0]["photographs"] for row, runs in found.items()}
     notes = {"photographs": photographs, "learning rate": best}
-    trials.print_table(f"{seeds} seeds", RECALLS, found, notes)
-    if "raw" in found:
-        apart = trials.subtract(found, "raw")
-        trials.print_table("less raw, paired by seed", RECALLS, apart)
+    trials.print_comparison(RECALLS, found, ["raw"], notes)
 
 
 def main() -> None:

@@ -134,10 +134,7 @@ def print_tables(rows: list[str], seeds: int, output: pathlib.Path) -> None:
         seeds,
         prepare=lambda: prepare(output),
     )
-    trials.print_table(f"{seeds} seeds", RECALLS, found, {"learning rate": rates})
-    if NOISY in found:
-        apart = trials.subtract(found, NOISY)
-        trials.print_table(f"less {NOISY}, paired by seed", RECALLS, apart)
+    trials.print_comparison(RECALLS, found, [NOISY], {"learning rate": rates})
 
 
 def main() -> None:

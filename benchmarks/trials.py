@@ -284,3 +284,28 @@ def print_table(
         cells = [format_interval([run[metric] for run in runs]) for metric in columns.values()]
         cells += [str(note[row]) for note in notes.values()]
         print(f"| {row} | {' | '.join(cells)} |", flush=True)
+
+
+def print_comparison(
+    columns: Mapping[str, str],
+    rows: Mapping[str, Sequence[Mapping[str, float]]],
+    baselines: Iterable[str],
+    notes: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+    name: str = "",
+) -> None:
+    """Prints a table of rows, and of what the other rows have more than each baseline.
+
+    Args:
+      columns: as in `print_table`.
+      rows: as in `print_table`.
+      baselines: rows to compare with; those that `rows` lacks are left out.
+      notes: as in `print_table`.
+      name: of the table, if there are several.
+    """
+    prefix = f"{name}, " if name else ""
+    seeds = len(next(iter(rows.values())))
+    print_table(f"{prefix}{seeds} seeds", columns, rows, notes)
+    for baseline in baselines:
+        if baseline in rows and len(rows) > 1:
+            apart = subtract(rows, baseline)
+            print_table(f"{prefix}less {baseline}, paired by seed", columns, apart)

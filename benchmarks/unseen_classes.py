@@ -16,15 +16,17 @@ training does. What decides was named before any training: CIFAR-10 by texts, `b
   both, half and half  64 and 64, as in Table 6: as many images as above
   both, added          128 and 128, as in Table 5: as many labeled images as `labels`
   both, multi-task     64 and 64, with a linear classifier for labels
+  captions, twice      256 pairs a step, and
+  labels, twice        256 labeled photographs: as many images as `both, added`
 
-Each row has its own learning rate, the best of five for the mean of its numbers on development
-data with a training of its own: the 20 classes, half of the validation photographs of the 140, a
-fifth of CIFAR-10's training images, Flickr8k's development split, and the groceries' validation
-set. Then it is trained once a seed and looks once at the 42 classes, at the other half of those
-photographs, at CIFAR-10's test images, Flickr8k's test split and the groceries' test set. Classes
-with labels are told by the linear classifier in the last row, and by texts in the others. Numbers
-are percentages with the interval of 95% of the mean over the seeds, and differences from `captions`
-and `labels`, paired by seed. It needs $BIG_ALIGN_DATA, and continues where it was stopped.
+Each row has its own learning rate, the best of five for the mean of its numbers on development data
+with a training of its own: the 20 classes, half of the validation photographs of the 140, a fifth
+of CIFAR-10's training images, Flickr8k's development split, and the groceries' validation set. Then
+it is trained once a seed and looks once at the 42 classes, at the other half of those photographs,
+at CIFAR-10's test images, Flickr8k's test split and the groceries' test set. Classes with labels
+are told by the linear classifier in the row that has one, and by texts in the others. Numbers are
+percentages with the interval of 95% of the mean over the seeds, and differences from the rows of
+one kind, paired by seed. It needs $BIG_ALIGN_DATA, and continues where it was stopped.
 """
 
 import io
@@ -53,8 +55,12 @@ ROWS = {
     "both, half and half": ("both", BATCH),
     "both, added": ("both", 2 * BATCH),
     "both, multi-task": ("multitask", BATCH),
+    "captions, twice": ("captions", 2 * BATCH),
+    "labels, twice": ("labels", 2 * BATCH),
 }
 """The argument of the config, and images of a step."""
+BASELINES = ("captions", "labels", "captions, twice", "labels, twice")
+"""What other rows are compared with."""
 PROBE, PROBE_VALIDATION = "linear_probe/accuracy", "linear_probe/validation_accuracy"
 COLUMNS = {
     "CIFAR-10 by texts": "cifar10/top1",
@@ -216,10 +222,7 @@ def print_tables(rows: list[str], seeds: int, output: pathlib.Path) -> None:
         seeds,
         prepare=lambda: write_classes(folder),
     )
-    trials.print_table(f"{seeds} seeds", COLUMNS, found, {"learning rate": rates})
-    for compared in [row for row in ("captions", "labels") if row in found]:
-        apart = trials.subtract(found, compared)
-        trials.print_table(f"less {compared}, paired by seed", COLUMNS, apart)
+    trials.print_comparison(COLUMNS, found, BASELINES, {"learning rate": rates})
 
 
 def main() -> None:

@@ -115,11 +115,21 @@ def test_the_interval_is_students():
 
 def test_differences_are_paired_by_seed_and_tables_have_notes(capsys):
     rows = {"a": [{"x": 0.3, "y": 1.0}, {"x": 0.5, "y": 1.0}], "b": [{"x": 0.1}, {"x": 0.3}]}
-    apart = trials.subtract(rows, "b")
-    trials.print_table("title", {"X": "x"}, apart, {"rate": {"a": 0.5}})
-    assert capsys.readouterr().out.splitlines() == [
-        *("", "title", "", "| | X | rate |", "|---|---|---|", "| a | 20.0 ± 0.0 | 0.5 |")
+    rates = {"rate": {"a": 0.5, "b": 0.7}}
+    trials.print_comparison({"X": "x"}, rows, ["c", "b"], rates, "table")
+    wanted = ["", "table, 2 seeds", "", "| | X | rate |", "|---|---|---|"]
+    wanted += ["| a | 40.0 ± 127.1 | 0.5 |", "| b | 20.0 ± 127.1 | 0.7 |"]
+    wanted += [
+        "",
+        "table, less b, paired by seed",
+        "",
+        "| | X |",
+        "|---|---|",
+        "| a | 20.0 ± 0.0 |",
     ]
+    assert capsys.readouterr().out.splitlines() == wanted
+    trials.print_comparison({"X": "x"}, {"b": rows["b"]}, ["b"])
+    assert "less" not in capsys.readouterr().out
 
 
 def test_an_epoch_draws_every_photograph_once_with_one_of_its_own_texts():
