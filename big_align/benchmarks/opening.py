@@ -73,6 +73,30 @@ def find_layout(benchmark: Benchmark, split: str, folder: str) -> "FoundLayout":
     raise MissingData(_explain_absence(benchmark, split, folder, tried))
 
 
+def open_validation(
+    benchmark: Benchmark, folder: str, index_dir: str | None = None
+) -> examples.Source | None:
+    """Opens the images that settings are chosen by, if they are where the training images are.
+
+    In another layout the same images may be among those to train on.
+
+    Args:
+      benchmark: the data set.
+      folder: folder with the data of all benchmarks, as for `open_split`.
+      index_dir: a folder that keeps scans of shards for the next start.
+
+    Raises:
+      MissingData: the training images are missing.
+      UserError: as for `open_split`.
+    """
+    train = find_layout(benchmark, "train", folder)
+    for root, pattern in _list_places(train.layout, "validation", train.folder):
+        if root == train.root and _glob(root, pattern):
+            found = train._replace(split=train.layout.splits["validation"])
+            return _open(benchmark, found, index_dir)
+    return None
+
+
 def open_named(
     benchmark: str, split: str, data: str, index_dir: str | None = None
 ) -> examples.Source:

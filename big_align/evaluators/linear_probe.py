@@ -9,7 +9,11 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.errors import UserError
-from big_align.evaluators.classifiers.logistic_regression import TOLERANCE, LogisticRegression
+from big_align.evaluators.classifiers.logistic_regression import (
+    TOLERANCE,
+    LinearClassifier,
+    LogisticRegression,
+)
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
     VERBS,
@@ -96,6 +100,8 @@ class ProbeSettings:
       max_iterations: iterations of L-BFGS.
       tolerance: length of the gradient, relative to the loss, that counts as zero.
       seed: seed of the split.
+      few_examples: whether classes may have no training images, as when a thousand images have
+        hundreds of classes (VTAB): their test images count as wrong. For one label per example.
 
     Raises:
       ValueError: a value is unknown or out of range.
@@ -106,6 +112,7 @@ class ProbeSettings:
     max_iterations: int = 1000
     tolerance: float = TOLERANCE
     seed: int = 0
+    few_examples: bool = False
 
     def __post_init__(self):
         lookup_score(self.score)
@@ -124,9 +131,9 @@ class Probe(NamedTuple):
     Attributes:
       numbers: the test score by its name, that of the validation set before it was added, and the
         chosen `strength`: CLIP's lambda, one over scikit-learn's C.
-      scores: scores of the test images, for each class that has training examples.
+      scores: scores of the test images for each class, minus infinity without training examples.
       label: labels of the test images, as indices into `classes`.
-      classes: the classes that have training examples.
+      classes: the classes that have examples.
     """
 
     numbers: dict[str, float]
@@ -152,26 +159,61 @@ def fit_probe(
     Raises:
       UserError: a class lacks an example in a set that needs one.
     """
-    _check_parts(train, test, validation, settings)
+    lenient = settings.few_examples and not settings.several_labels
+    if not lenient:
+        _check_parts(train, test, validation, settings)
     if validation is None:
         train, validation = _split(train, settings)
     score, solver = lookup_score(settings.score), (settings.max_iterations, settings.tolerance)
-    classes = find_classes(train.label)
-    train, validation, test = (
-        part._replace(label=_place(part.label, classes)) for part in (train, validation, test)
-    )
-    regression = LogisticRegression(*train, len(classes), *solver)
-    strength, start = search_strength(
-        regression.fit,
-        lambda found: rate(score, found.scores(validation.features), validation.label),
-    )
-    chosen = score(start.scores(validation.features), validation.label)
+    strength, start, chosen = _choose_strength(train, validation, score, solver)
     both = LabeledFeatures(*map(np.concatenate, zip(train, validation, strict=True)))
-    regression = LogisticRegression(*both, len(classes), *solver)
-    scores = regression.fit(strength, start).scores(test.features)
-    name = settings.score
-    numbers = {name: score(scores, test.label), f"validation_{name}": chosen, "strength": strength}
-    return Probe(numbers, scores, test.label, classes)
+    known = find_classes(both.label)
+    regression = LogisticRegression(both.features, _place(both.label, known), len(known), *solver)
+    # what was fitted to fewer classes is no place to start from
+    same = np.array_equal(known, find_classes(train.label))
+    scores = regression.fit(strength, start if same else None).scores(test.features)
+    classes = np.union1d(known, find_classes(test.label)) if lenient else known
+    every = np.full((len(scores), len(classes)), -np.inf, scores.dtype)
+    every[:, np.searchsorted(classes, known)] = scores
+    name, label = settings.score, _place(test.label, classes)
+    numbers = {name: score(every, label), f"validation_{name}": chosen, "strength": strength}
+    return Probe(numbers, every, label, classes)
+
+
+def _choose_strength(
+    train: LabeledFeatures,
+    validation: LabeledFeatures,
+    score: Score,
+    solver: tuple[int, float],
+) -> tuple[float, LinearClassifier, float]:
+    """Chooses the strength of regularization by the validation images of classes with training.
+
+    Those of other classes are wrong with any strength.
+
+    Args:
+      train: the set to fit on.
+      validation: the set to choose by.
+      score: what is compared.
+      solver: iterations and tolerance.
+
+    Returns:
+      The strength, its classifier, and the score of that.
+
+    Raises:
+      UserError: no validation image has a class that training images have.
+    """
+    known = find_classes(train.label)
+    if validation.label.ndim == 1:
+        taken = np.isin(validation.label, known)
+        if not taken.any():
+            raise UserError("linear_probe: no class has both training and validation images")
+        validation = LabeledFeatures(*(x[taken] for x in validation))
+    label = _place(validation.label, known)
+    regression = LogisticRegression(train.features, _place(train.label, known), len(known), *solver)
+    strength, found = search_strength(
+        regression.fit, lambda found: rate(score, found.scores(validation.features), label)
+    )
+    return strength, found, score(found.scores(validation.features), label)
 
 
 def _check_parts(
@@ -186,7 +228,7 @@ def _check_parts(
             continue
         where = [f"linear_probe.{name}", "linear_probe.train_source"]
         check_classes(train.label, part.label, *where)
-        if settings.several_labels:  # average precision needs examples of a class
+        if settings.score == "map_11_point":  # which needs examples of a class
             check_classes(part.label, train.label, *reversed(where))
 
 

@@ -32,7 +32,7 @@ def rank_of_match(
     """Returns how many wrong candidates rank before the best right one, for each query.
 
     A candidate is right if it has the same owner as the query. Wrong candidates that tie with it
-    rank before it, so embeddings that have collapsed to a point score nothing.
+    rank before it, so embeddings that have collapsed to a point score nothing, nor do NaN.
 
     Args:
       queries: unit-length embeddings.
@@ -46,7 +46,8 @@ def rank_of_match(
         similarity = queries[start : start + chunk] @ candidates.T
         right = query_owner[start : start + chunk, None] == candidate_owner[None, :]
         best = np.where(right, similarity, -np.inf).max(axis=1, keepdims=True)
-        ranks.append(((similarity >= best) & ~right).sum(axis=1))
+        # not "<" instead of ">=": what is compared with NaN is not found
+        ranks.append((~(similarity < best) & ~right).sum(axis=1))
     return np.concatenate(ranks)
 
 
@@ -152,7 +153,8 @@ class Retrieval:
         captions in it, with its mean recall and the mean over languages (`measure_languages`).
 
     Raises:
-      UserError: the source has no captions, or `by_language` is set and captions have no languages.
+      UserError: the source has no captions, `by_language` is set and captions have no languages, or
+        a cut-off is below 1.
     """
 
     reads = ("caption",)
@@ -176,6 +178,8 @@ class Retrieval:
                 f"{fault}; retrieval needs captions: let the source read them (its field "
                 "`caption`), or evaluate classes with zero_shot"
             )
+        if not ks or min(ks) < 1:
+            raise UserError(f"ks = {ks} must be one or more numbers from 1 on")
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer

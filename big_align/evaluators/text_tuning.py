@@ -161,12 +161,13 @@ def tune(
 
     best = classes(classes.start)
     score = judge(best)
+    looks = {round(look * tuning.steps / tuning.looks) for look in range(1, tuning.looks + 1)}
     for learning_rate in tuning.rates:
         tuned, moments = classes.start, classes.begin(classes.start)
         for number in range(1, tuning.steps + 1):
             given = fitted, 1 / tuning.temperature, learning_rate
             tuned, moments = classes.step(tuned, moments, *given)
-            if number % (tuning.steps // tuning.looks) == 0:
+            if number in looks:
                 ztxt = classes(tuned)
                 if (now := judge(ztxt)) > score:
                     best, score = ztxt, now

@@ -83,7 +83,7 @@ def measure_accuracy(
       label: the right class of each example.
     """
     own = np.take_along_axis(similarity, label[:, None], axis=1)
-    rank = (similarity >= own).sum(axis=1) - 1
+    rank = (~(similarity < own)).sum(axis=1) - 1  # what is compared with NaN is not found
     hit = rank == 0
     per_class = [hit[label == c].mean() for c in np.unique(label)]
     return {

@@ -45,7 +45,7 @@ def find_nearest_captions(pairs: Pairs, image: int, k: int) -> list[str]:
 
 
 def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Draws images, and captions of other images, without two captions of the same words.
+    """Draws images, and captions without two of the same words: of other images, if these suffice.
 
     Args:
       pairs: the pairs to draw from.
@@ -58,8 +58,9 @@ def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list
     rng = np.random.default_rng(seed)
     images = rng.permutation(len(pairs.zimg))[:count].tolist()
     texts: dict[str, int] = {}
-    for row in rng.permutation(len(pairs.captions)).tolist():
-        if len(texts) < count and pairs.owner[row] not in images:
+    rows = rng.permutation(len(pairs.captions)).tolist()
+    for row in sorted(rows, key=lambda row: pairs.owner[row] in images):
+        if len(texts) < count:
             texts.setdefault(pairs.captions[row], row)
     return images, list(texts.values())
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-LOW = re.compile(r"(^|_)(loss|error|perplexity)($|_)")
+LOW = re.compile(r"(^|_)(loss|error|perplexity|ece)($|_)")
 FACT = re.compile(r"(^|_)(strength|tags|per_image|deviation|std|examples)$|^frequent_|_std$")
 
 

@@ -84,6 +84,11 @@ def choose_retrieval(
     chosen = evaluators[name]
     if isinstance(chosen, Retrieval):
         return chosen
+    if not hasattr(chosen, "source"):
+        raise ConfigError(
+            f"config.evaluators.{name} ({type(chosen).__name__}) has no examples of its own to "
+            "show: name an evaluator of retrieval"
+        )
     return Retrieval(chosen.source, chosen.transform, tokenizer)
 
 

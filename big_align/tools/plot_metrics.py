@@ -9,6 +9,7 @@ import sys
 
 from big_align.errors import UserError
 from big_align.plots import curves
+from big_align.plots.picture_files import check_picture
 from big_align.reports.run_record import TRAINING
 from big_align.training.logs import metrics
 
@@ -28,14 +29,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
+        check_picture(options.output)
         series = metrics.read_metrics(options.workdir)
         figure = curves.draw_curves(
             {name: values for name, values in series.items() if not name.startswith(TRAINING)}
         )
-    except (FileNotFoundError, UserError) as error:
+        figure.savefig(options.output, dpi=100)
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    figure.savefig(options.output, dpi=100)
     print(options.output)
     return 0
 

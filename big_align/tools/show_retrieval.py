@@ -23,8 +23,10 @@ def main() -> None:
     from big_align.exhibits.pixels import read_pixels
     from big_align.exhibits.retrieval import choose_queries
     from big_align.plots import retrieval_pictures
+    from big_align.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
 
+    check_picture(OUTPUT.value)
     config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)

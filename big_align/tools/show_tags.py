@@ -100,8 +100,10 @@ def main() -> None:
     from big_align.exhibits import tags
     from big_align.exhibits.pixels import read_pixels
     from big_align.plots import tag_pictures
+    from big_align.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
 
+    check_picture(OUTPUT.value)
     config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)

@@ -70,8 +70,10 @@ def show(options: argparse.Namespace) -> None:
     from big_align.errors import UserError
     from big_align.evaluators.zero_shot import average_texts
     from big_align.inference.loaded_model import load
+    from big_align.plots.picture_files import check_picture
     from big_align.plots.tsne_pictures import Concepts, draw_concepts
 
+    check_picture(options.output)
     if options.most < 1:
         raise UserError(f"--most is {options.most}; it must be at least 1")
     rng = random.Random(options.seed)

@@ -87,6 +87,7 @@ class EmbeddingStore:
     Attributes:
       fingerprint: digest of the weights, and of the model's architecture and color normalization.
       transform: the image operations; None if the model has no image tower.
+      max_broken_fraction: as given.
 
     Raises:
       UserError: the model does not say how its images are prepared.
@@ -101,7 +102,7 @@ class EmbeddingStore:
         max_broken_fraction: float = 0.01,
     ):
         self._model, self._folder = model, pathlib.Path(folder)
-        self._max_broken_fraction = max_broken_fraction
+        self.max_broken_fraction = max_broken_fraction
         self._encoder, self.transform = None, None
         if model.embeds("image"):
             encoder = make_encoder(model, "both", transform or model.transform, batch_size)
@@ -132,7 +133,7 @@ class EmbeddingStore:
         Raises:
           BrokenDataError: too many images are broken.
         """
-        fraction = self._max_broken_fraction
+        fraction = self.max_broken_fraction
         return embed_source(
             self._encoder, Pieces(source), folder, "float32", max_broken_fraction=fraction
         )

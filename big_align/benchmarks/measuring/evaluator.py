@@ -17,8 +17,8 @@ from big_align.benchmarks.measuring.outcomes import Outcome
 from big_align.benchmarks.measuring.plans import (
     TASKS_OF,
     TEXT_TASKS,
-    TRAIN_TASKS,
     choose_measured,
+    open_training,
 )
 from big_align.benchmarks.measuring.tasks import LabeledSplit, TaskSettings
 from big_align.benchmarks.opening import open_split, read_class_list
@@ -159,8 +159,8 @@ class _Kind:
 
     def open(self) -> None:
         """Opens the data."""
-        splits = [self.measured, *(["train"] if self.task in TRAIN_TASKS else [])]
-        self.sources = {split: open_split(self.benchmark, split, self.data) for split in splits}
+        self.sources = {self.measured: open_split(self.benchmark, self.measured, self.data)}
+        self.sources |= open_training(self.benchmark, (self.task,), self.data)
         self.names: tuple[str, ...] = ()
 
     @property
@@ -204,7 +204,8 @@ class _Captions(_Kind):
         source = self.sources[self.measured]
         images = self.images.embed(embedder, source)
         tell_copies(images.first, source, self.images.transform)
-        captions, owner, number = measuring.pair_captions(source, images)
+        fraction = self.images.max_broken_fraction
+        captions, owner, number = measuring.pair_captions(source, images, fraction)
         ztxt = embedder.embed_texts(*self.tokenizer(captions))
         pairs = Pairs(images.embedding[number], ztxt, captions, owner, np.asarray(number))
         outcome = measuring.measure_retrieval(pairs, self.benchmark.folds)
@@ -225,21 +226,24 @@ class _Classes(_Kind):
 
     def _classify(self, embedder: Embedder) -> Outcome:
         classes, metric = self.classes, self.benchmark.metric
-        test, *train = (self._read(embedder, *split) for split in self.sources.items())
+        splits = {split: self._read(embedder, split, x) for split, x in self.sources.items()}
+        test, train = splits[self.measured], splits.get("train")
         if self.task == "linear_probe":
             given = classes, metric, self.settings
-            return measuring.measure_linear_probe(test, train[0], None, *given)
+            validation = splits.get("validation")
+            return measuring.measure_linear_probe(test, train, validation, *given)
         if self.task == "knn":
-            return measuring.measure_knn(test, train[0])
+            return measuring.measure_knn(test, train)
         texts = fill_class_templates(classes, self.templates)
         ztxt = embed_classes(embedder, self.tokenizer, texts)
         if self.task == "few_shot":
-            return measuring.measure_few_shot(test, train[0], ztxt, self.settings)
+            return measuring.measure_few_shot(test, train, ztxt, self.settings)
         return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)
 
     def _read(self, embedder: Embedder, split: str, source: Source) -> LabeledSplit:
         several = self.benchmark.task == "multilabel"
-        label = measuring.read_labels(source, self.classes, several)
+        fraction = self.images.max_broken_fraction
+        label = measuring.read_labels(source, self.classes, several, fraction)
         images = self.images.embed(embedder, source)
         return LabeledSplit(f"{self.benchmark.name} {split}", source, images, label)
 

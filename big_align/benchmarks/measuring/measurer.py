@@ -65,7 +65,8 @@ class Measurer:
         folders = {split: self._folders[split].name for split in described["splits"]}
         described |= {"embeddings": folders, "transform": self._store.transform}
         if task in ("zero_shot", "few_shot"):
-            described["temperature"] = self._model.temperature or measuring.TEMPERATURE
+            own = self._model.temperature if task == "zero_shot" else None
+            described["temperature"] = own or measuring.TEMPERATURE
             described["texts"] = self._model.embeds("text")
         if task in ("linear_probe", "few_shot"):
             described |= dataclasses.asdict(self._tasks) | {"tolerance": TOLERANCE}
@@ -140,7 +141,8 @@ class Measurer:
         if split not in self._splits:
             source = self._plan.sources[split]
             several = self._benchmark.task == "multilabel"
-            label = measuring.read_labels(source, self._plan.classes, several)
+            given = self._plan.classes, several, self._store.max_broken_fraction
+            label = measuring.read_labels(source, *given)
             images = self._read_images(split)
             name = f"{self._benchmark.name} {split}"
             self._splits[split] = LabeledSplit(name, source, images, label)
@@ -155,7 +157,8 @@ class Measurer:
         source = self._plan.sources[split]
         images = self._read_images(split)
         self._store.tell_copies(images, source)
-        captions, owner, number = measuring.pair_captions(source, images)
+        fraction = self._store.max_broken_fraction
+        captions, owner, number = measuring.pair_captions(source, images, fraction)
         return Pairs(
             images.embedding[number], self._store.read_texts(captions), captions, owner, number
         )

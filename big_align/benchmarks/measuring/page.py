@@ -48,9 +48,12 @@ def write_page(rows: Sequence[Mapping[str, Any]], path: str | pathlib.Path) -> N
     """Writes the page of results.
 
     Args:
-      rows: rows of a `ResultFiles`, for one or more models.
+      rows: rows of a `ResultFiles`, for one or more models; of several for a data set, a task and a
+        model, as of a run that has gone on, the last counts.
       path: path of the page.
     """
+    kept = {(row["dataset"], row["settings"]["task"], row["model_fullname"]): row for row in rows}
+    rows = list(kept.values())
     models = list(dict.fromkeys(row["model_fullname"] for row in rows))
     title = models[0] if len(models) == 1 else f"{len(models)} models"
     sections, seen = [], {}

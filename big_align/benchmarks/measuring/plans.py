@@ -9,7 +9,7 @@ from big_align.benchmarks import catalog
 from big_align.benchmarks.benchmark import JUDGED, Benchmark
 from big_align.benchmarks.judged.judgments import Judged
 from big_align.benchmarks.judged.layouts import open_judged
-from big_align.benchmarks.opening import MissingData, open_split, read_class_list
+from big_align.benchmarks.opening import MissingData, open_split, open_validation, read_class_list
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import choose_templates
@@ -133,19 +133,41 @@ def make_plan(
         classes = None if benchmark.task == "retrieval" else read_class_list(benchmark, data)
     except MissingData as error:
         return None, [*lines, str(error)]
-    if any(task in TRAIN_TASKS for task in fit):
-        try:
-            sources["train"] = open_split(benchmark, "train", data, index_dir)
-        except MissingData as error:
-            lines.append(str(error))
-            fit = [task for task in fit if task not in TRAIN_TASKS]
-    if "linear_probe" in fit and "validation" in set(benchmark.splits) - {measured}:
-        try:
-            sources["validation"] = open_split(benchmark, "validation", data, index_dir)
-        except MissingData:
-            pass  # a fifth of the training images is used instead
+    try:
+        sources |= open_training(benchmark, fit, data, index_dir)
+    except MissingData as error:
+        lines.append(str(error))
+        fit = [task for task in fit if task not in TRAIN_TASKS]
     plan = BenchmarkPlan(benchmark, measured, sources, tuple(fit), classes) if fit else None
     return plan, lines
+
+
+def open_training(
+    benchmark: Benchmark, tasks: Collection[str], data: str, index_dir: str | None = None
+) -> dict[str, Source]:
+    """Opens the splits that tasks fit classifiers to, and choose settings by.
+
+    Args:
+      benchmark: the benchmark.
+      tasks: the tasks.
+      data: the folder with all data sets.
+      index_dir: a folder that keeps scans of shards for the next start.
+
+    Returns:
+      "train" if a task reads it; and "validation" for linear probes, if there is such a split. If
+      there is none, or it is what is measured, they take a fifth of the training images instead.
+
+    Raises:
+      MissingData: the training images are missing.
+    """
+    if not any(task in TRAIN_TASKS for task in tasks):
+        return {}
+    sources = {"train": open_split(benchmark, "train", data, index_dir)}
+    if "linear_probe" in tasks and choose_measured(benchmark) != "validation":
+        validation = open_validation(benchmark, data, index_dir)
+        if validation is not None:
+            sources["validation"] = validation
+    return sources
 
 
 def join_settings(described: Mapping[str, Any]) -> str:

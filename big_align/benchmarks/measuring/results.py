@@ -38,7 +38,11 @@ KNOWN = (
 )
 """Columns of numbers, in this order; others follow in the order in which they occur."""
 LAST = ("language", "model_fullname", "fingerprint")
-NEEDS = ("dataset", "task", "model", "pretrained", "fingerprint", "metrics", "score")
+NEEDS = (
+    *("dataset", "title", "task", "model", "pretrained", "model_fullname", "fingerprint"),
+    *("images", "metric", "metrics", "score", "settings"),
+)
+"""What rows must have to be found again, and to be shown."""
 
 
 class ResultFiles:
@@ -142,8 +146,12 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} holds no list of results: move it away")
     for number, row in enumerate(rows):
         missing = [f for f in NEEDS if not isinstance(row, dict) or f not in row]
-        if missing or not isinstance(row["metrics"], dict):
-            what = missing[0] if missing else "metrics"
+        if not missing:
+            missing = [f for f in ("metrics", "settings") if not isinstance(row[f], dict)]
+        if not missing and row["settings"].get("task") not in TASK_NAMES:
+            missing = ["settings.task"]
+        if missing:
+            what = missing[0]
             raise UserError(f"{path}: row {number} has no {what}: mend it or move the file away")
     return rows
 

@@ -80,7 +80,7 @@ class LabeledSplit(NamedTuple):
 
 
 def read_labels(
-    source: Source, classes: ClassList, several: bool
+    source: Source, classes: ClassList, several: bool, max_broken_fraction: float
 ) -> Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]:
     """Reads the labels of a source.
 
@@ -88,12 +88,13 @@ def read_labels(
       source: a source whose labels are indices into the class list.
       classes: the list.
       several: whether an example has any number of labels.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       UserError: the source names other classes, or an example has several labels but may have one.
     """
     check_class_names(source, classes)
-    with EvalLoader(source, "resize(1)", 1) as loader:
+    with EvalLoader(source, "resize(1)", 1, max_broken_fraction=max_broken_fraction) as loader:
         if not several:
             return loader.labels()
         sets = loader.label_sets()
@@ -136,10 +137,15 @@ def measure_linear_probe(
     metric: str,
     settings: TaskSettings,
 ) -> Outcome:
-    """Measures a logistic regression on features (CLIP, appendix A.3)."""
+    """Measures a logistic regression on features (CLIP, appendix A.3).
+
+    Labels are bound to the classes by name, so a class without training images is one that the data
+    set has drawn none of, and its test images count as wrong.
+    """
     taken, fitted = test.take("features"), train.take("features")
     chosen = None if validation is None else validation.take("features")
-    probe = fit_probe(fitted, taken, chosen, ProbeSettings(metric, seed=settings.seed))
+    given = ProbeSettings(metric, seed=settings.seed, few_examples=True)
+    probe = fit_probe(fitted, taken, chosen, given)
     names = [classes.names[c] for c in probe.classes.tolist()]
     outcome = describe_scores(probe.scores, probe.label, names, metric)
     numbers = {f"lp_{name}": number for name, number in outcome.numbers.items()}
@@ -178,10 +184,16 @@ def measure_knn(test: LabeledSplit, train: LabeledSplit) -> Outcome:
 
 
 def pair_captions(
-    source: Source, images: EmbeddedImages
+    source: Source, images: EmbeddedImages, max_broken_fraction: float
 ) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
-    """Reads the captions of images, with the return values of `retrieval.join_captions`."""
-    with EvalLoader(source, "resize(1)", 1) as loader:
+    """Reads the captions of images, with the return values of `retrieval.join_captions`.
+
+    Args:
+      source: the examples.
+      images: their embeddings.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
+    """
+    with EvalLoader(source, "resize(1)", 1, max_broken_fraction=max_broken_fraction) as loader:
         return join_captions(loader.captions(), images.readable, images.first)
 
 

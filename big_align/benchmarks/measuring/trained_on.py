@@ -1,5 +1,6 @@
 """Whether a run was trained on the examples that it is to be measured on."""
 
+import collections
 import pathlib
 
 import numpy as np
@@ -29,7 +30,8 @@ class TrainedExamples:
 
     def __init__(self, path: pathlib.Path):
         config = read_config(workdir.split_step(path)[0] / CONFIG_JSON)
-        parts = dataset.read_parts(config).values()
+        stages = [config, *([config["first"]] if config.get("first") else [])]
+        parts = [part for stage in stages for part in dataset.read_parts(stage).values()]
         self._sources = [dataset.open_source(part) for part in parts if part.source]
 
     def find(self, source: Source) -> list[str]:
@@ -39,20 +41,22 @@ class TrainedExamples:
 
 def _find_common(source: Source, trained: Source) -> list[str]:
     """Returns the names of sampled examples of a source that are also in the other."""
-    there = {trained.shard_name(number): number for number in range(len(trained.shard_sizes))}
+    there = collections.defaultdict(list)  # shards of several folders may share a name
+    for number in range(len(trained.shard_sizes)):
+        there[trained.shard_name(number)].append(number)
     names = [source.shard_name(number) for number in range(len(source.shard_sizes))]
     count, rng, found = max(1, SAMPLES // max(1, len(names))), np.random.default_rng(0), []
     for shard, name in enumerate(names):
         if name not in there:
             continue
-        other = there[name]
-        size = int(trained.shard_sizes[other])
-        keys = {key_of(trained)(other, index): index for index in range(size)}
+        keys = collections.defaultdict(list)
+        for other in there[name]:
+            for index in range(int(trained.shard_sizes[other])):
+                keys[key_of(trained)(other, index)].append((other, index))
         chosen = rng.permutation(int(source.shard_sizes[shard]))[:count]
         for index in np.sort(chosen).tolist():
-            place = keys.get(key_of(source)(shard, index))
-            if place is not None and digest_image(source, shard, index) == digest_image(
-                trained, other, place
-            ):
+            places = keys.get(key_of(source)(shard, index), ())
+            digest = digest_image(source, shard, index) if places else None
+            if any(digest_image(trained, *place) == digest for place in places):
                 found.append(source.name(shard, index))
     return found

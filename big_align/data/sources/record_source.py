@@ -39,6 +39,7 @@ class RecordSource:
     ):
         self._shards = shards
         self._names = names
+        self._firsts = [getattr(shard, "skip", 0) for shard in shards]
         self._image = image
         self._caption = caption
         self._label = label
@@ -59,7 +60,7 @@ class RecordSource:
         features = self._features(shard, index)
         captions, labels = self._texts(features)
         image = _values(features, self._image, "bytes_list")
-        return examples.Example(str(index), image[0], captions, labels)
+        return examples.Example(str(self._number(shard, index)), image[0], captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels; raises BrokenExample."""
@@ -67,7 +68,11 @@ class RecordSource:
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train.tfrecord-00003-of-00008: record 42`."""
-        return f"{self._names[shard]}: record {index}"
+        return f"{self._names[shard]}: record {self._number(shard, index)}"
+
+    def _number(self, shard: int, index: int) -> int:
+        """Returns the number of a record in its file, of which a split may be a part."""
+        return self._firsts[shard] + index
 
     def shard_name(self, shard: int) -> str:
         """Names a shard."""
@@ -230,7 +235,7 @@ class _Part:
     """A stretch of a sequence: a split may take only some records of a file."""
 
     def __init__(self, records: Any, skip: int, take: int):
-        self._records, self._skip = records, skip
+        self._records, self.skip = records, skip
         rest = max(0, len(records) - skip)
         self._size = rest if take < 0 else min(take, rest)
 
@@ -238,7 +243,7 @@ class _Part:
         return self._size
 
     def __getitem__(self, index: int) -> bytes:
-        return self._records[self._skip + index]
+        return self._records[self.skip + index]
 
 
 def _find_features(

@@ -1,13 +1,14 @@
 """Which checkpoints of a run are kept, and which of them is the best."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 Numbers = Mapping[str, float]
 """Evaluation results, by `evaluator/name`."""
-LOWER_IS_BETTER = ("loss", "error")
-"""If a number's name contains one of these, lower is better; otherwise higher is."""
+LOWER_IS_BETTER = re.compile(r"loss|error|(^|_)ece$")
+"""If a number's name matches this, lower is better; otherwise higher is."""
 
 
 class Evaluated(NamedTuple):
@@ -54,7 +55,7 @@ class Retention:
         """Returns the score of an evaluation, higher is better; minus infinity for none, or NaN."""
         value = float((numbers or {}).get(self.keep_best or "", math.nan))
         name = (self.keep_best or "").rpartition("/")[2]
-        value = -value if any(word in name for word in LOWER_IS_BETTER) else value
+        value = -value if LOWER_IS_BETTER.search(name) else value
         return -math.inf if math.isnan(value) else value
 
     def find_best(self, checkpoints: Sequence[Evaluated]) -> Evaluated | None:
