@@ -48,7 +48,7 @@ def make_mesh(
     Args:
       fsdp: number of devices that each parameter is split over; divides the number of devices.
       devices: the devices to use, or descriptions of them; all of them by default.
-      shape: sizes of both axes, instead of `fsdp`.
+      shape: sizes of both axes; `fsdp` is then 1 or the second of them.
 
     Raises:
       ValueError: the sizes do not multiply to the number of devices.
@@ -56,10 +56,10 @@ def make_mesh(
     devices = jax.devices() if devices is None else devices
     count = len(devices)
     if shape is not None and (len(shape) != 2 or min(shape) < 1 or math.prod(shape) != count):
-        raise ValueError(
-            f"mesh.shape = {tuple(shape)} are not two sizes, of data and of fsdp, whose product "
-            f"is the number of devices, {count}"
-        )
+        sizes = f"mesh.shape = {tuple(shape)} are not two sizes, of data and of fsdp, whose product"
+        raise ValueError(f"{sizes} is the number of devices, {count}")
+    if shape is not None and fsdp not in (1, shape[1]):
+        raise ValueError(f"mesh.fsdp = {fsdp} is not that of mesh.shape = {tuple(shape)}: set one")
     fsdp = fsdp if shape is None else shape[1]
     if fsdp < 1 or count % fsdp:
         raise ValueError(f"mesh.fsdp = {fsdp} does not divide the number of devices, {count}")

@@ -23,7 +23,8 @@ if [[ $# -eq 0 ]]; then
   sed -n '2s/^# //p' "$0" >&2
   exit 2
 fi
-srun --kill-on-bad-exit=1 "$@"
+# srun does not take the number of cores from sbatch: without it a task may be bound to one.
+srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "$@"
 status=$?
 if ((status == 75)); then
   echo "slurm.sh: the run stopped and has saved; job $SLURM_JOB_ID goes back to the queue" >&2

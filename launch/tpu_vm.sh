@@ -57,7 +57,8 @@ install() {
   archive=$(mktemp --suffix=.tar.gz)
   trap 'rm -f "$archive"' EXIT # which no longer sees local variables
   git -C "$checkout" ls-files --cached --others --exclude-standard -z |
-    tar -C "$checkout" --null --files-from=- -czf "$archive"
+    # A file that was deleted is still listed.
+    tar -C "$checkout" --null --files-from=- --ignore-failed-read -czf "$archive"
   queued_resources scp "$archive" "$TPU:big_align.tar.gz" --node=all --worker=all \
     --batch-size="${BATCH_SIZE:-64}"
   queued_resources ssh "$TPU" --node=all --worker=all --batch-size="${BATCH_SIZE:-64}" \

@@ -94,7 +94,19 @@ def _recognize_folder(path: str) -> str:
         endings = {name.rpartition(".")[2].lower() for name in os.listdir(folder)}
         if endings.intersection(IMAGE_EXTENSIONS) and endings & {"txt", "json"}:
             return "files"
-    return "images" if any(re.search(IMAGES, name, re.IGNORECASE) for name in names) else "folder"
+    return "folder" if _has_class_folders(path) else "images"
+
+
+def _has_class_folders(path: str) -> bool:
+    """Returns whether all images of a folder are in its folders, and none is at the top or deeper.
+
+    Only then does a folder with a class per folder have them all.
+    """
+    for folder, _, names in os.walk(path, followlinks=True):
+        depth = len(os.path.relpath(folder, path).split(os.sep)) if folder != path else 0
+        if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in names):
+            return False
+    return True
 
 
 def open_source(

@@ -39,6 +39,20 @@ def check_fields(config: Node, training: bool) -> None:
             )
     for field in sorted(FIELDS - {"first"} - set(config)):
         raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
+    check_values(config)
+    batches = {"batch_size": config["microbatches"]} if training else {}
+    for name, parts in (batches | {"evaluate_batch_size": 1}).items():
+        if config[name] % (jax.device_count() * parts):
+            wrong = sharding.explain_division(config[name], jax.device_count(), parts)
+            raise ConfigError(f"config.{name} = {config[name]} {wrong}")
+
+
+def check_values(config: Node) -> None:
+    """Checks the values of fields that stand for themselves, whatever the devices are.
+
+    Raises:
+      ConfigError: names the first wrong field, and what would be right.
+    """
     counts = {field: config[field] for field in COUNTS}
     for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
         if count < 1:
@@ -51,8 +65,3 @@ def check_fields(config: Node, training: bool) -> None:
             )
     if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
         raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")
-    batches = {"batch_size": config["microbatches"]} if training else {}
-    for name, parts in (batches | {"evaluate_batch_size": 1}).items():
-        if config[name] % (jax.device_count() * parts):
-            wrong = sharding.explain_division(config[name], jax.device_count(), parts)
-            raise ConfigError(f"config.{name} = {config[name]} {wrong}")

@@ -40,6 +40,7 @@ class RowGroups:
         )
         self._sizes: dict[tuple, int] = {}
         self._refused: dict[tuple, str] = {}  # not decoded again for each of their rows
+        self._columns: dict[str, list[str]] = {}
         self._lock = threading.Lock()
         self._told = False
 
@@ -61,6 +62,21 @@ class RowGroups:
             raise examples.BrokenExample(
                 f"row group {place.group} of {self._paths[place.file]} cannot be read: {error}"
             ) from error
+
+    def has_column(self, place: Place, name: str) -> bool:
+        """Returns whether the file of a row group has a column, or one with such a field.
+
+        Raises:
+          BrokenExample: the file cannot be read.
+        """
+        path = self._paths[place.file]
+        try:
+            if path not in self._columns:
+                with files.files_of(path).open(path) as file:
+                    self._columns[path] = open_table(file).schema_arrow.names
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise examples.BrokenExample(f"{path} cannot be read: {error}") from error
+        return _is_column(name, self._columns[path])
 
     def _get(self, key: tuple[Place, tuple[str, ...]]) -> pa.Table:
         if reason := self._refused.get(key):
@@ -128,7 +144,7 @@ def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Ta
       pyarrow.ArrowException, OSError: they cannot be read.
     """
     known = table.schema_arrow.names
-    if unknown := [name for name in names if not {name, name.partition(".")[0]} & set(known)]:
+    if unknown := [name for name in names if not _is_column(name, known)]:
         raise ValueError(f"it has no column {unknown[0]!r}; it has {', '.join(map(repr, known))}")
     described = table.metadata.row_group(group)
     listed = map(described.column, range(described.num_columns))
@@ -148,6 +164,11 @@ def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Ta
         raise ValueError(f"its {packed} bytes unpack to {size} or more; at most {most} are read")
     schema = batches[0].schema if batches else table.schema_arrow
     return pa.Table.from_batches(batches, schema)
+
+
+def _is_column(name: str, known: Sequence[str]) -> bool:
+    """Returns whether a name is that of a column, or of a field of one."""
+    return name in known or name.partition(".")[0] in known
 
 
 def _value(table: pa.Table, name: str, row: int) -> Any:

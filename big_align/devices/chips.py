@@ -18,6 +18,9 @@ Sources:
 
 import dataclasses
 
+GPU_FRACTION = 0.92
+"""The share of a GPU's memory that a run takes; the rest is for libraries and communication."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
@@ -54,6 +57,12 @@ class Chip:
     def device_memory(self) -> int:
         """Bytes of HBM of one device."""
         return self.memory // self.devices_per_chip
+
+    @property
+    def usable_memory(self) -> int:
+        """Bytes of HBM of one device that the arrays of a run can take."""
+        fraction = GPU_FRACTION if any("NVIDIA" in kind for kind in self.kinds) else 1
+        return int(self.device_memory * fraction)
 
     @property
     def device_memory_bandwidth(self) -> float:

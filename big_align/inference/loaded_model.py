@@ -23,7 +23,7 @@ from big_align.errors import UserError
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
-from big_align.inference.ranking import Ranking, compute_cosines, rank_by_cosine
+from big_align.inference.ranking import Ranking, are_embeddings, compute_cosines, rank_by_cosine
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.progress import make_bar
 from big_align.runs import workdir
@@ -259,7 +259,7 @@ class LoadedModel(Pretrained):
         self, given: Any, embed: Any, is_one: Any = lambda _: False
     ) -> tuple[Float[np.ndarray, "n d"], bool]:
         """Embeds, unless embeddings are given; also returns whether there was only one."""
-        if not _are_embeddings(given):
+        if not are_embeddings(given):
             return embed(given), is_one(given)
         rows = np.atleast_2d(np.asarray(given, np.float32))
         length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -319,12 +319,13 @@ def _check_texts(texts: Any) -> list[str]:
     texts = [texts] if isinstance(texts, str) else texts
     if not hasattr(texts, "__iter__") or isinstance(texts, bytes):
         raise UserError(f"texts is a {type(texts).__name__}; give a list of texts")
-    texts = list(texts)
-    if not texts:
+    if not (texts := list(texts)):
         raise UserError("texts is empty; give at least one text")
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f"text {number} is a {type(text).__name__}; it must be a text (str)")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UserError(f"text {number} has half of a surrogate pair: UTF-8 has no such thing")
     return [str(text) for text in texts]
 
 
@@ -335,12 +336,6 @@ def _read_names(names: Any) -> ClassList:
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise UserError("names must be a list of at least one class name, or the name of a list")
     return ClassList.from_names(names)
-
-
-def _are_embeddings(given: Any) -> bool:
-    """Returns whether these are embeddings, not images or texts: floats, in a row or in rows."""
-    array = isinstance(given, np.ndarray) or hasattr(given, "__array__") and hasattr(given, "dtype")
-    return array and np.asarray(given).dtype.kind == "f" and np.ndim(given) in (1, 2)
 
 
 def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:

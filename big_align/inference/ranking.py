@@ -1,6 +1,6 @@
 """Finds which of many embeddings are nearest to others."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,6 +18,12 @@ class Ranking(NamedTuple):
 
     order: Int[np.ndarray, "q k"]
     cosine: Float[np.ndarray, "q k"]
+
+
+def are_embeddings(given: Any) -> bool:
+    """Returns whether these are embeddings, not images or texts: floats, in a row or in rows."""
+    array = isinstance(given, np.ndarray) or hasattr(given, "__array__") and hasattr(given, "dtype")
+    return array and np.asarray(given).dtype.kind == "f" and np.ndim(given) in (1, 2)
 
 
 def rank_by_cosine(

@@ -46,7 +46,7 @@ def make_report(
       images_per_core: images per second that a core of a host decodes and transforms.
     """
     traced, chip = program.traced, CHIPS[request.topology.partition(":")[0]]
-    fits = program.text is not None and program.memory["peak"] <= chip.device_memory
+    fits = program.text is not None and program.memory["peak"] <= chip.usable_memory
     report: dict[str, Any] = {
         "config": request.config,
         "overrides": list(request.overrides),
@@ -56,7 +56,7 @@ def make_report(
         **{name: traced[name] for name in ("batch_size", "total_steps")},
         "fits": fits,
         "refused": program.refused,
-        "memory": {**program.memory, "capacity": chip.device_memory},
+        "memory": {**program.memory, "capacity": chip.usable_memory},
         "compilation": {
             "effort": request.effort,
             "machine_code": request.machine_code,

@@ -90,9 +90,9 @@ def list_choices(
 
 
 def search(
-    choices: Iterable[Choice], compile_choice: Callable[[Choice], dict[str, Any]]
-) -> Iterator[tuple[Choice, dict[str, Any]]]:
-    """Compiles choices in turn; yields each with its report.
+    choices: Iterable[Choice], compile_choice: Callable[[Choice], dict[str, Any] | None]
+) -> Iterator[tuple[Choice, dict[str, Any] | None]]:
+    """Compiles choices in turn; yields each with its report, None if it is impossible.
 
     A choice is skipped if one that computes and sends no more already fits.
     """
@@ -101,7 +101,7 @@ def search(
         if any(choice.costs_no_less(other) for other in fitting):
             continue
         report = compile_choice(choice)
-        if report["fits"]:
+        if report is not None and report["fits"]:
             fitting.append(choice)
         yield choice, report
 

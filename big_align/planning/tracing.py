@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from big_align import sharding
+from big_align.configuration.plain_fields import check_values
 from big_align.devices.compilation import compile_lowered
 from big_align.devices.compiler_flags import choose_effort
 from big_align.errors import UserError
@@ -108,6 +109,7 @@ def trace(
       UserError: the config does not fit the machine.
     """
     start = time.perf_counter()
+    check_values(config)
     check_batch(config, len(machine.devices))
     assumed = stand_ins.fill_in(config, folder)
     mesh_node = {name: value for name, value in config.mesh.items() if value is not None}

@@ -10,9 +10,10 @@ from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
 from big_align.errors import UserError, put_in_a_line
 from big_align.prepare import steps, storage
+from big_align.prepare.examination import examine_example
 from big_align.prepare.inputs import rename_flags, sample_files
 from big_align.prepare.page import write_report
-from big_align.prepare.plan import JobPlan
+from big_align.prepare.plan import JobPlan, tell_difference
 from big_align.prepare.rules import ORDER
 from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
@@ -22,6 +23,7 @@ from big_align.progress import make_bar
 WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
 POLL = 0.5  # seconds
 CHECKED = 100  # examples, of which one must have what is kept
+TRIED = 10  # examples that are given to the functions of the user
 IN_MEMORY = ("DirectRunner", "BundleBasedDirectRunner", "FnApiRunner")
 """Runners that hold in memory whatever is grouped."""
 INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[prepare]'"
@@ -53,7 +55,8 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
       The statistics; `finished_before` is among them if there was nothing to do.
 
     Raises:
-      UserError: the output belongs to another job, or nothing could be read.
+      UserError: the output belongs to another job, another process writes into it, or nothing
+        could be read.
     """
     pipelines = import_pipelines()
     plan.examination.load()
@@ -63,6 +66,16 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     done = None if plan.sample else _check_output(plan, settings)
     if done:
         return done | {"finished_before": True}
+    if plan.sample:
+        return _run(plan, options, pipelines, settings, wave_bytes)
+    with storage.lock_folder(plan.output, "prepare"):
+        return _run(plan, options, pipelines, settings, wave_bytes)
+
+
+def _run(
+    plan: JobPlan, options: Any, pipelines: Any, settings: dict[str, Any], wave_bytes: int
+) -> dict[str, Any]:
+    """Runs what `run` has to run, alone in its output if that is on this machine."""
     files = list(range(len(plan.inputs.paths)))
     if plan.sample:
         files = sample_files(plan.inputs, plan.seed)
@@ -74,13 +87,14 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
         with _show_progress("examine", lambda: _count_examined(plan)):
             run_pipeline(pipelines.examine, plan, files, options)
         storage.write_json(marker, {"files": len(files)})
-    classes = list_classes(plan)
+    classes = steps.list_classes(plan)
     if not storage.exists(storage.join(plan.decisions, "done.json")):
         with _show_progress("decide", lambda: (0, 0)):
             run_pipeline(pipelines.decide, plan, options)
         storage.write_json(storage.join(plan.decisions, "done.json"), settings)
     statistics = make_statistics(plan)
     if not plan.sample:
+        _check_still_ours(plan, settings)
         _write_shards(plan, pipelines, options, statistics, wave_bytes)
     write_quarantine(plan)
     if classes and not plan.sample:
@@ -93,6 +107,20 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     return statistics
 
 
+def _check_still_ours(plan: JobPlan, settings: dict[str, Any]) -> None:
+    """Checks that no other job has begun in the output, and none has removed what this one needs.
+
+    A lock does not keep out a job on another machine.
+    """
+    begun = storage.read_json(storage.join(plan.output, "begun.json"))
+    there = storage.list_names(storage.join(plan.facts, "files"))
+    if begun != settings or not there:
+        raise UserError(
+            f"{plan.output}: another job has worked in this output at the same time; run one of "
+            "them again, alone"
+        )
+
+
 def _find_marker(plan: JobPlan) -> str:
     """Returns the file that shows that all is examined, and counted if that is needed."""
     counted = plan.rules.tokens is not None or plan.sketch_width
@@ -102,8 +130,8 @@ def _find_marker(plan: JobPlan) -> str:
 def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the statistics of a job that is done; refuses the output of another one."""
     begun = storage.read_json(storage.join(plan.output, "begun.json"))
-    if begun != settings and any(map(plan.is_shard, storage.list_names(plan.output))):
-        told = "" if begun is None else f" ({_tell_difference(begun, settings)})"
+    if begun != settings and plan.list_shards():
+        told = "" if begun is None else f" ({tell_difference(begun, settings)})"
         raise UserError(
             f"{plan.output} has shards that were made with other settings{told}; choose another "
             "--output, or delete it (--work keeps what was examined)"
@@ -111,41 +139,6 @@ def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | N
     if begun is None or storage.read_json(storage.join(plan.output, "settings.json")) != settings:
         return None
     return storage.read_json(storage.join(plan.output, "statistics.json"))
-
-
-DESCRIBED = {"listed": "what the file of --drop says", "stamps": "the size or time of a file",
-              "stems": "the names of files", "format": "the version of this tool"}  # fmt: skip
-"""Settings whose values say nothing to people, and what is said of them instead."""
-
-
-def _tell_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Says which settings differ."""
-    flat, before = _flatten(new), _flatten(old)
-    differ = [name for name in flat if flat[name] != before.get(name)]
-    if any(name in differ for name in ("paths", "stems")):  # stamps then differ too
-        differ = [name for name in differ if name not in ("stems", "stamps")]
-    told = [
-        f"{DESCRIBED[name]} differs"
-        if name in DESCRIBED
-        else f"{name} was {_show(before.get(name))} and is {_show(flat[name])}"
-        for name in differ
-    ]
-    return put_in_a_line("; ".join(told))
-
-
-def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings and those of their parts by name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= value if isinstance(value, dict) else {name: value}
-    return flat
-
-
-def _show(value: Any) -> str:
-    """Shows a setting in a few words."""
-    if not isinstance(value, list):
-        return str(value)
-    return f"{len(value)} files" if len(value) > 3 else " ".join(map(str, value)) or "none"
 
 
 def _open_first(plan: JobPlan, files: list[int]) -> None:
@@ -160,6 +153,7 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
         if source.shard_sizes.sum():
             _check_kept(source, plan.keep)
             _check_languages(source, plan)
+            _check_functions(source, plan)
         return
     told = rename_flags(put_in_a_line(str(first)))
     raise UserError(f"no file of --input can be read; of the first, {told}") from first
@@ -181,6 +175,30 @@ def _check_languages(source: Source, plan: JobPlan) -> None:
             if any(map(language_of, boundary.read_texts(source, *at)[0])):
                 return
     raise UserError(NO_LANGUAGE)
+
+
+def _check_functions(source: Source, plan: JobPlan) -> None:
+    """Checks that what the user wrote in Python can judge one of the first examples."""
+    functions, failed = plan.examination.load(), None
+    for at in _list_checked(source)[:TRIED] if any(functions) else []:
+        try:
+            example = boundary.read_example(source, *at)
+            examine_example(example, plan.examination)
+        except Exception:  # the example is to blame, and goes into the quarantine
+            continue
+        try:
+            examine_example(example, plan.examination, *functions)
+            return
+        except Exception as error:
+            failed = failed or error
+    if failed:
+        flags = {"--classifier": plan.examination.classifier,
+                 "--languages": plan.examination.languages}  # fmt: skip
+        named = " or ".join(f"{flag}={name}" for flag, name in flags.items() if name)
+        told = put_in_a_line(str(failed))
+        raise UserError(
+            f"{named} fails on all of the first examples: {type(failed).__name__}: {told}"
+        ) from failed
 
 
 def _check_kept(source: Source, names: tuple[str, ...]) -> None:
@@ -279,31 +297,6 @@ def write_quarantine(plan: JobPlan) -> None:
         for stretch in plan.list_stretches():
             for broken in storage.read_lines(plan.stretch_path("broken", stretch)):
                 whole.write(steps.write_line(broken))
-
-
-def list_classes(plan: JobPlan) -> list[str]:
-    """Returns the names of the labels, if the files that can be read have any.
-
-    Raises:
-      UserError: files have different names, so that the same number means different ones.
-    """
-    found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
-    files = storage.join(plan.facts, "files")
-    for name in storage.list_names(files):
-        about = storage.read_json(storage.join(files, name))
-        if classes := about.get("classes"):
-            path = plan.inputs.paths[int(name.removesuffix(".json"))]
-            found.setdefault(tuple(classes), path)
-    if len(found) > 1:
-        (one, path), (other, second) = list(found.items())[:2]
-        strange = sorted(set(one) ^ set(other))
-        differ = f"{strange[0]!r} is in one of them" if strange else "they are in another order"
-        raise UserError(
-            f"--input: labels are names, which each file numbers by itself, and {path} and "
-            f"{second} do not have the same ones ({differ}): write numbers, or all rows into one "
-            "file"
-        )
-    return list(next(iter(found), ()))
 
 
 def remove_work(plan: JobPlan) -> None:

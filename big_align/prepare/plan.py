@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from big_align.errors import put_in_a_line
 from big_align.prepare import sketch, storage, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch
 from big_align.prepare.rules import Pair, Rules, draw_order
 from big_align.prepare.sampling import draw_pairs
-from big_align.prepare.shards import SHARD_SIZE, name_shard
+from big_align.prepare.shards import FORMATS, SHARD_SIZE, name_shard
 
 FORMAT = 3  # of the files of a job: with another one the job begins again
 
@@ -100,9 +101,12 @@ class JobPlan:
 
     def is_shard(self, name: str) -> bool:
         """Returns whether a file of the output is a shard."""
-        head, _, tail = name_shard("*", self.shard_format).partition("*")
-        number = name.removeprefix(head).removesuffix(tail)
-        return name == f"{head}{number}{tail}" and number.isdecimal()
+        return _is_shard(name, self.shard_format)
+
+    def list_shards(self) -> list[str]:
+        """Returns the names of the shards in the output, of any format."""
+        names = storage.list_names(self.output)
+        return [name for name in names if any(_is_shard(name, kind) for kind in FORMATS)]
 
     def list_stretches(self) -> list[Stretch]:
         """Returns the stretches of all input files that have been opened, in order."""
@@ -141,6 +145,12 @@ class JobPlan:
         )
 
 
+def _is_shard(name: str, shard_format: str) -> bool:
+    head, _, tail = name_shard("*", shard_format).partition("*")
+    number = name.removeprefix(head).removesuffix(tail)
+    return name == f"{head}{number}{tail}" and number.isdecimal()
+
+
 def make_pairs(file: int, found: dict[str, Any]) -> list[Pair]:
     """Returns the pairs of an example; without texts it is one pair with an empty text."""
     languages = found["languages"] or [""] * len(found["texts"])
@@ -150,6 +160,41 @@ def make_pairs(file: int, found: dict[str, Any]) -> list[Pair]:
              found["flag"], language, tuple(found["labels"]))
         for place, text, language in texts or [(-1, "", "")]
     ]  # fmt: skip
+
+
+DESCRIBED = {"listed": "what the file of --drop says", "stamps": "the size or time of a file",
+              "stems": "the names of files", "format": "the version of this tool"}  # fmt: skip
+"""Settings whose values say nothing to people, and what is said of them instead."""
+
+
+def tell_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Says which settings differ."""
+    flat, before = _flatten(new), _flatten(old)
+    differ = [name for name in flat if flat[name] != before.get(name)]
+    if any(name in differ for name in ("paths", "stems")):  # stamps then differ too
+        differ = [name for name in differ if name not in ("stems", "stamps")]
+    told = [
+        f"{DESCRIBED[name]} differs"
+        if name in DESCRIBED
+        else f"{name} was {_show(before.get(name))} and is {_show(flat[name])}"
+        for name in differ
+    ]
+    return put_in_a_line("; ".join(told))
+
+
+def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings and those of their parts by name."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _show(value: Any) -> str:
+    """Shows a setting in a few words."""
+    if not isinstance(value, list):
+        return str(value)
+    return f"{len(value)} files" if len(value) > 3 else " ".join(map(str, value)) or "none"
 
 
 def _digest(value: Any) -> str:

@@ -231,6 +231,31 @@ def read_members(
         yield shard, (place, key, find_ending(image), image, about)
 
 
+def list_classes(plan: JobPlan) -> list[str]:
+    """Returns the names of the labels, if the files that can be read have any.
+
+    Raises:
+      UserError: files have different names, so that the same number means different ones.
+    """
+    found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
+    files = storage.join(plan.facts, "files")
+    for name in storage.list_names(files):
+        about = storage.read_json(storage.join(files, name))
+        if classes := about.get("classes"):
+            path = plan.inputs.paths[int(name.removesuffix(".json"))]
+            found.setdefault(tuple(classes), path)
+    if len(found) > 1:
+        (one, path), (other, second) = list(found.items())[:2]
+        strange = sorted(set(one) ^ set(other))
+        differ = f"{strange[0]!r} is in one of them" if strange else "they are in another order"
+        raise UserError(
+            f"--input: labels are names, which each file numbers by itself, and {path} and "
+            f"{second} do not have the same ones ({differ}): write numbers, or all rows into one "
+            "file"
+        )
+    return list(next(iter(found), ()))
+
+
 def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[str, Any]:
     """Returns other columns of an example, as JSON holds them.
 

@@ -1,6 +1,7 @@
 """Files that are complete or absent, on this machine or any fsspec file system."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -51,6 +52,38 @@ def open_whole(path: str) -> Iterator[Any]:
             raise
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str, what: str) -> Iterator[None]:
+    """Keeps a second process of this machine out of a folder; elsewhere it does nothing.
+
+    Args:
+      folder: the folder, which is made.
+      what: what each of the processes is, for the message.
+
+    Raises:
+      UserError: another process has the folder, or it cannot be made.
+    """
+    if "://" in folder:
+        yield
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            told = f"{folder}: another {what} writes into it; wait for it, or stop it"
+            raise UserError(told) from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)  # which unlocks it
 
 
 def _umask() -> int:

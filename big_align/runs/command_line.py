@@ -21,12 +21,17 @@ from ml_collections import ConfigDict, config_flags
 
 from big_align.configuration.config_files import CONFIG_JSON, list_packaged
 from big_align.configuration.help_text import WIDTH, format_fields, format_lines
+from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
 from big_align.reports.starts import compare_configs
 from big_align.runs.defaults import complete_config
 from big_align.runs.overrides import ConfigParser, read_overrides
 
+WRONG_USAGE = 2
+"""The exit status that tells launchers that starting again is of no use."""
+GPU_MEMORY = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
+"""Variables for the share of a GPU's memory that JAX takes, of which one may be set."""
 HELP = {"--help", "-help", "-h", "-?"}
 CONFIG = config_flags.DEFINE_config_file(
     "config",
@@ -71,9 +76,11 @@ def describe_command() -> dict[str, Any]:
 def run(main: Callable[[], None]) -> None:
     """Parses the command line and calls `main`; prints an error that the user can fix as one line.
 
-    The exit status is 0 after `main` has finished, 1 after an error, and that of `Stopped` after a
-    request to stop.
+    The exit status is 0 after `main` has finished, 1 after an error, 2 if the command line is
+    wrong, and that of `Stopped` after a request to stop.
     """
+    if not GPU_MEMORY & os.environ.keys():  # JAX takes three quarters of a GPU, if it is not told
+        os.environ["XLA_CLIENT_MEM_FRACTION"] = str(GPU_FRACTION)
     app.run(lambda _: _report_errors(main), flags_parser=_parse_argv)
 
 
@@ -146,7 +153,8 @@ def _parse_argv(argv: list[str]) -> list[str]:
             raise ValueError("--workdir is missing: it names the folder of the run")
         return rest
     except ValueError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(WRONG_USAGE)
 
 
 def _write_help(argv: list[str]) -> str:

@@ -20,7 +20,8 @@ from big_align.runs.initial_weights import read_initial_weights
 from big_align.runs.restore import load_weights
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
 from big_align.training.logs.metrics import format_table
-from big_align.training.saving.checkpoint import Which, find_folder
+from big_align.training.saving.checkpoint import Which
+from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state, replace_weights
 from big_align.training.stopping import StopSignals
 from big_align.types import Evaluator, Objective

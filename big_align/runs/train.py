@@ -40,7 +40,7 @@ from big_align.runs.initial_weights import (
 )
 from big_align.runs.program import Program, build_program
 from big_align.runs.restore import keep_config, named_tokenizers
-from big_align.training.health.rewinds import REWIND, Health
+from big_align.training.health.rewinds import REWIND, REWINDS, Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
 from big_align.training.logs.trackers import Tracker, open_trackers
@@ -48,6 +48,7 @@ from big_align.training.loop import Loop, Schedule
 from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.ownership import own
+from big_align.training.saving.step_folders import read_record
 from big_align.training.state import TrainState, replace_weights
 from big_align.training.stopping import StopSignals
 from big_align.types import Batch, Evaluator, Objective, TrainingData
@@ -139,6 +140,7 @@ def _train_first(config: Any, workdir: str) -> Any:
         features = config.cached_features.folder or os.path.join(workdir, FEATURES)
         first.cached_features.folder = first.cached_features.folder or features
     if not build.has_begun(config, workdir):
+        os.makedirs(folder, exist_ok=True)  # its checkpoints may be elsewhere
         _run(first, folder)  # if it is finished, this looks for what an interruption left out
     return config
 
@@ -172,7 +174,11 @@ def run(
     """
     check.check_config(config)
     use_cache(config.compilation_cache)
-    with own(workdir, *filter(None, [config.checkpoint.folder])):
+    first, folder = config.get("first") or {}, config.checkpoint.folder
+    others = [folder, first.checkpoint.folder if first else None]
+    # Every process writes its part of a checkpoint, and reads what the first run has left.
+    shared = [folder or workdir, *([workdir] if first or config.cached_features.towers else [])]
+    with own(workdir, *filter(None, others), shared=shared):
         return _run(config, workdir, profile, command)
 
 
@@ -310,6 +316,7 @@ def _build_health(
         rewinds=config.on_divergence == REWIND,
         list_examples=loader.list_examples,
         last_good=lambda: checkpointer.latest_step,
+        saved=(read_record(checkpointer.folder / str(int(state.step))) or {}).get(REWINDS, []),
         watched=getattr(parts.objective, "watched", {}),
     )
 

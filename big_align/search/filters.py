@@ -83,7 +83,12 @@ def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
         value = pa.scalar(_read_bool(written) if pa.types.is_boolean(values.type) else written)
         if (whole := _read_whole(written, values.type)) is not None:
             value = whole
-        elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+        elif pa.types.is_floating(values.type):  # 4.7 as the column would hold it
+            number = np.dtype(f"f{values.type.bit_width // 8}").type(
+                value.cast(pa.float64()).as_py()
+            )
+            value, values = pa.scalar(float(number)), values.cast(pa.float64())
+        elif pa.types.is_integer(values.type):
             value = value.cast(pa.float64())
             values = values.cast(pa.float64(), safe=False)
         else:
@@ -94,6 +99,8 @@ def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
             f"{written!r} does not read as that"
         ) from error
     found = COMPARE[operator](values, value)
+    if pa.types.is_floating(values.type):  # NaN is shown as a missing value, and is one
+        found = pc.and_(found, pc.invert(pc.is_nan(values)))
     return np.asarray(pc.fill_null(found, False).to_numpy(), bool)
 
 

@@ -84,24 +84,29 @@ class IndexBuilder:
         dtype: str = "float16",
         thumbnail: int = 256,
     ):
-        self._model, self._folder = model, folder
-        here = {
+        self._model, self._folder, self._made_by = model, folder, dict(made_by)
+        self._settings = {
             "weights": digest_weights(model.flat),
             "transform": model.transform or (model.preprocessing and model.preprocessing.transform),
             "dtype": dtype,
             "thumbnail": thumbnail,
         }
         if (folder / INFO).is_file():
-            there = read_info(folder)
-            check_same(folder, {field: there[field] for field in here}, here)
-            self._info = there | dict(made_by)
+            self._info = self._read_info()
         else:
             names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
             if names - {LOCK, f"{INFO}{PARTIAL}"}:  # a run can be stopped before it writes more
                 raise UserError(f"{folder} holds other files; give another --output")
             zeros = np.zeros((512, 512, 3), np.uint8)
             dim = model.embed_images(zeros).shape[1]
-            self._info = here | dict(made_by) | {"dim": dim, "generation": 0, "search": {}}
+            fresh = {"dim": dim, "generation": 0, "search": {}}
+            self._info = self._settings | self._made_by | fresh
+
+    def _read_info(self) -> dict[str, Any]:
+        """Reads what the index says about itself; it must have the weights and settings of this."""
+        there = read_info(self._folder)
+        check_same(self._folder, {field: there[field] for field in self._settings}, self._settings)
+        return there | self._made_by
 
     def build(
         self,
@@ -124,6 +129,8 @@ class IndexBuilder:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with FolderLock(self._folder):
+            if (self._folder / INFO).is_file():  # another process may have finished since
+                self._info = self._read_info()
             write_info(self._folder, self._info)
             old = None
             if self._info["generation"]:

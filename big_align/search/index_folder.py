@@ -131,6 +131,26 @@ def read_generation(path: pathlib.Path) -> IndexGeneration:
     return found
 
 
+def open_generation(
+    folder: pathlib.Path,
+) -> tuple[dict[str, Any], pathlib.Path, IndexGeneration]:
+    """Returns what an index says about itself, where its generation is, and what is in it.
+
+    If another process replaces the generation meanwhile, the new one is opened.
+
+    Raises:
+      UserError: there is no index, or it is damaged.
+    """
+    while True:
+        info = read_info(folder)
+        path = generation_folder(folder, info)
+        try:
+            return info, path, read_generation(path)
+        except UserError:
+            if read_info(folder)["generation"] == info["generation"]:
+                raise
+
+
 def _map_bytes(path: pathlib.Path) -> np.ndarray:
     if not path.stat().st_size:  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)

@@ -2,10 +2,12 @@
 
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
@@ -29,21 +31,29 @@ class MetadataTable:
     Args:
       path: CSV, TSV, JSON lines or Parquet, with the names of columns; globs of Parquet.
       key: the column that names images; None finds it by the usual names.
+      own: whether it is the table of the source itself, whose column of files names its images,
+        and a column `name` or `key` something else.
+
+    Attributes:
+      key: the column that names images.
 
     Raises:
       UserError: it cannot be read, or it is unclear which column names images.
     """
 
-    def __init__(self, path: str, key: str | None = None):
+    def __init__(self, path: str, key: str | None = None, own: bool = False):
         self._path = path
-        table = _read_table(path, [key] if key else [name for group in KEYS for name in group])
-        found = columns.choose("key", key, table.column_names, KEYS, path) if key else None
-        found = found or columns.choose("key", None, table.column_names, KEYS, path)
+        groups = columns.FILES if own else KEYS
+        table = _read_table(path, [key] if key else [name for group in groups for name in group])
+        if twice := [n for n, count in Counter(table.column_names).items() if count > 1]:
+            raise UserError(f"{path} has the column {twice[0]!r} twice: rename or remove one")
+        found = columns.choose("key", key, table.column_names, groups, path)
         if found is None:
             raise UserError(
                 f"{path} has no column with a usual name of images; it has "
                 f"{columns.list_names(table.column_names)}: give --metadata_key=COLUMN"
             )
+        self.key = found
         folder = path.rpartition("/")[0]
         self._rows: dict[str, int] = {}
         for row, name in enumerate(map(str, table[found].to_pylist())):
@@ -53,7 +63,7 @@ class MetadataTable:
             name for name in table.column_names
             if name != found and name.lower() not in CAPTIONS and _is_plain(table[name].type)
         ]  # fmt: skip
-        self._table = table.select(kept)
+        self._table = _store_as_parquet(table.select(kept))
 
     def align(self, names: Sequence[str], keys: Sequence[str]) -> tuple[pa.Table, int]:
         """Returns the columns with one row per image, null if the table has none.
@@ -68,6 +78,8 @@ class MetadataTable:
         pairs = zip(names, keys, strict=True)
         found = [self._rows.get(_normalize(n), self._rows.get(_normalize(k))) for n, k in pairs]
         taken = self._table.take(pa.array(found, pa.int64()))
+        if not taken.num_columns:  # then it has no rows either
+            taken = empty_metadata(len(found))
         return taken, sum(row is not None for row in found)
 
 
@@ -109,6 +121,22 @@ def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
         )
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UserError(f"--metadata={path} cannot be read: {put_in_a_line(str(error))}") from error
+
+
+def _store_as_parquet(table: pa.Table) -> pa.Table:
+    """Returns a table that equals itself after it is written and read: an update is then no change.
+
+    Times are in microseconds, as Python has them, and NaN is a missing value.
+    """
+    for place, field in enumerate(table.schema):
+        column = table[place]
+        if pa.types.is_timestamp(field.type):
+            column = column.cast(pa.timestamp("us", field.type.tz), safe=False)
+        elif pa.types.is_floating(field.type):
+            column = column.cast(pa.float32()) if pa.types.is_float16(field.type) else column
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        table = table.set_column(place, field.name, column)
+    return table
 
 
 def _find_delimiter(data: bytes) -> str:

@@ -23,8 +23,7 @@ from big_align.search.index_folder import (
     IMAGES,
     INFO,
     KINDS,
-    generation_folder,
-    read_generation,
+    open_generation,
     read_info,
 )
 from big_align.search.scann_rows import EXACT_BELOW, K, ScannRows, ScannSettings
@@ -70,9 +69,7 @@ class SearchIndex:
 
     def __init__(self, folder: str | os.PathLike, model: str | LoadedModel | None = None):
         self._folder, self._given = pathlib.Path(folder).expanduser(), model
-        self.info = read_info(self._folder)
-        self._path = generation_folder(self._folder, self.info)
-        self.contents = read_generation(self._path)
+        self.info, self._path, self.contents = open_generation(self._folder)
 
     def __len__(self) -> int:
         return len(self.contents.images)
@@ -205,6 +202,14 @@ class SearchIndex:
             raise UserError(f"the index has no image {name!r}{near}; --image takes any file")
         return self._rows[name]
 
+    def warm(self) -> None:
+        """Loads what searches, which otherwise happens at the first search.
+
+        From then on an update of the index changes nothing: what is loaded stays as it was.
+        """
+        for kind in KINDS:
+            self._scann(kind)
+
     @functools.cached_property
     def model(self) -> LoadedModel:
         """The model that embeds queries.
@@ -286,7 +291,14 @@ class SearchIndex:
         if not scann:
             return None
         settings = ScannSettings(*(noted[field] for field in ScannSettings._fields))
-        return ScannRows.load(self._path / f"{kind}.scann", settings)
+        try:
+            return ScannRows.load(self._path / f"{kind}.scann", settings)
+        except UserError as error:
+            if read_info(self._folder)["generation"] != self.info["generation"]:
+                raise UserError(
+                    f"{self._folder} has been updated since it was loaded: load it again"
+                ) from error
+            raise
 
 
 def load_index(folder: str | os.PathLike, model: str | LoadedModel | None = None) -> SearchIndex:

@@ -69,7 +69,8 @@ class SearchServer:
         return bool(model.embeds("text") and model.tokenizer)
 
     def warm(self) -> None:
-        """Embeds a text and an image, so that the first query need not wait for compilation."""
+        """Embeds a text and an image, and loads what searches: the first query need not wait."""
+        self._index.warm()
         if self._reads_texts:
             self._index.embed_text("warm")
         self._index.model.embed_images(np.zeros((512, 512, 3), np.uint8))
@@ -95,7 +96,8 @@ class SearchServer:
 
     def show_thumbnail(self, request: Request) -> Response:
         """Returns the thumbnail of a row of the index."""
-        row = request.path_params["row"]
+        asked = request.path_params["row"]
+        row = int(asked) if asked.isdecimal() and len(asked) < 12 else len(self._index)
         jpeg = self._index.contents.read_thumbnail(row) if row < len(self._index) else b""
         if not jpeg:
             return PlainTextResponse("there is no such thumbnail", 404)
@@ -174,7 +176,7 @@ def make_app(
     server.warm()
     routes = [
         Route("/", server.show_page),
-        Route("/thumbnail/{row:int}", server.show_thumbnail),
+        Route("/thumbnail/{row}", server.show_thumbnail),
         Route("/upload", server.upload, methods=["POST"]),
         Route("/search", server.search, methods=["POST"]),
     ]

@@ -100,6 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.set_verbosity(logging.INFO)
     try:
         os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
+        if os.path.isdir(options.output):
+            raise UserError(f"--output={options.output} is a folder; name a file in it")
         if options.runner:
             counts, temperature = _count_on_beam(options, rest), None
         else:
@@ -110,10 +112,10 @@ def main(arguments: list[str] | None = None) -> int:
             temperature = options.temperature
         words = word_counts.weigh_languages(counts, 1.0 if temperature is None else temperature)
         learned = vocabulary.learn_vocabulary(words, options.size, options.character_coverage)
+        vocabulary.write_vocabulary(learned.pieces, options.output)
     except (ValueError, OSError) as error:
         print(f"build_vocab: {error}", file=sys.stderr)
         return 1
-    vocabulary.write_vocabulary(learned.pieces, options.output)
     print(f"{options.output}: {len(learned.pieces)} pieces from {len(words)} different words")
     spelling = vocabulary.measure_spelling(options.output, counts, options.lowercase)
     print("\n".join([*_describe_characters(learned), *_describe_spelling(spelling)]))
@@ -131,8 +133,8 @@ def _count_on_beam(
 
     beam = pipelines.read_options([f"--runner={options.runner}", *flags])
     work = options.work or f"{options.output}.counts"
-    if storage.list_names(work):
-        raise UserError(f"--work={work} is not empty: give another folder, or delete it")
+    if storage.list_names(work) or os.path.isfile(work):
+        raise UserError(f"--work={work} is not an empty folder: give another, or delete it")
     given = options.source, options.source_name, tuple(options.source_argument)
     corpus = counting.find_corpus(*given)
     try:

@@ -103,6 +103,10 @@ def index(options: argparse.Namespace) -> None:
     )
     if report.described is not None:
         print(f"metadata of {report.described} images")
+    if report.described == 0:
+        print(
+            f"  none is named in the column {metadata.key!r}; --metadata_key=COLUMN takes another"
+        )
     for kind, noted in report.search.items():
         if noted["rows"]:
             print(f"{kind}: {_tell_search(noted)}")
@@ -128,7 +132,7 @@ def read_metadata(options: argparse.Namespace, node: dict[str, Any]) -> Any:
     if path is None:
         return None
     try:
-        return MetadataTable(path, node.get("image"))
+        return MetadataTable(path, node.get("image"), own=True)
     except UserError as error:  # the images can be indexed all the same
         logging.warning("no metadata: %s", str(error).replace("--metadata=", ""))
         return None

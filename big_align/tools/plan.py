@@ -85,11 +85,16 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     for argument in rest:
         if not argument.startswith("--config."):
             parser.error(f"unknown argument {argument}")
+    if options.search and options.chips:
+        parser.error("--search looks for a setting for one machine: give it, or --chips")
     return options, rest
 
 
 def _parse_numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+    numbers = [int(number) for number in text.split(",")]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text} are not numbers from 1 on")
+    return numbers
 
 
 def _parse_names(text: str) -> list[str]:
@@ -118,6 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if not reports:  # each has been said to be impossible
+        return 1
     return 0 if any(report["fits"] for report in reports) else 3
 
 
@@ -133,7 +140,10 @@ def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> list[dict[s
         raise UserError(str(error)) from error
     speed = options.images_per_core
     if speed is None and config.data.get("transform"):
-        speed = host_speed.measure_images_per_core(config.data.transform)
+        try:
+            speed = host_speed.measure_images_per_core(config.data.transform)
+        except ValueError as error:
+            raise UserError(f"config.data.transform: {error}") from error
     show = (lambda text: None) if options.json == "-" else print
     if options.search:
         reports = _search(options, overrides, config, speed, show)
@@ -166,6 +176,7 @@ def _compile(
 
 def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
     """Tries choices; shows each when it is done, and the cheapest at the end."""
+    from big_align.errors import UserError
     from big_align.planning import search
     from big_align.planning.machines import count_devices
     from big_align.planning.report import format_comparison, format_report
@@ -173,12 +184,20 @@ def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
     devices = count_devices(options.topology, options.slices)
     choices = search.list_choices(config, devices, options.fsdp, options.microbatches)
     towers, names, reports = search.list_towers(config), [], []
+    # A shape of the config would come before what is tried.
+    cleared = ("--config.mesh.shape=None",) if config.mesh.get("shape") else ()
 
-    def compile_choice(choice: search.Choice) -> dict[str, Any]:
-        changed = (*overrides, *choice.overrides(towers))
-        return _compile(options, changed, options.topology, speed)
+    def compile_choice(choice: search.Choice) -> dict[str, Any] | None:
+        changed = (*overrides, *cleared, *choice.overrides(towers))
+        try:
+            return _compile(options, changed, options.topology, speed)
+        except UserError as error:  # of this choice, such as groups that do not divide its parts
+            show(f"{' '.join(choice.overrides(towers))}: {error}")
+            return None
 
     for choice, report in search.search(choices, compile_choice):
+        if report is None:
+            continue
         names.append(" ".join(choice.overrides(towers)).replace("--config.", ""))
         reports.append(report)
         show(format_comparison(names[-1:], reports[-1:]))

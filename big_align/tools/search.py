@@ -48,8 +48,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--model", help="where the model of the index is now (default: where it was)")
     add("--output", help="a .json or .html file to write (default: print the results)")
     given = sys.argv[1:] if arguments is None else arguments
-    # argparse takes -cars for a flag, but not a word that begins with the other minus sign.
-    marked = [re.sub(r"^-(?=[^-\d])(?!h$)", "\N{MINUS SIGN}", word) for word in given]
+    # argparse takes -cars for a flag, but not a word that begins with the other minus sign. What
+    # follows --weights may be a number below 0.
+    before = ["", *given]
+    marked = [
+        word if flag == "--weights" else re.sub(r"^-(?=[^-])(?!h$)", "\N{MINUS SIGN}", word)
+        for flag, word in zip(before, given, strict=False)
+    ]
     return parser.parse_intermixed_args(marked)
 
 

@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def serve(options: argparse.Namespace) -> None:
     """Serves until it is stopped."""
+    from big_align.data.images.decoding import MAX_PIXELS
     from big_align.errors import UserError
 
     try:
@@ -78,8 +79,13 @@ def serve(options: argparse.Namespace) -> None:
             f"--host={options.host} lets others in: give --token=, at least {TOKEN_LEAST} "
             "characters that cannot be guessed"
         )
-    if options.max_upload <= 0 or options.max_pixels <= 0:
-        raise UserError("--max_upload and --max_pixels must be above 0")
+    if options.token and not (options.token.isascii() and options.token.isprintable()):
+        raise UserError("--token must be of ASCII characters, which a cookie can hold")
+    if options.max_upload <= 0 or not 0 < options.max_pixels <= MAX_PIXELS:
+        raise UserError(
+            f"--max_upload must be above 0, and --max_pixels from 1 to {MAX_PIXELS}, which models "
+            "take"
+        )
     try:
         listening = socket.create_server((options.host, options.port))
     except (OSError, OverflowError) as error:

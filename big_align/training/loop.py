@@ -12,7 +12,7 @@ import optax
 
 from big_align.distributed import agreement, processes
 from big_align.errors import Stopped
-from big_align.training.health.rewinds import Health
+from big_align.training.health.rewinds import REWINDS, Health
 from big_align.training.logs.evaluations import EvaluationLog
 from big_align.training.logs.goodput import RunTime
 from big_align.training.logs.metrics import MetricWriter, Progress, format_table
@@ -157,7 +157,7 @@ class Loop:
                     state, metrics = self.profiler.run_step(step, train_step, state, batch)
                     self._log(queue.push(step, metrics))
                 self.progress.advance()
-                stopping = self.signals.received or self.checkpointer.preempted(step)
+                stopping = self.signals.received or self.checkpointer.preempted()
                 evaluating, saving = self.schedule.evaluates(step), self.schedule.saves(step)
                 if evaluating or saving or stopping:
                     self._log(queue.flush())
@@ -178,7 +178,8 @@ class Loop:
         """Saves a state, after whatever covers the steps up to it."""
         self.writer.flush()
         self.health.save(int(state.step))
-        self.checkpointer.save(state, self.record, numbers, last=last)
+        record = {**self.record, REWINDS: self.health.list_rewinds()}
+        self.checkpointer.save(state, record, numbers, last=last)
 
     def _make_watchdog(self) -> Watchdog:
         first = jax.process_index() == 0

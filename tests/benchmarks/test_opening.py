@@ -315,3 +315,16 @@ def test_opening_does_not_depend_on_the_number_of_examples(tmp_path, monkeypatch
     benchmark = dataclasses.replace(catalog.read_benchmark("flickr8k"), layouts=(layout,))
     assert opening.open_split(benchmark, "test", str(tmp_path)) is million
     assert million.reads == 64 and time.perf_counter() - started < 1
+
+
+def test_images_to_choose_by_are_those_beside_the_images_to_train_on(tmp_path):
+    benchmark = catalog.read_benchmark("country211")
+    for folder in ("wds_country211/train", "country211/valid/AD"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "wds_country211/train/0.tar").write_bytes(b"")
+    assert opening.find_layout(benchmark, "validation", str(tmp_path)).layout.kind == (
+        "class_folders"
+    )
+    assert opening.open_validation(benchmark, str(tmp_path)) is None
+    with pytest.raises(opening.MissingData, match="the split train is not in"):
+        opening.open_validation(catalog.read_benchmark("sst2"), str(tmp_path))

@@ -327,3 +327,21 @@ def test_zero_shot_takes_names_templates_and_descriptions_from_a_class_list(tmp_
     assert synonyms.texts[3] == ["a happy", "a smiling"] and synonyms.texts[0] == ["a angry"]
     with pytest.raises(ValueError, match="'imagnet'.*did you mean 'imagenet'"):
         ZeroShot(data, "resize(2)", tokenize, "imagnet")
+
+
+def test_what_is_not_finite_is_not_found():
+    ones = np.float32([[1, 0], [0, 1]])
+    broken = np.float32([[np.nan, np.nan], [0, 1]])
+    owner = np.arange(2)
+    assert rank_of_match(broken, ones, owner, owner).tolist() == [1, 0]
+    assert rank_of_match(np.full((30, 2), np.nan, np.float32), np.ones((30, 2), np.float32),
+                         np.arange(30), np.arange(30)).min() == 29  # fmt: skip
+    assert rank_of_match(ones, broken, owner, owner).tolist() == [1, 1]
+    scores = np.full((3, 8), np.nan, np.float32)
+    assert set(measure_accuracy(scores, np.array([0, 3, 7])).values()) == {0}
+
+
+@pytest.mark.parametrize("ks", [(), (0, 1), (-1,)])
+def test_cut_offs_are_numbers_from_1_on(ks):
+    with pytest.raises(UserError, match="must be one or more numbers from 1 on"):
+        Retrieval(source([0], [["a 0"]]), "resize(2)", tokenize, ks=ks)

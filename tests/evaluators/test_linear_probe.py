@@ -6,14 +6,26 @@ import pytest
 from sklearn.linear_model import LogisticRegression as Reference
 from sklearn.multiclass import OneVsRestClassifier
 
+from big_align.errors import UserError
 from big_align.evaluators import linear_probe
 from big_align.evaluators.classifiers import logistic_regression
 from big_align.evaluators.classifiers.logistic_regression import (
     LinearClassifier,
     LogisticRegression,
 )
-from big_align.evaluators.features import mark_classes, rarest_classes, shuffle_in_classes
-from big_align.evaluators.linear_probe import LinearProbe, rate, search_strength
+from big_align.evaluators.features import (
+    LabeledFeatures,
+    mark_classes,
+    rarest_classes,
+    shuffle_in_classes,
+)
+from big_align.evaluators.linear_probe import (
+    LinearProbe,
+    ProbeSettings,
+    fit_probe,
+    rate,
+    search_strength,
+)
 from big_align.evaluators.scores import accuracy, map_11_point
 from tests.evaluators.colors import ColorEmbedder, make_source
 
@@ -309,3 +321,30 @@ def test_bad_input_is_named():
         LinearProbe(good, "resize(2)", good, score="map")
     with pytest.raises(ValueError, match="validation_fraction = 1.0"):
         LinearProbe(good, "resize(2)", good, validation_fraction=1.0)
+
+
+def test_test_images_of_classes_without_training_images_are_wrong():
+    features, label = make_features(400, classes=6)
+    parts = np.split(np.random.default_rng(0).permutation(400), [150, 200])
+    train, validation, test = (LabeledFeatures(features[part], label[part]) for part in parts)
+    seen = LabeledFeatures(*(x[train.label < 4] for x in train))  # 4 is in validation alone
+    chosen = LabeledFeatures(*(x[validation.label < 5] for x in validation))
+    strict = ProbeSettings("accuracy")
+    with pytest.raises(UserError, match="have no example in linear_probe.train_source"):
+        fit_probe(seen, test, chosen, strict)
+    probe = fit_probe(seen, test, chosen, ProbeSettings("accuracy", few_examples=True))
+    assert probe.classes.tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.isneginf(probe.scores[:, 5]).all() and np.isfinite(probe.scores[:, :5]).all()
+    right = probe.scores.argmax(axis=1) == test.label
+    assert probe.numbers["accuracy"] == right.mean() and not right[test.label == 5].any()
+    assert right[test.label < 5].mean() > 0.5
+    # The others are told as if there were no such class.
+    rest = LabeledFeatures(*(x[test.label < 5] for x in test))
+    known = LabeledFeatures(*(x[chosen.label < 4] for x in chosen))
+    alone = fit_probe(seen, rest, chosen, ProbeSettings("accuracy", few_examples=True))
+    np.testing.assert_array_equal(alone.scores, probe.scores[test.label < 5][:, :5])
+    same = fit_probe(seen, LabeledFeatures(*(x[test.label < 4] for x in test)), known, strict)
+    assert alone.numbers["strength"] == same.numbers["strength"]
+    nothing = LabeledFeatures(*(x[chosen.label == 4] for x in chosen))
+    with pytest.raises(UserError, match="no class has both training and validation images"):
+        fit_probe(seen, test, nothing, ProbeSettings("accuracy", few_examples=True))

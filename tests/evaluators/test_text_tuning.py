@@ -111,3 +111,28 @@ def test_the_evaluator_measures_every_number_of_shots():
 def test_values_out_of_range_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         TextTuning(**wrong)
+
+
+@pytest.mark.parametrize("steps, looks", [(10, 4), (11, 6), (7, 4), (12, 3), (5, 5)])
+def test_it_looks_as_often_as_is_said_and_at_the_last_step(steps, looks):
+    calls = []
+
+    class Classes(ClassEmbeddings):
+        start = {"step": 0}
+
+        def __init__(self):
+            pass
+
+        def begin(self, tuned):
+            return None
+
+        def step(self, tuned, moments, *given):
+            return {"step": tuned["step"] + 1}, None
+
+        def __call__(self, tuned):
+            calls.append(tuned["step"])
+            return np.eye(2, dtype=np.float32)
+
+    part = LabeledFeatures(np.eye(2, dtype=np.float32), np.arange(2))
+    tune(Classes(), part, part, TextTuning(steps=steps, rates=(1e-2,), looks=looks))
+    assert len(calls) == 1 + looks and calls[0] == 0 and calls[-1] == steps

@@ -229,7 +229,7 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
         (["--rules=algin"], "--rules=algin is not align or none (did you mean 'align'?)"),
         (["--min_sid=100"], "unknown flag --min_sid (did you mean '--min_side'?)"),
         (["--input_argument=caption=alt"], "has no column 'alt'; it has 'jpg', 'caption', 'url'"),
-        (["--keep=address"], "it has no column 'address'; it has 'jpg', 'caption', 'url'"),
+        (["--keep=address"], "--keep=address: none of the first "),
         (["--language_temperature=2"], "samples by language, and no pair has one"),
         (["--drop=none.jsonl"], "--drop=none.jsonl: there is no such file"),
         (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),

@@ -16,9 +16,10 @@ from big_align.data.sources.tar_source import TarSource
 from big_align.errors import UserError
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import FileRows, find_inputs, list_stretches
-from big_align.prepare.job import list_classes, remove_work, write_quarantine
+from big_align.prepare.job import remove_work, write_quarantine
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import PRESETS
+from big_align.prepare.steps import list_classes
 
 IMAGES = [draw_image(n, 50 + n, 40) for n in range(6)]
 TEXTS = [["a <b>dog</b>", "a  dog"], ["a cat"], ["the cat"], ["a bird"], ["bird"], ["a tree"]]

@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_counted(shards, tmp_path, capsys, caplog):
     [
         (["--runner=Driect"], "--runner=Driect: "),
         (["--runner=DirectRunner", "--sise=3"], "unknown flag --sise"),
-        (["--runner=DirectRunner", "--work={full}"], "is not empty: give another folder, or"),
+        (["--runner=DirectRunner", "--work={full}"], "is not an empty folder: give another, or"),
         (["--runner=DirectRunner", "--source_argument=caption=json.none"], "has a caption"),
     ],
 )

@@ -52,7 +52,7 @@ class Saves(Checkpointer):
     def note(self, step, numbers):
         self.noted = step, numbers
 
-    def preempted(self, step):
+    def preempted(self):
         return False
 
 

@@ -148,14 +148,20 @@ class ParquetSource:
         return captions, labels
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
-        """Returns the values of other columns of an example; raises BrokenExample.
+        """Returns the values of other columns of an example, None for one that its file lacks.
 
         Args:
           shard: a row group.
           index: the index of the example in it.
           names: columns, or fields of structs such as `captions.en`.
+
+        Raises:
+          BrokenExample: they cannot be read.
         """
-        return self._read(shard, index, names)
+        place = self._places[shard]
+        there = tuple(name for name in names if self._groups.has_column(place, name))
+        found = dict(zip(there, self._read(shard, index, there), strict=True))
+        return [found.get(name) for name in names]
 
     def key(self, shard: int, index: int) -> str:
         """Returns what the file calls an example, or else the file and the row."""

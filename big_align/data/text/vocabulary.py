@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -187,10 +186,10 @@ def measure_spelling(
 
 def write_vocabulary(pieces: list[str], path: str) -> None:
     """Writes one piece per line to another file and renames it: never half a vocabulary."""
-    folder = os.path.dirname(os.path.abspath(path))
-    with tempfile.NamedTemporaryFile("w", dir=folder, encoding="utf-8", delete=False) as file:
+    part = f"{path}.{os.getpid()}.part"
+    with open(part, "w", encoding="utf-8") as file:
         file.write("\n".join(pieces) + "\n")
-    os.replace(file.name, path)
+    os.replace(part, path)
 
 
 def read_lines(paths: str) -> Iterator[str]:

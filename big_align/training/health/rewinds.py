@@ -4,8 +4,8 @@ A run that goes back uses different data from its last checkpoint on: the batche
 step of the alarm are left out. Leaving out only the batch of that step would not do: runs are
 reproducible, so the others would lead to the same fragile parameters again (Chowdhery et al. 2022,
 §5.1, leave out hundreds of batches for that reason). So the batch of a step is a function of the
-decisions made so far. These are kept in the workdir, so that any process that continues the run
-uses the same ones.
+decisions made so far. These are kept in the workdir and in checkpoints, so that any process that
+continues the run uses the same ones.
 """
 
 import dataclasses
@@ -24,7 +24,9 @@ from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
 from big_align.training.logs.line_files import append_line, read_lines, replace_file
 
-REWINDS, SPREADS, SUSPECTS = "rewinds.jsonl", "spreads.jsonl", "suspects.jsonl"
+REWINDS = "rewinds"
+"""What the decisions are called in the record of a checkpoint."""
+MADE, SPREADS, SUSPECTS = f"{REWINDS}.jsonl", "spreads.jsonl", "suspects.jsonl"
 REPORT, REWIND = RESPONSES = ("report", "rewind")
 """How a run responds to an alarm."""
 MOST = 10
@@ -65,6 +67,8 @@ class Health:
       rewinds: whether it goes back on an alarm.
       list_examples: from the number of a batch in the data stream to the names of its examples.
       last_good: returns the step of the newest checkpoint, None if there is none.
+      saved: the rewinds that the checkpoint of `step` was made after, each a pair of steps: a
+        workdir on the disk of a machine may be lost, and checkpoints be in a bucket.
       watched: numbers that the objective wants watched, see `Guard`.
       say: prints an alarm.
     """
@@ -77,6 +81,7 @@ class Health:
         rewinds: bool,
         list_examples: Callable[[int], Sequence[str]],
         last_good: Callable[[], int | None],
+        saved: Sequence[Sequence[int]] = (),
         watched: Mapping[str, Side] | None = None,
         say: Callable[[str], None] = tqdm.write,
     ):
@@ -85,7 +90,7 @@ class Health:
         self._say = say
         self._guard = Guard(self._respond, watched)
         self.check = self._guard.check
-        made, spreads = agreement.share("health", self._read(step))
+        made, spreads = agreement.share("health", self._read(step, saved))
         self._rewinds = [Rewind(*each) for each in made]
         self._spreads = spreads
         if spreads and spreads[-1]["step"] == step:
@@ -95,6 +100,10 @@ class Health:
         """Returns the number of the data stream's batch that a step uses; both count from 0."""
         return find_data_step(self._rewinds, step)
 
+    def list_rewinds(self) -> list[list[int]]:
+        """Returns the rewinds so far, as JSON holds them."""
+        return [[each.checkpoint, each.step] for each in self._rewinds]
+
     def save(self, step: int) -> None:
         """Stores the spreads of a step that is about to be saved."""
         self._spreads = [each for each in self._spreads if each["step"] < step][1 - KEPT :]
@@ -103,12 +112,17 @@ class Health:
             lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)
             replace_file(self._folder / SPREADS, lines.encode())
 
-    def _read(self, step: int) -> tuple[list[list[int]], list[dict[str, Any]]]:
+    def _read(
+        self, step: int, saved: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[dict[str, Any]]]:
         """Returns the rewinds, and the spreads up to a step, from the first process's workdir."""
         if jax.process_index() != 0:
             return [], []
-        lines = read_lines(self._folder / REWINDS, ("checkpoint", "step"))
+        lines = read_lines(self._folder / MADE, ("checkpoint", "step"))
         made = [[each["checkpoint"], each["step"]] for each in lines]
+        for checkpoint, end in saved[len(made) :]:
+            append_line(self._folder / MADE, {"checkpoint": checkpoint, "step": end})
+            made.append([checkpoint, end])
         spreads = read_lines(self._folder / SPREADS, ("step", "spreads"))
         return made, [each for each in spreads if each["step"] <= step]
 
@@ -131,7 +145,7 @@ class Health:
         back = Rewind(good or 0, alarm.step)
         if jax.process_index() == 0:
             told = {"name": alarm.name, "value": _plain(alarm.value)}
-            append_line(self._folder / REWINDS, dataclasses.asdict(back) | told)
+            append_line(self._folder / MADE, dataclasses.asdict(back) | told)
         raise Rewound(
             f"{alarm.describe()}; going back to step {back.checkpoint}, and leaving out the data "
             f"of {back.step - back.checkpoint} steps"

@@ -7,7 +7,7 @@ own, and neither does the position in the data if it is a function of the step; 
 """
 
 import contextlib
-import os
+import itertools
 import time
 import types
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
+from orbax.checkpoint import multihost
 
 from big_align.distributed import agreement
 from big_align.errors import (
@@ -33,8 +33,6 @@ from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention
 from big_align.types import SavedPart
 
-FOLDER = "checkpoints"
-"""The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
 BEST = "best"
 """Stands for the step of the best checkpoint."""
 Which = int | Literal["best"] | None
@@ -43,12 +41,8 @@ ATTEMPTS = 3
 """How many saves in a row may fail: a full disk may be freed, and a file system come back."""
 PAUSE_SECONDS = 20.0
 """Pause between two attempts to save the final state of a run."""
-
-
-def find_folder(workdir: str, folder: str | None) -> epath.Path:
-    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
-    chosen = folder or os.path.join(workdir, FOLDER)
-    return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
+_CALLS = itertools.count(1)
+"""Numbers of this process's questions whether to stop, in all of its runs."""
 
 
 class Checkpointer:
@@ -77,7 +71,7 @@ class Checkpointer:
         parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
     ):
         # Every process writes its part, so on several hosts this must be shared storage.
-        self.folder = find_folder(workdir, folder)
+        self.folder = step_folders.find_folder(workdir, folder)
         self._retention = Retention(keep_last, keep_every, keep_best)
         if read_only and not self.folder.is_dir():
             raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
@@ -99,6 +93,8 @@ class Checkpointer:
                 checksums.ITEM: handlers.ChecksumHandler(),  # last, since it covers all the others
             },
         )
+        # It would ask with the numbers of steps, and so move the call at which all stop.
+        self._manager.reached_preemption = lambda step: False
         self._parts, self._read_only = parts, read_only
         self._damaged: dict[int, str] = {}
         self._failed, self._saving, self._fault = 0, False, ""
@@ -334,9 +330,13 @@ class Checkpointer:
         if jax.process_index() == 0:
             print(message, flush=True)
 
-    def preempted(self, step: int) -> bool:
-        """Returns whether the cluster has asked all processes to save and stop at this step."""
-        return self._manager.reached_preemption(step)
+    def preempted(self) -> bool:
+        """Returns whether the cluster has asked all processes to save and stop now.
+
+        All of them call it after each step. XLA stops them at the first call that none has made
+        yet, and takes calls for numbered from 1: the steps of a run that continues are not.
+        """
+        return multihost.reached_preemption(next(_CALLS))
 
     def close(self) -> None:
         """Waits for what is being written.

@@ -13,6 +13,8 @@ from typing import Any
 
 from etils import epath
 
+from big_align.training.saving.step_folders import is_missing
+
 ITEM, FILE = "checksums", "checksums.json"
 """The folder of a checkpoint that holds the checksums, and the file in it."""
 BLOCK = 4 * 2**20  # bytes read at once
@@ -51,7 +53,11 @@ def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1
         content = json.loads((checkpoint / ITEM / FILE).read_text())
         crc32 = content.pop("crc32")
         whole = _add_up_json(content) == crc32
-    except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError):
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        whole = False
+    except Exception as error:
+        if not is_missing(error):
+            raise
         whole = False
     if not whole:
         return f"{ITEM}/{FILE} cannot be read"
@@ -67,7 +73,9 @@ def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1
 def _compare(checkpoint: epath.Path, name: str, wanted: Sequence[int]) -> str | None:
     try:
         size, crc32 = _add_up(checkpoint / name)
-    except OSError as error:
+    except Exception as error:
+        if not is_missing(error):
+            raise
         return f"{name} cannot be read ({type(error).__name__})"
     if size != wanted[0]:
         return f"{name} has {size} bytes, not {wanted[0]}"

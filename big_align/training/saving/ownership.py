@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etils import epath
 
 from big_align.distributed import agreement, processes
-from big_align.errors import UserError
+from big_align.errors import UserError, tell_in_a_line
 
 FILE = "owner.json"
 """Name of the owner's file in a workdir or a folder of checkpoints."""
@@ -29,19 +29,22 @@ BEAT_SECONDS = 10.0
 """How often the owner touches its file."""
 SILENT_SECONDS = 60.0
 """How long a file of another machine stays untouched before its owner is taken for dead."""
+SEEN_SECONDS = 30.0
+"""How long it may take until a file of one host is seen on another."""
 SETTLE_SECONDS = 0.5
 """Time after which, if two processes write the file, both see which one wrote last."""
 
 
 @contextlib.contextmanager
-def own(*folders: str | os.PathLike) -> Iterator[None]:
+def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -> Iterator[None]:
     """Owns folders while a run writes into them; every process of the run calls this.
 
     Args:
       folders: created if they are missing, and removed again if they stay empty.
+      shared: those of them in which every process must see what another one writes.
 
     Raises:
-      UserError: another run owns a folder, or it cannot be written.
+      UserError: another run owns a folder, it cannot be written, or a process does not see it.
     """
     with contextlib.ExitStack() as stack:
         refused = None
@@ -51,12 +54,35 @@ def own(*folders: str | os.PathLike) -> Iterator[None]:
                     stack.enter_context(_own_folder(folder))
             except UserError as error:
                 refused = str(error)
-            except OSError as error:
-                reason = error.strerror or type(error).__name__
-                refused = f"{error.filename or folder}: the run cannot write there ({reason})"
+            except Exception as error:  # those of buckets are of TensorFlow's, and no OSErrors
+                reason = getattr(error, "strerror", None) or tell_in_a_line(error)
+                place = getattr(error, "filename", None) or folder
+                refused = f"{place}: the run cannot write there ({reason})"
         if refused := agreement.share("owner", refused):
             raise UserError(refused)
+        _check_shared(map(epath.Path, dict.fromkeys(shared)))
         yield
+
+
+def _check_shared(folders: Iterable[epath.Path]) -> None:
+    """Checks that every process sees the files of the first one; otherwise a save would hang.
+
+    Raises:
+      UserError: a process does not.
+    """
+    for folder in folders:
+        token = agreement.share("owner's token", _read(folder / FILE).get("token"))
+        until = time.monotonic() + SEEN_SECONDS
+        while not (seen := _read(folder / FILE).get("token") == token):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.2)
+        blind = [n for n, sees in enumerate(agreement.gather("sees the folder", seen)) if not sees]
+        if blind:
+            raise UserError(
+                f"{folder}: process {blind[0]} does not see what process 0 writes there; it must "
+                "be on storage that all hosts share, such as a bucket: config.checkpoint.folder"
+            )
 
 
 @contextlib.contextmanager
@@ -156,7 +182,8 @@ def _lives(path: epath.Path) -> bool:
 def _beat(path: epath.Path, me: dict[str, Any], stop: threading.Event) -> None:
     """Touches the file, which needs no space, and exits if another run has taken it."""
     while not stop.wait(BEAT_SECONDS):
-        with contextlib.suppress(OSError):
+        # A bucket that cannot be reached for a moment raises errors of TensorFlow, no OSErrors.
+        with contextlib.suppress(Exception):
             owner = _read(path)
             if owner and owner.get("token") != me["token"]:
                 print(f"error: {_refuse(path)}", file=sys.stderr, flush=True)
@@ -180,7 +207,7 @@ def _read(path: epath.Path) -> dict[str, Any]:
     """Reads the owner of a folder; returns an empty dictionary if it cannot be read."""
     try:
         owner = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except Exception:  # as in `_beat`
         return {}
     return owner if isinstance(owner, dict) else {}
 
@@ -189,7 +216,7 @@ def _stamp(path: epath.Path) -> Any:
     """Returns a value that changes when the owner's file is touched or written."""
     try:
         return path.read_text(), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
-    except (OSError, ValueError):
+    except Exception:  # as in `_beat`
         return None
 
 

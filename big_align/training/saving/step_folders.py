@@ -10,6 +10,8 @@ from etils import epath
 
 from big_align.errors import tell_in_a_line
 
+FOLDER = "checkpoints"
+"""The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
 DAMAGED = "damaged_"
 """Prefix of the name of a checkpoint that was set aside."""
 STRAY = "stray_"
@@ -17,11 +19,30 @@ STRAY = "stray_"
 UNFINISHED = ".orbax-checkpoint-tmp"
 
 
+def find_folder(workdir: str, folder: str | None) -> epath.Path:
+    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
+    chosen = folder or os.path.join(workdir, FOLDER)
+    return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
+
+
+def is_missing(error: Exception) -> bool:
+    """Returns whether an error says that a file is not there or cannot be read.
+
+    Those of a bucket are TensorFlow's. One that says that the bucket cannot be reached says nothing
+    about the file.
+    """
+    return isinstance(error, OSError) or type(error).__name__ == "NotFoundError"
+
+
 def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
     """Reads what a checkpoint was made with; None if it cannot be read."""
     try:
         found = json.loads((checkpoint / "record" / "metadata").read_text())
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
+        return None
+    except Exception as error:
+        if not is_missing(error):
+            raise
         return None
     return found if isinstance(found, dict) else None
 

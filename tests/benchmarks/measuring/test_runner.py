@@ -19,7 +19,7 @@ from big_align.clusters import embed_source
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
 from big_align.data.precomputed import shard_files
-from big_align.errors import UserError
+from big_align.errors import BrokenDataError, UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.few_shot import FewShot
 from big_align.evaluators.knn import KNN
@@ -28,6 +28,7 @@ from big_align.evaluators.retrieval import Retrieval
 from big_align.evaluators.zero_shot import ZeroShot
 from big_align.inference import loaded_model
 from tests.benchmarks.measuring import small
+from tests.data.samples import write_tar
 
 QUICK = dict(benchmarks="cifar10,flickr8k", tasks="zero_shot,knn,retrieval")
 FITTED = dict(benchmarks="cifar10", tasks="linear_probe,few_shot", shots="1", draws=1)
@@ -348,3 +349,67 @@ def test_languages_of_a_data_set_are_averaged_for_each_model(tmp_path):
     write_page(rows, tmp_path / "page.html")
     assert "Multi30k, mean of 2 languages" in (tmp_path / "page.html").read_text()
     assert average_languages(rows[:2]) == []
+
+
+def write_sst2(root, splits):
+    """Leaves a data set of two classes, with a validation split, in folders."""
+    for number, (split, count) in enumerate(splits.items()):
+        for label, name in enumerate(("negative", "positive")):
+            folder = root / "rendered-sst2" / split / name
+            folder.mkdir(parents=True)
+            for image in range(count):
+                data = small.draw_image(label, 1000 * number + image)
+                (folder / f"{image:03d}.png").write_bytes(data)
+
+
+@pytest.mark.slow
+def test_a_probe_is_chosen_by_the_validation_split_in_a_run_and_by_the_command(model, tmp_path):
+    embedder, tokenizer = make_embedder(model)
+    write_sst2(tmp_path, {"train": 8, "valid": 6, "test": 10})
+    given = dict(benchmarks="sst2", tasks="linear_probe")
+    assert small.run(model, tmp_path, tmp_path / "r.csv", **given) == 0
+    row = small.read_rows(tmp_path / "r.csv")["sst2", "linear_probe"]
+    assert row["counts"] == {"test": 20, "train": 16, "validation": 12}
+    named = "sst2", str(tmp_path), small.SEEN.transform, tokenizer, "linear_probe"
+    found = NamedBenchmark(*named)(embedder)
+    assert found == pytest.approx(row["metrics"], abs=1e-6)
+    shutil.rmtree(tmp_path / "rendered-sst2" / "valid")
+    assert NamedBenchmark(*named)(embedder) != pytest.approx(found, abs=1e-6)
+
+
+def test_broken_examples_are_counted_alike_for_images_and_labels(model, tmp_path):
+    small.write_cifar(tmp_path, test=0, train=10)
+    members = small.list_members([n % 10 for n in range(20)], 0)
+    write_tar(tmp_path / "cifar10" / "test-00000.tar", [*members[:-1], ("00019.txt", b"")])
+    (tmp_path / "cifar10" / "test-00001.tar").unlink(missing_ok=True)
+    given = dict(benchmarks="cifar10", tasks="zero_shot")
+    assert small.run(model, tmp_path, tmp_path / "r.csv", **given) == 1
+    assert small.run(model, tmp_path, tmp_path / "s.csv", **given, max_broken_fraction=0.2) == 0
+    embedder, tokenizer = make_embedder(model)
+    named = "cifar10", str(tmp_path), small.SEEN.transform, tokenizer
+    with pytest.raises(BrokenDataError):
+        NamedBenchmark(*named)(embedder)
+    embedder._objective.scale = lambda params: 1 / 0.1
+    found = NamedBenchmark(*named, max_broken_fraction=0.2)(embedder)
+    row = small.read_rows(tmp_path / "s.csv")["cifar10", "zero_shot"]
+    assert found == pytest.approx(row["metrics"], abs=1e-6)
+
+
+def test_of_a_run_that_went_on_the_page_shows_the_last(output, tmp_path):
+    rows = json.loads(output.with_suffix(".json").read_text())
+    newer = [row | {"fingerprint": "other", "score": 0.123} for row in rows]
+    write_page([*rows, *newer], tmp_path / "page.html")
+    write_page(newer, tmp_path / "newer.html")
+    assert (tmp_path / "page.html").read_text() == (tmp_path / "newer.html").read_text()
+
+
+def test_a_row_that_the_page_could_not_show_is_refused(output, tmp_path):
+    rows = json.loads(output.with_suffix(".json").read_text())
+    for field in ("model_fullname", "title", "images", "metric", "settings"):
+        broken = [{k: v for k, v in rows[0].items() if k != field}]
+        (tmp_path / "r.json").write_text(json.dumps(broken))
+        with pytest.raises(UserError, match=f"row 0 has no {field}: mend it"):
+            ResultFiles(str(tmp_path / "r.csv"))
+    (tmp_path / "r.json").write_text(json.dumps([rows[0] | {"settings": {}}]))
+    with pytest.raises(UserError, match="row 0 has no settings.task"):
+        ResultFiles(str(tmp_path / "r.csv"))

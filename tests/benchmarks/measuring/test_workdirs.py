@@ -2,11 +2,15 @@
 
 import pytest
 
+from big_align.benchmarks.measuring.trained_on import TrainedExamples
+from big_align.configuration.config_files import CONFIG_JSON
+from big_align.data.sources.tar_source import TarSource
 from big_align.runs import train
 from big_align.runs.defaults import complete_config
 from big_align.training.logs.evaluations import read_evaluations
 from tests import tiny_config
 from tests.benchmarks.measuring import small
+from tests.data.samples import write_tar
 
 pytestmark = pytest.mark.slow
 
@@ -84,3 +88,31 @@ def test_two_models_share_an_output_and_a_page(trained, data, tmp_path):
     assert len(rows) == 3 and str(trained) in rows[1] and str(model) in rows[2]
     text = page.read_text()
     assert "2 models" in text and text.count("class='track own'") == 2
+
+
+def write_config(workdir, config):
+    workdir.mkdir()
+    (workdir / CONFIG_JSON).write_text(config.to_json())
+    return TrainedExamples(workdir)
+
+
+def test_shards_of_one_name_are_told_apart_and_first_runs_count(data, tmp_path):
+    shards = {part: tmp_path / "wds_x" / part / "0.tar" for part in ("test", "train")}
+    for (part, path), labels in zip(shards.items(), ([0, 1], [1, 2, 3]), strict=True):
+        path.parent.mkdir(parents=True)
+        write_tar(path, small.list_members(labels, 0, drawn=len(part)))
+    config = make_config(data, "train")
+    config.data.source.path = str(tmp_path / "wds_x" / "*" / "0.tar")
+    both = write_config(tmp_path / "both", config)
+    for path in shards.values():
+        source = TarSource(str(path), "", "cls")
+        assert len(both.find(source)) == source.shard_sizes.sum()
+    config.data.source.path = str(shards["train"])
+    with config.unlocked():
+        config.first = make_config(data, "train").copy_and_resolve_references()
+        config.first.data.source.path = str(shards["test"])
+    two_runs = write_config(tmp_path / "two_runs", config)
+    assert len(two_runs.find(TarSource(str(shards["test"]), "", "cls"))) == 2
+    config.first = {}
+    one_run = write_config(tmp_path / "one_run", config)
+    assert one_run.find(TarSource(str(shards["test"]), "", "cls")) == []

@@ -9,7 +9,8 @@ import pytest
 
 from big_align.errors import CheckpointMismatch
 from big_align.training.optimizers import make_optimizer
-from big_align.training.saving.checkpoint import Checkpointer, find_folder
+from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state
 from tests import tiny
 
