@@ -87,6 +87,13 @@ class Run:
                 raise TimeoutError(f"no step {step} after {seconds} s: {self.err}")
             time.sleep(0.01)
 
+    def wait_for_owner(self, seconds: float = 300) -> None:
+        """Returns when the run owns its workdir: its processes have joined, and it has begun."""
+        end = time.monotonic() + seconds
+        while not (self.workdir / "owner.json").exists():
+            assert self.is_running and time.monotonic() < end, self.err
+            time.sleep(0.01)
+
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None

@@ -47,6 +47,13 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     (tmp_path / "images" / "more").mkdir(parents=True)
     (tmp_path / "images" / "a.jpg").touch()
     assert recognize_source(str(tmp_path / "images")) == "images"
+    (tmp_path / "classes" / "robin" / "a.jpg").touch()
+    assert recognize_source(str(tmp_path / "classes")) == "folder"
+    (tmp_path / "classes" / "robin" / "trip").mkdir()
+    (tmp_path / "classes" / "robin" / "trip" / "b.jpg").touch()  # which no class folder has
+    assert recognize_source(str(tmp_path / "classes")) == "images"
+    source, _ = open_source(str(tmp_path / "classes"))
+    assert source.shard_sizes.sum() == 2
     (tmp_path / "classes" / "metadata.jsonl").touch()
     assert recognize_source(str(tmp_path / "classes")) == "imagefolder"
     (tmp_path / "shards").mkdir()

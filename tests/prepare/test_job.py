@@ -7,6 +7,7 @@ from collections import Counter
 
 import brute_force
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from plain_job import write_plainly
 from raw_pairs import (
@@ -19,6 +20,7 @@ from raw_pairs import (
 )
 
 from big_align.data.sources.tar_source import TarSource
+from big_align.prepare import job, storage
 from big_align.prepare.examination import identify_image
 from big_align.prepare.inputs import find_inputs
 from big_align.prepare.plan import JobPlan
@@ -297,3 +299,57 @@ def test_numbers_of_the_command_line_stand_above_the_preset():
     flags = ["--input=x", "--output=y", "--max_aspect=none"]
     options, _ = prepare.make_parser().parse_known_args(flags)
     assert prepare.make_rules(options) == dataclasses.replace(Rules(), max_aspect=None)
+
+
+def test_a_second_job_in_an_output_is_refused_and_harms_nothing(done, run, tmp_path):
+    with storage.lock_folder(str(tmp_path / "out"), "prepare"):
+        status, _, error = run("out", f"--input={done.raw}")
+        assert status == 1 and "another prepare writes into it" in error
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_job_whose_output_another_has_taken_says_so(done, run, tmp_path, monkeypatch):
+    inner = job.steps.list_classes
+
+    def take(plan):
+        """Does what a job on another machine may do meanwhile."""
+        storage.write_json(f"{plan.output}/begun.json", {"another": "job"})
+        return inner(plan)
+
+    monkeypatch.setattr(job.steps, "list_classes", take)
+    status, _, error = run("out", f"--input={done.raw}")
+    assert status == 1 and "another job has worked in this output" in error
+    assert not list((tmp_path / "out").glob("pairs-*"))
+
+
+def fail_always(pixels):
+    return undefined  # noqa: F821
+
+
+def test_a_classifier_that_fails_on_everything_ends_the_job_before_it_begins(done, run, tmp_path):
+    flags = f"--input={done.raw}", "--classifier=tests.prepare.test_job:fail_always"
+    status, _, error = run("out", *flags)
+    assert status == 1 and error.count("\n") == 1
+    assert "test_job:fail_always fails on all of the first examples: NameError: name" in error
+    assert not (tmp_path / "out" / "settings.json").exists()
+
+
+def test_files_that_lack_a_column_have_null_in_its_place(run, tmp_path):
+    rows = [(draw_image(n), f"old dog and cat {n}") for n in range(6)]
+    raw = write_parquet(tmp_path / "raw", rows, files=2)
+    second = tmp_path / "raw" / "raw-00001.parquet"
+    pq.write_table(pq.read_table(second).drop_columns("url"), second)
+    assert run("out", f"--input={raw}", "--rules=none", "--keep=url")[0] == 0
+    members = read_tar(tmp_path / "out" / "pairs-00000.tar")
+    abouts = [json.loads(data) for name, data in members.items() if name.endswith(".json")]
+    urls = {a["origin"]["key"]: a["columns"]["url"] for a in abouts}
+    assert sorted(url is None for url in urls.values()) == [False] * 3 + [True] * 3
+
+
+def test_shards_of_another_format_are_of_another_job(done, run, tmp_path):
+    flags = f"--input={done.raw}", "--rules=none"
+    assert run("out", *flags)[0] == 0
+    before = read_output(tmp_path / "out")
+    status, _, error = run("out", *flags, "--format=tfrecord")
+    assert status == 1 and "shard_format was tar and is tfrecord" in error
+    assert read_output(tmp_path / "out") == before

@@ -104,6 +104,7 @@ def test_what_cannot_be_read_is_counted(shards, tmp_path, capsys, caplog):
         (["--runner=Driect"], "--runner=Driect: "),
         (["--runner=DirectRunner", "--sise=3"], "unknown flag --sise"),
         (["--runner=DirectRunner", "--work={full}"], "is not an empty folder: give another, or"),
+        (["--runner=DirectRunner", "--work={full}/mine"], "mine is not an empty folder: give"),
         (["--runner=DirectRunner", "--source_argument=caption=json.none"], "has a caption"),
     ],
 )

@@ -107,3 +107,12 @@ def test_a_mistake_in_the_first_run_is_told_before_anything_starts(monkeypatch, 
     monkeypatch.setattr(check, "_check_init", lambda *_: None)
     with pytest.raises(ConfigError, match=message):
         check.check_config(make_config(**fields))
+
+
+@pytest.mark.slow
+def test_the_checkpoints_of_a_first_run_may_be_elsewhere(tmp_path):
+    config = make_config(**{"first.checkpoint.folder": str(tmp_path / "bucket")})
+    train.run(config, str(tmp_path / "run"))
+    assert (tmp_path / "bucket").is_dir() and not (tmp_path / "run/first/checkpoints").exists()
+    train.run(make_config(), str(tmp_path / "plain"))
+    assert read_losses(tmp_path / "run") == read_losses(tmp_path / "plain")

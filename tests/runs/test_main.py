@@ -84,7 +84,7 @@ def test_a_config_file_that_cannot_be_loaded_is_one_line(source, message, tmp_pa
     if source:
         path.write_text(source)
     run = Run(tmp_path / "run", config=path)
-    assert run.wait() == 1
+    assert run.wait() == 2
     assert run.err.startswith(f"error: --config={path}: ") and run.err.count("\n") == 1
     assert message.format(path=path) in run.err
 
@@ -111,7 +111,7 @@ def test_what_a_command_line_without_a_config_lacks_is_told(flags, message, tmp_
         [sys.executable, "main.py", *(flag.format(tmp_path) for flag in flags)],
         cwd=ROOT, env=environment(1), capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 1 and done.stdout == ""
+    assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(f"error: {message.format(tmp_path)}\n", done.stderr)
 
 

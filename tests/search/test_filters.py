@@ -63,3 +63,16 @@ def test_without_conditions_there_is_no_mask():
 def test_what_is_no_condition_is_told(text, message):
     with pytest.raises(UserError, match=message):
         apply_filters(TABLE, [text])
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numbers_are_compared_as_the_column_holds_them(kind):
+    table = pa.table({"rating": pa.array(kind([4.7, 4.8, 0.1, np.nan]))})
+    for text, expected in (
+        ("rating=4.7", [0]),
+        ("rating>=4.7", [0, 1]),
+        ("rating<=0.1", [2]),
+        ("rating!=4.7", [1, 2]),  # NaN is a missing value
+        ("rating<9", [0, 1, 2]),
+    ):
+        assert np.flatnonzero(apply_filters(table, [text])).tolist() == expected

@@ -19,10 +19,12 @@ from indexes import (
 
 from big_align.components.source_flags import open_source
 from big_align.errors import UserError
-from big_align.search import index_building
+from big_align.search import index_building, index_folder
+from big_align.search.index_building import IndexBuilder
 from big_align.search.index_folder import FolderLock, read_info
 from big_align.search.metadata import MetadataTable
 from big_align.search.pending_rows import PendingRows
+from big_align.search.scann_rows import ScannSettings
 from big_align.search.thumbnails import make_thumbnail
 from tests.data.samples import write_tar
 
@@ -277,3 +279,50 @@ def test_a_damaged_generation_is_told(model, tmp_path):
             load(tmp_path / "index", model)
         path.write_bytes(whole)
     assert len(load(tmp_path / "index", model)) == 2
+
+
+def test_a_table_of_files_and_captions_alone_is_indexed_and_brought_up_to_date(model, tmp_path):
+    write_photos(tmp_path, {f"{n}.jpg": n for n in range(3)})
+    path = tmp_path / "pairs.csv"
+    path.write_text("filepath,title\n" + "".join(f"{n}.jpg,{TEXTS[n]}\n" for n in range(3)))
+    for _ in range(2):
+        table = MetadataTable(str(path), own=True)
+        report = build(model, str(path), tmp_path / "index", metadata=table)
+        assert (report.images, report.described) == (3, 3)
+    assert read_info(tmp_path / "index")["generation"] == 1
+    assert load(tmp_path / "index", model).search("a dog on grass", k=1)[0].name.endswith(".jpg")
+
+
+def test_a_builder_that_waited_goes_on_from_what_another_has_built(model, tmp_path):
+    source = write_photos(tmp_path / "photos", {"a.jpg": 1, "b.jpg": 2})
+    opened, node = open_source(source)
+    made_by = {"model": "nowhere", "source": node}
+    early = IndexBuilder(model, tmp_path / "index", made_by)  # there is no index yet
+    build(model, source, tmp_path / "index", captions=False)
+    assert early.build(opened).embedded == 0
+    write_photos(tmp_path / "photos", {"c.jpg": 3})
+    early = IndexBuilder(model, tmp_path / "index", made_by)
+    build(model, source, tmp_path / "index", captions=False)
+    assert early.build(open_source(source)[0]).embedded == 0
+    assert len(read(tmp_path / "index").images) == 3
+
+
+def test_an_index_that_is_updated_while_it_is_loaded_is_loaded(model, tmp_path, monkeypatch):
+    source, folder = write_photos(tmp_path / "photos", {"a.jpg": 1}), tmp_path / "index"
+    build(model, source, folder)
+    inner, updates = index_folder.read_generation, iter([True])
+
+    def read_late(path):
+        if next(updates, False):
+            write_photos(tmp_path / "photos", {"b.jpg": 2})
+            build(model, source, folder)
+        return inner(path)
+
+    monkeypatch.setattr(index_folder, "read_generation", read_late)
+    found = load(folder, model)
+    assert len(found) == 2 and found.info["generation"] == 2
+    # What a search needs may be loaded later, and be gone by then.
+    found.info["search"]["images"] = {"method": "scann"} | dict.fromkeys(ScannSettings._fields, 1)
+    found.info["generation"] = 1
+    with pytest.raises(UserError, match="has been updated since it was loaded: load it again"):
+        found.warm()

@@ -2,6 +2,7 @@
 
 import argparse
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -97,3 +98,47 @@ def test_what_is_no_table_is_told(tmp_path):
     path.write_text("a,b\n1,2,3\n")
     with pytest.raises(UserError, match="table.csv cannot be read: .*2 columns"):
         MetadataTable(str(path))
+
+
+def test_a_table_of_files_and_captions_alone_gives_rows_without_columns(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("filepath,title\na.jpg,x\nb.jpg,y\n")
+    found, count = MetadataTable(str(path)).align([f"{tmp_path}/b.jpg", "c.jpg"], ["", ""])
+    assert len(found) == 2 and count == 1
+    assert add_labels(found, ["dog", None])["label"].to_pylist() == ["dog", None]
+
+
+def test_the_own_table_of_a_source_names_images_by_their_files(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("filepath,title,name,price\na.jpg,x,chair,3\nb.jpg,y,table,5\n")
+    names = [f"{tmp_path}/b.jpg", f"{tmp_path}/a.jpg"]
+    given = argparse.Namespace(metadata=None, metadata_key=None)
+    own = index.read_metadata(given, {"name": "csv", "path": str(path)})
+    found, count = own.align(names, names)
+    assert found.to_pydict() == {"name": ["table", "chair"], "price": [5, 3]} and count == 2
+    other = MetadataTable(str(path))
+    assert other.align(names, names)[1] == 0 and other.key == "name"
+
+
+def test_two_columns_of_one_name_are_told(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("file,year,year\na.jpg,1,2\n")
+    with pytest.raises(UserError, match="has the column 'year' twice"):
+        MetadataTable(str(path))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_what_is_kept_equals_itself_after_it_is_written_and_read(tmp_path, unit):
+    columns = {
+        "key": ["a", "b", "c"],
+        "time": pa.array([1, None, 10**9], pa.timestamp(unit)),
+        "number": pa.array([1.5, float("nan"), None]),
+        "half": pa.array(np.float16([1, np.nan, 3])),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+    found, _ = MetadataTable(str(tmp_path / "table.parquet")).align(["a", "b", "c"], ["", "", ""])
+    pq.write_table(found, tmp_path / "kept.parquet")
+    assert found.equals(pq.read_table(tmp_path / "kept.parquet"))
+    assert found["number"].to_pylist() == [1.5, None, None]
+    assert found["half"].to_pylist() == [1, None, 3]
+    assert all(hasattr(each, "year") for each in found["time"].to_pylist() if each)

@@ -14,13 +14,14 @@ from big_align.training.health.spread import LEAST, Range
 USUAL = {"loss": 1.0, "gradient_norm": 2.0, "parameter_norm": 3.0}
 
 
-def make(workdir, step=0, goes_back=False, saved=None, watched=None):
+def make(workdir, step=0, goes_back=False, saved=None, watched=None, made=()):
     return Health(
         str(workdir),
         step,
         rewinds=goes_back,
         list_examples=lambda data_step: [f"example {data_step}"],
         last_good=lambda: saved,
+        saved=made,
         watched=watched,
     )
 
@@ -131,3 +132,20 @@ def test_what_an_objective_has_watched_raises_the_alarm_on_its_side():
     guard.check(LEAST + 2, USUAL | {"gap": -0.01})
     assert heard == [Alarm(LEAST + 2, "gap", -0.01, Range(pytest.approx(0.25), math.inf))]
     assert heard[0].describe() == f"gap is -0.01 at step {LEAST + 2}, expected was at least 0.25"
+
+
+def test_a_checkpoint_brings_the_decisions_that_a_workdir_has_lost(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    with pytest.raises(Rewound):
+        make(first, goes_back=True, saved=4).check(7, USUAL | {"loss": math.nan})
+    made = make(first, 4).list_rewinds()
+    assert made == [[4, 7]]
+    found = make(second, 4, made=made)
+    assert [found.data_step(step) for step in (3, 4)] == [3, 7]
+    assert make(second, 4).list_rewinds() == made  # they are in the workdir again
+    with pytest.raises(Rewound):
+        make(second, 4, goes_back=True, saved=4, made=made).check(5, USUAL | {"loss": math.nan})
+    # A workdir knows more than a checkpoint from before.
+    assert make(second, 4, made=made).list_rewinds() == [[4, 7], [4, 5]]

@@ -227,3 +227,49 @@ def test_of_many_at_once_one_gets_it(tmp_path, stale):
     for racer in racers:
         racer.join()
     assert sum(pid is not None for pid in got) == 1
+
+
+def test_an_error_of_a_bucket_ends_no_beat(tmp_path, impatient, monkeypatch):
+    class Unavailable(Exception):
+        """Of TensorFlow, and no OSError."""
+
+    inner, failures = ownership._read, iter([True, True])
+
+    def read_or_fail(path):
+        if threading.current_thread().name == "owner" and next(failures, False):
+            raise Unavailable("503")
+        return inner(path)
+
+    monkeypatch.setattr(ownership, "_read", read_or_fail)
+    with own(tmp_path / "run"):
+        path = tmp_path / "run" / FILE
+        before, until = path.stat().st_mtime_ns, time.monotonic() + 10
+        while path.stat().st_mtime_ns == before:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    assert next(failures, None) is None
+
+    def refuse(path, me):
+        raise Unavailable("no such bucket")
+
+    monkeypatch.setattr(ownership, "_take", refuse)
+    with pytest.raises(UserError, match="the run cannot write there .*no such bucket"):
+        with own(tmp_path / "run"):
+            pass
+
+
+def test_a_folder_that_another_process_does_not_see_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(ownership, "SEEN_SECONDS", 0.3)
+    with own(tmp_path / "run", shared=[tmp_path / "run"]):
+        pass
+    monkeypatch.setattr(ownership.agreement, "gather", lambda topic, value: [value, False])
+    with pytest.raises(UserError, match="run: process 1 does not see what process 0 writes there"):
+        with own(tmp_path / "run", shared=[tmp_path / "run"]):
+            pass
+    monkeypatch.undo()
+    monkeypatch.setattr(ownership, "SEEN_SECONDS", 0.3)
+    told = iter([None, "the token of another folder"])
+    monkeypatch.setattr(ownership.agreement, "share", lambda topic, value: next(told))
+    with pytest.raises(UserError, match="process 0 does not see"):
+        with own(tmp_path / "run", shared=[tmp_path / "run"]):
+            pass
