@@ -55,7 +55,8 @@ def fill(disk: pathlib.Path) -> pathlib.Path:
 
 def list_saved(workdir: pathlib.Path) -> set[int]:
     """The steps of complete checkpoints."""
-    return {int(p.parent.name) for p in workdir.glob("checkpoints/[0-9]*/commit_success.txt")}
+    done = [path.parent.name for path in workdir.glob("checkpoints/[0-9]*/commit_success.txt")]
+    return {int(name) for name in done if name.isdecimal()}  # the others are not renamed yet
 
 
 def wait_for_save(run: Run) -> None:
