@@ -251,9 +251,15 @@ def list_numbers(
 
 
 def cut_pairs(pairs: Pairs, folds: int) -> list[Pairs]:
-    """Cuts images with their captions into parts of equal length, in order."""
+    """Cuts images with their captions into parts of equal length, in order.
+
+    Raises:
+      UserError: there are fewer images than parts.
+    """
     if folds == 1:
         return [pairs]
+    if len(pairs.zimg) < folds:
+        raise UserError(f"{len(pairs.zimg)} images cannot be cut into {folds} parts")
     parts = []
     for rows in np.array_split(np.arange(len(pairs.zimg)), folds):
         mine = (pairs.owner >= rows[0]) & (pairs.owner <= rows[-1])

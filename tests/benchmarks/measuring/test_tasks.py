@@ -10,6 +10,7 @@ from big_align.benchmarks.measuring.tasks import (
     list_numbers,
     measure_retrieval,
 )
+from big_align.errors import UserError
 from big_align.evaluators.scores import calibration_error, softmax
 from big_align.exhibits.retrieval import Pairs
 
@@ -98,6 +99,8 @@ def test_folds_are_measured_by_themselves():
     whole, halves = (measure_retrieval(make_pairs(5), folds) for folds in (1, 2))
     assert whole.numbers["image_retrieval_recall@1"] == pytest.approx(7 / 8)
     assert halves.details["folds"][1]["text_to_image_r1"] == 1
+    with pytest.raises(UserError, match="8 images cannot be cut into 9 parts"):
+        cut_pairs(make_pairs(5), 9)
     first, second = cut_pairs(make_pairs(5), 2)
     assert first.captions == [str(n) for n in range(8)] and second.number.tolist() == [4, 5, 6, 7]
     assert second.owner.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
