@@ -14,7 +14,8 @@ training does. What decides was named before any training: CIFAR-10 by texts, `b
   captions             128 pairs a step: CLIP
   labels               128 labeled photographs
   both, half and half  64 and 64, as in Table 6: as many images as above
-  both, added          128 and 128, as in Table 5: as many labeled images as `labels`
+  both, added          128 and 128: as many labeled images as `labels`, as in Table 5, which
+                       takes twice the steps for it
   both, multi-task     64 and 64, with a linear classifier for labels
   captions, twice      256 pairs a step, and
   labels, twice        256 labeled photographs: as many images as `both, added`

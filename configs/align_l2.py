@@ -20,7 +20,7 @@ def get_config():
     config.model.image = dict(
         name="efficientnet",
         variant="l2",
-        group_size=16,  # BatchNorm was per core: 16 pairs
+        group_size=16,  # the 16 pairs of a core, without communication; §5 says nothing of groups
         dtype="bfloat16",
         remat=True,
     )

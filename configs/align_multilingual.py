@@ -1,10 +1,11 @@
 """ALIGN in many languages (Jia et al. 2021, §8), with a vocabulary of 250k pieces.
 
 "Model training follows the exact English configuration", so everything but the vocabulary and what
-is measured is that of configs/align_l2.py. Arguments:
-  (none)   EfficientNet-B7 and BERT-base, the model of the paper's study of data sets (§6)
-  l2       EfficientNet-L2 and BERT-Large, which §8 measures: the mean recall of its English model,
-           92.2 (Table 11), is that of ALIGN on Flickr30K (Table 1)
+is measured is that of another config. Arguments:
+  (none)   configs/align_b7.py: EfficientNet-B7 and BERT-base, the model of the paper's study of
+           data sets (§6), for 1M steps
+  l2       configs/align_l2.py: EfficientNet-L2 and BERT-Large, which §8 measures: the mean recall
+           of its English model, 92.2 (Table 11), is that of ALIGN on Flickr30K (Table 1)
 Give it your pairs, --config.data.source.path, and a vocabulary of their texts in which languages
 are evened out; where a member of the shards tells the language of a text, `language` names it:
   python -m big_align.tools.build_vocab --source='data/pairs-*.tar' --temperature=5 --size=250000 \

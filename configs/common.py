@@ -51,6 +51,7 @@ def get_base() -> ConfigDict:
                 text=config_dict.placeholder(str),
                 centers=config_dict.placeholder(str),
                 classifier=config_dict.placeholder(str),
+                temperature=config_dict.placeholder(str),
             ),
             first={},
             cached_features={},

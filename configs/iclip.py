@@ -2,10 +2,12 @@
 
 Arguments, separated by commas:
   scale=imagenet_gcc3m | imagenet21k_yfcc14m | imagenet22k_yfcc14m | imagenet22k_laion400m
-  method=iclip | sup_only (eq. 1) | cosine (eq. 3) | vl_only (eq. 2) | multitask
+  method=iclip | sup_only (eq. 1) | cosine (eq. 3) | vl_only (eq. 2, in both
+                        directions) | multitask
   names=only            class texts without descriptions ("w/o Desc.")
   data=labels           labeled photographs alone, for iCLIP (eq. 4)
   half=yes              half of the images and of the steps
+  init=none             from scratch also where the paper starts from MoBY and RoBERTa
   text_to_image=none    eq. 6 as printed, where images alone ask. The default, captions, adds that
                         captions ask for their images; with all, class texts do too
 
@@ -28,8 +30,8 @@ describe=`python -m big_align.tools.describe_classes`:
   $describe --classes=imagenet --wordnet_names --output=data/imagenet_wordnet.json
 where IDS.json lists the folders of ImageNet-22K, and the third calls ImageNet's classes what the
 second does.
-The first and the last scale start from a pretrained RoBERTa-B, --config.init.text=FOLDER, with its
-vocab.json and merges.txt in data/roberta-base, and from a MoBY Swin, --config.init.image=FILE.
+The first and the last scale start from a pretrained RoBERTa-B, a folder of transformers' in
+data/roberta-base, and from a Swin of MoBY (§4.1), data/moby_swin_tiny.pth or moby_swin_base.pth.
 """
 
 from big_align.configs import clip_text, common
@@ -44,6 +46,7 @@ LEGAL = {
     "names": ("only",),
     "data": ("both", "labels"),
     "half": ("yes",),
+    "init": ("none",),
     "text_to_image": ("none", "captions", "all"),
 }
 IMAGES = {
@@ -96,6 +99,9 @@ def get_config(arg: str = ""):
     config.model.image = dict(name="swin", dtype="bfloat16", **scale["image"])
     if captions != "yfcc14m":
         _use_roberta(config)
+        if "init" not in given:  # §4.1
+            config.init.image = f"data/moby_swin_{scale['image']['variant']}.pth"
+            config.init.text = "data/roberta-base"
     config.data.transform = "random_resized_crop(224)|flip_horizontal|rand_augment(2, 9)"
     has_labels = method != "vl_only"
     has_captions = method not in ("sup_only", "cosine") and given.get("data") != "labels"
@@ -126,7 +132,7 @@ def get_config(arg: str = ""):
         classifier = "linear" if method == "sup_only" else "cosine"
         config.objective = dict(name="cross_entropy", classifier=classifier)
         config.model.text, config.model.embedding_dim = {}, None
-        config.model.image_projection = False
+        config.model.image_projection, config.init.text = False, None
     else:
         config.objective = dict(name={"vl_only": "clip", "multitask": "multitask"}[method])
     if "linear_probe" in config.evaluators:

@@ -5,7 +5,7 @@ Arguments, separated by commas:
   head=cls                                 instead of ML-Decoder
   loss=bce | weighted_bce | splc_focal     instead of SPLC
   tags=all                                 the tag list with its most frequent tags
-  init=none                                towers from scratch
+  init=none                                the image tower from scratch (§4.4)
   probe=yes                                a linear probe of ImageNet at the end
   evaluate=idea9                           zero-shot accuracy on the paper's 9 data sets (Table 2)
   data=blip                                captions by BLIP's CapFilt (here alone, not on COCO)
@@ -13,12 +13,12 @@ Arguments, separated by commas:
 
 | row (COCO&VG: configs/idea_coco.py) | argument |
 |---|---|
-| Table 1: CLIP; MLR alone; IDEA*; IDEA | `method=itc`; `method=recognition`; `method=mlr`; none |
+| Table 1: CLIP; MLR alone; IDEA*; IDEA | `method=itc`; `method=recognition`; as +MLR below; none |
 | Table 3: CLS and BCE | `method=recognition,head=cls,loss=weighted_bce` |
 | Table 3: ML-Decoder and BCE; SPLC | `method=recognition,loss=weighted_bce`; `method=recognition` |
 | Table 4: ITC; +MLR; +Tag2Text | `method=itc`; `method=mlr,tags=all`; `method=tag2text,tags=all` |
 | Table 4: +RmTopFreq; +Retain | `method=rm_top_freq`; none |
-| Table 5: CLIP; IDEA*; IDEA | `init=none,probe=yes` with `method=itc`; `method=mlr`; none |
+| Table 5: CLIP; IDEA*; IDEA | `init=none,probe=yes` with `method=itc`; as +MLR above; none |
 | Table 6 | `method=itc`; none; `data=blip,method=itc`; `data=blip` |
 | Figure 6 | `method=itc,figure=6`; `figure=6` |
 | Figure 7 b | `method=itc` and none: `imagenet/seen_top1`, `imagenet/unseen_top1` |
@@ -78,15 +78,16 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     config.data.transform = (
         "random_resized_crop(256, 0.2)|flip_horizontal|rand_augment(2, 7, colors=False)"
     )
-    config.data.captions_used = 1  # §4.1: one text per image
+    config.data.captions_used = 1  # §4.1: one text per image, drawn at random; here the first
     config.tokenizer = dict(name="wordpiece", vocabulary="data/bert-base-uncased/vocab.txt")
     config.tokenizer.length = 40  # §4.1
     config.model.image = dict(name="vit", variant="b/16", dtype="bfloat16", remat=True)
     config.model.text = dict(name="bert", variant="base", dtype="bfloat16", remat=True)
     config.model.image_projection = True
     config.model.embedding_dim = 256  # §3.3
+    config.init.text = "data/bert-base-uncased"  # §4.1 names BERT, and says "trained" of ViT alone
     if "init" not in given:  # §4.1
-        config.init.image, config.init.text = "data/vit-base", "data/bert-base-uncased"
+        config.init.image = "data/vit-base"
     method = given.get("method", "retain")
     config.objective = dict(
         name="idea",

@@ -19,6 +19,8 @@ Captions lie in img2dataset shards, data/NAME-*.tar; ImageNet-21K and 22K in suc
 members and the class list data/NAME.json, which `describe_classes` makes from WordNet ids.
 """
 
+import math
+
 from big_align.configs import clip_text, common, unicl_imagenet
 from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
@@ -48,7 +50,10 @@ def get_config(arg: str = ""):
     config = clip_text.get_base()
     config.batch_size = 4096  # B.2
     config.model.image = unicl_imagenet.towers(given.get("image", "swin_tiny"))  # §4.2, C.2
-    config.objective = dict(name=method)
+    # §3.4: tau starts at 1, so the scale at e; the other rows have it by default
+    config.objective = dict(name=method) | (
+        {"temperature": math.exp(-1)} if method == "multitask" else {}
+    )
     share = 0.5 if "half" in given else 1.0
     if labels == "imagenet":  # §4.2.1, B.2: as §4.1, 500 epochs, half of each batch is captioned
         fraction = 0.0 if captions == "none" else 0.5

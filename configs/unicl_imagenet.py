@@ -35,7 +35,8 @@ LEGAL = {
 TRAIN = (
     "random_resized_crop(224, 0.08, 1.0)|flip_horizontal|rand_augment(2, 9)|random_erasing(0.25)"
 )
-# §4.1: "standard random crop". The paper gives no size for CIFAR's images: their own is used.
+# §4.1: "standard random crop". The paper gives neither its range nor a size for CIFAR's images:
+# their own is used. B.1's RandAugment and erasing are for ImageNet's here.
 SMALL_TRAIN, SMALL_EVALUATE = "random_resized_crop(32, 0.2, 1.0)|flip_horizontal", "resize(32)"
 CLIP_NORM = 5.0
 """Of the whole gradient, in the released code; the paper does not say."""
@@ -53,7 +54,7 @@ def get_config(arg: str = ""):
     images = clip_text.IMAGENET_IMAGES if data == "imagenet" else 50_000
     epoch = images / config.batch_size
     config.total_steps = round(500 * epoch)  # B.1: 500 epochs
-    config.data.classes = data  # §4: one of CLIP's templates at random, all 80 in validation
+    config.data.classes = data  # §4: one of CLIP's templates at random, all in validation
     config.model.image = towers(image)
     use_data(config, data, image)
     # B.1: SGD with 0.4 and 1e-4 for CNNs, AdamW with 0.002 and 0.05 with a transformer on either

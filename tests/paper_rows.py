@@ -114,7 +114,8 @@ PATTERNS = {
     },
     "IDEA": {
         "Table 1": (
-            "idea_coco.py:method={itc,recognition,mlr,retain}",
+            "idea_coco.py:method={itc,recognition,retain}",
+            "idea_coco.py:method=mlr,tags=all",
             "idea_cc3m.py:method={itc,retain}",
         ),
         "Table 2": (
@@ -129,7 +130,10 @@ PATTERNS = {
             "idea_coco.py:method={itc,rm_top_freq,retain}",
             "idea_coco.py:method={mlr,tag2text},tags=all",
         ),
-        "Table 5": ("idea_coco.py:init=none,probe=yes,method={itc,mlr,retain}",),
+        "Table 5": (
+            "idea_coco.py:init=none,probe=yes,method={itc,retain}",
+            "idea_coco.py:init=none,probe=yes,method=mlr,tags=all",
+        ),
         "Table 6": (
             "idea_cc3m.py:method={itc,retain}",
             "idea_cc3m.py:data=blip,method={itc,retain}",

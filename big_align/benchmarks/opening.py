@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from big_align.benchmarks import caption_files, catalog, label_binding, label_lists, tfds_labels
 from big_align.benchmarks.benchmark import ABSENT, JUDGED, Benchmark, Layout
+from big_align.benchmarks.joined_source import JoinedSource
 from big_align.benchmarks.relabeled_source import RelabeledSource
 from big_align.data import examples, files
 from big_align.data.labels.classes import ClassList
@@ -104,7 +105,7 @@ def open_named(
 
     Args:
       benchmark: the name of the data set, as in `python -m big_align.tools.benchmark --list`.
-      split: "train", "validation" or "test".
+      split: "train", "validation" or "test", or several joined by +: "train+validation".
       data: the folder with all data sets, each in a folder of its own.
       index_dir: a folder that keeps scans of shards for the next start.
 
@@ -114,7 +115,9 @@ def open_named(
     Raises:
       UserError: as for `open_split`, or there is no such benchmark.
     """
-    return open_split(catalog.read_benchmark(benchmark), split, data, index_dir)
+    named = catalog.read_benchmark(benchmark)
+    parts = [open_split(named, each, data, index_dir) for each in split.split("+")]
+    return parts[0] if len(parts) == 1 else JoinedSource(parts)
 
 
 def read_class_list(

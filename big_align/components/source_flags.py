@@ -100,11 +100,14 @@ def _recognize_folder(path: str) -> str:
 def _has_class_folders(path: str) -> bool:
     """Returns whether all images of a folder are in its folders, and none is at the top or deeper.
 
-    Only then does a folder with a class per folder have them all.
+    Only then does a folder with a class per folder have them all. What begins with a dot is no
+    image of anyone's: editors and file browsers leave such copies.
     """
-    for folder, _, names in os.walk(path, followlinks=True):
+    for folder, folders, names in os.walk(path, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
         depth = len(os.path.relpath(folder, path).split(os.sep)) if folder != path else 0
-        if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in names):
+        shown = [name for name in names if not name.startswith(".")]
+        if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in shown):
             return False
     return True
 

@@ -50,6 +50,7 @@ OWN = {
     "init.image": (str, "the same for the image tower alone"),
     "init.text": (str, "the same for the text tower alone"),
     "init.classifier": (str, "a workdir whose classifier of the same classes starts this run's"),
+    "init.temperature": (str, "a model whose learned temperature starts this run's, or `all`'s"),
     "init.centers": (str, "a folder of clusters whose centers the class centers start at"),
 }
 """Fields that no component takes, by their place: their type, beside None, and what they are for.

@@ -40,7 +40,7 @@ class RowGroups:
         )
         self._sizes: dict[tuple, int] = {}
         self._refused: dict[tuple, str] = {}  # not decoded again for each of their rows
-        self._columns: dict[str, list[str]] = {}
+        self._columns: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
         self._told = False
 
@@ -73,10 +73,11 @@ class RowGroups:
         try:
             if path not in self._columns:
                 with files.files_of(path).open(path) as file:
-                    self._columns[path] = open_table(file).schema_arrow.names
+                    schema = open_table(file).schema_arrow
+                self._columns[path] = frozenset([*schema.names, *list_fields(schema)])
         except (pa.ArrowException, OSError, ValueError) as error:
             raise examples.BrokenExample(f"{path} cannot be read: {error}") from error
-        return _is_column(name, self._columns[path])
+        return name in self._columns[path]
 
     def _get(self, key: tuple[Place, tuple[str, ...]]) -> pa.Table:
         if reason := self._refused.get(key):
@@ -123,6 +124,12 @@ class RowGroups:
                 self._paths[key[0].file],
                 size // 2**20,
             )
+
+
+def list_fields(schema: pa.Schema) -> list[str]:
+    """Lists the fields of structs, such as `captions.en`."""
+    structs = [field for field in schema if pa.types.is_struct(field.type)]
+    return [f"{struct.name}.{field.name}" for struct in structs for field in struct.type]
 
 
 def open_table(file: files.ReadableFile) -> pq.ParquetFile:

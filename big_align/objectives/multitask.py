@@ -1,7 +1,8 @@
 """The naive multi-task baseline of iCLIP (Wei et al. 2023, §4.2): one image tower, two heads.
 
 Labeled images train a linear classifier on the pooled features (eq. 1), captioned images train with
-CLIP's loss and the text tower (eq. 2), and the two losses are averaged.
+CLIP's loss and the text tower, and the two losses are averaged. Eq. 2 as printed has one direction,
+from images to texts; this has both, as CLIP's own.
 """
 
 import jax

@@ -179,7 +179,7 @@ def _check_languages(source: Source, plan: JobPlan) -> None:
 
 def _check_functions(source: Source, plan: JobPlan) -> None:
     """Checks that what the user wrote in Python can judge one of the first examples."""
-    functions, failed = plan.examination.load(), None
+    functions, failed = plan.examination.load(), []
     for at in _list_checked(source)[:TRIED] if any(functions) else []:
         try:
             example = boundary.read_example(source, *at)
@@ -190,15 +190,13 @@ def _check_functions(source: Source, plan: JobPlan) -> None:
             examine_example(example, plan.examination, *functions)
             return
         except Exception as error:
-            failed = failed or error
-    if failed:
+            failed.append(error)
+    if len(failed) > 1:  # one may be the fault of the example
         flags = {"--classifier": plan.examination.classifier,
                  "--languages": plan.examination.languages}  # fmt: skip
         named = " or ".join(f"{flag}={name}" for flag, name in flags.items() if name)
-        told = put_in_a_line(str(failed))
-        raise UserError(
-            f"{named} fails on all of the first examples: {type(failed).__name__}: {told}"
-        ) from failed
+        told = f"{type(failed[0]).__name__}: {put_in_a_line(str(failed[0]))}"
+        raise UserError(f"{named} fails on all of the first examples: {told}") from failed[0]
 
 
 def _check_kept(source: Source, names: tuple[str, ...]) -> None:

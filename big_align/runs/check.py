@@ -30,6 +30,7 @@ from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, ModelState, Objective, Params
 
 INIT = ("all", "image", "text")
+TEMPERATURE = "temperature"
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 
 
@@ -155,9 +156,9 @@ def _check_init(node: Node, objective: Objective, training: bool) -> None:
     A run that is only evaluated has them in its checkpoint.
     """
     if training:
-        check_installed(path for path in node.values() if path)
+        check_installed(path for path in node.values() if path and path != "all")
     own = ("classifier",) if hasattr(objective, "classifier") else ()
-    known = *INIT, *own, *objective.table_sizes
+    known = *INIT, *own, TEMPERATURE, *objective.table_sizes
     for part, path in node.items():
         where = f"config.init.{part}"
         if path and part not in known:
@@ -165,7 +166,7 @@ def _check_init(node: Node, objective: Objective, training: bool) -> None:
                 f"{where} is nothing that the objective has{suggest(part, known)}; known: "
                 f"{', '.join(known)}"
             )
-        if not path or not training:
+        if not path or not training or (part, path) == (TEMPERATURE, "all"):
             continue
         if not (os.path.exists(locate(path)) or recognize_workdir(pathlib.Path(path))):
             absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"

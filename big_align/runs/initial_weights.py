@@ -14,7 +14,7 @@ from big_align.models.parts import resize
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import dataset, workdir
-from big_align.runs.check import INIT
+from big_align.runs.check import INIT, TEMPERATURE
 from big_align.types import Params
 
 Flat = dict[str, np.ndarray]
@@ -80,6 +80,24 @@ def read_initial_weights(
     return taken, report
 
 
+def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the objective's own parameters that the config names earlier ones for.
+
+    Args:
+      config: config of the run.
+      params: fresh parameters of the objective, or their shapes.
+
+    Returns:
+      Arrays by path, and a report, as for `read_initial_weights`.
+
+    Raises:
+      ConfigError: a source does not have what is named, or has it of another kind.
+    """
+    classifier, report = read_initial_classifier(config, params)
+    temperature, more = read_initial_temperature(config["init"], params)
+    return classifier | temperature, report + more
+
+
 def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
     """Reads the classifier that an objective starts from, if the config names one.
 
@@ -112,6 +130,36 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
     if {name: x.shape for name, x in found.items()} != fresh:
         raise ConfigError(f"{where}: the classifier in {path} is for other features or biases")
     return found, [f"init.classifier = {path}: {len(found)} of {len(fresh)} arrays taken"]
+
+
+def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the temperature that an objective starts from, if the config names a model for it.
+
+    Args:
+      init: `config.init`.
+      params: fresh parameters of the objective, or their shapes.
+
+    Returns:
+      An array by its path, and a report, as for `read_initial_weights`.
+
+    Raises:
+      ConfigError: the objective learns no temperature, or the model has none.
+    """
+    where, named = f"config.init.{TEMPERATURE}", init.get(TEMPERATURE)
+    if not named:
+        return {}, []
+    path = init.get("all") if named == "all" else named
+    if not path:
+        raise ConfigError(f"{where} = 'all' is the model of config.init.all, which names none")
+    of = {TEMPERATURE: lambda x: x, "log_scale": lambda x: -np.log(x)}
+    name = next((name for name in of if name in params), None)
+    if name is None:
+        raise ConfigError(f"{where} = {named!r}: the objective learns no temperature")
+    found = workdir.load(path).temperature
+    if found is None:
+        raise ConfigError(f"{where}: {path} has no temperature; write --{where}=''")
+    value = np.asarray(of[name](np.float64(found)), np.float32)
+    return {name: value}, [f"init.{TEMPERATURE} = {named}: {found:.6g}"]
 
 
 def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collection[str]) -> None:
@@ -152,7 +200,7 @@ def start_tables(
     """
     started = dict(tables)
     for name, path in folders.items():
-        if name in (*INIT, CLASSIFIER) or not path:
+        if name in (*INIT, CLASSIFIER, TEMPERATURE) or not path:
             continue
         if name not in tables:
             raise ConfigError(f"config.init.{name}: the objective has no table of {name}")
@@ -228,5 +276,5 @@ def _describe_inputs(source: Pretrained) -> list[str]:
     if source.tokenizer:
         lines.append(("tokenizer", dict(source.tokenizer)))
     if source.temperature is not None:
-        lines.append(("temperature", f"{source.temperature:.6g}, the run has its own"))
+        lines.append(("temperature", f"{source.temperature:.6g}, for init.temperature"))
     return [f"  there, {what}: {value}" for what, value in lines]

@@ -34,13 +34,13 @@ from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
 from big_align.runs.initial_weights import (
     check_frozen,
-    read_initial_classifier,
+    read_initial_parameters,
     read_initial_weights,
     start_tables,
 )
 from big_align.runs.program import Program, build_program
 from big_align.runs.restore import keep_config, named_tokenizers
-from big_align.training.health.rewinds import REWIND, REWINDS, Health
+from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
 from big_align.training.logs.trackers import Tracker, open_trackers
@@ -63,10 +63,10 @@ def _start(config: Any, program: Program) -> TrainState:
     shapes = program.state.weight_shapes
     weights, report = read_initial_weights(shapes, config.init)
     check_frozen(config.optimizer.get("frozen") or (), shapes, weights)
-    classifier, more = read_initial_classifier(config, program.state.params)
+    own, more = read_initial_parameters(config, program.state.params)
     if (report or more) and jax.process_index() == 0:
         print("\n".join(report + more))
-    state = replace_weights(program.create(), weights | classifier)
+    state = replace_weights(program.create(), weights | own)
     sizes = program.objective.table_sizes
     return state.replace(tables=start_tables(config.init, state.tables, sizes))
 
@@ -140,8 +140,8 @@ def _train_first(config: Any, workdir: str) -> Any:
         features = config.cached_features.folder or os.path.join(workdir, FEATURES)
         first.cached_features.folder = first.cached_features.folder or features
     if not build.has_begun(config, workdir):
-        os.makedirs(folder, exist_ok=True)  # its checkpoints may be elsewhere
-        _run(first, folder)  # if it is finished, this looks for what an interruption left out
+        with own(folder, *filter(None, [first.checkpoint.folder])):
+            _run(first, folder)  # if it is finished, this looks for what an interruption left out
     return config
 
 
@@ -174,11 +174,12 @@ def run(
     """
     check.check_config(config)
     use_cache(config.compilation_cache)
-    first, folder = config.get("first") or {}, config.checkpoint.folder
-    others = [folder, first.checkpoint.folder if first else None]
+    folder, features = config.checkpoint.folder, config.cached_features
     # Every process writes its part of a checkpoint, and reads what the first run has left.
-    shared = [folder or workdir, *([workdir] if first or config.cached_features.towers else [])]
-    with own(workdir, *filter(None, others), shared=shared):
+    shared = [folder or workdir]
+    if config.get("first") or (features.towers and not features.folder):
+        shared.append(workdir)
+    with own(workdir, *filter(None, [folder]), shared=shared):
         return _run(config, workdir, profile, command)
 
 
@@ -316,7 +317,7 @@ def _build_health(
         rewinds=config.on_divergence == REWIND,
         list_examples=loader.list_examples,
         last_good=lambda: checkpointer.latest_step,
-        saved=(read_record(checkpointer.folder / str(int(state.step))) or {}).get(REWINDS, []),
+        saved=(read_record(checkpointer.folder / str(int(state.step))) or {}).get(HEALTH),
         watched=getattr(parts.objective, "watched", {}),
     )
 

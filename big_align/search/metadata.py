@@ -126,12 +126,17 @@ def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
 def _store_as_parquet(table: pa.Table) -> pa.Table:
     """Returns a table that equals itself after it is written and read: an update is then no change.
 
-    Times are in microseconds, as Python has them, and NaN is a missing value.
+    Timestamps are in microseconds, as Python has them, times of day in milliseconds or less, and
+    NaN is a missing value.
     """
     for place, field in enumerate(table.schema):
         column = table[place]
         if pa.types.is_timestamp(field.type):
             column = column.cast(pa.timestamp("us", field.type.tz), safe=False)
+        elif field.type == pa.time32("s"):
+            column = column.cast(pa.time32("ms"))
+        elif pa.types.is_date64(field.type):
+            column = column.cast(pa.date32())
         elif pa.types.is_floating(field.type):
             column = column.cast(pa.float32()) if pa.types.is_float16(field.type) else column
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)

@@ -184,15 +184,15 @@ def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
     devices = count_devices(options.topology, options.slices)
     choices = search.list_choices(config, devices, options.fsdp, options.microbatches)
     towers, names, reports = search.list_towers(config), [], []
-    # A shape of the config would come before what is tried.
-    cleared = ("--config.mesh.shape=None",) if config.mesh.get("shape") else ()
 
     def compile_choice(choice: search.Choice) -> dict[str, Any] | None:
-        changed = (*overrides, *cleared, *choice.overrides(towers))
+        changed = (*overrides, *choice.overrides(towers))
+        if config.mesh.get("shape"):  # which comes before fsdp
+            changed += (f"--config.mesh.shape=({devices // choice.fsdp},{choice.fsdp})",)
         try:
             return _compile(options, changed, options.topology, speed)
         except UserError as error:  # of this choice, such as groups that do not divide its parts
-            show(f"{' '.join(choice.overrides(towers))}: {error}")
+            print(f"{' '.join(choice.overrides(towers))}: {error}", file=sys.stderr)
             return None
 
     for choice, report in search.search(choices, compile_choice):

@@ -50,11 +50,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     given = sys.argv[1:] if arguments is None else arguments
     # argparse takes -cars for a flag, but not a word that begins with the other minus sign. What
     # follows --weights may be a number below 0.
-    before = ["", *given]
-    marked = [
-        word if flag == "--weights" else re.sub(r"^-(?=[^-])(?!h$)", "\N{MINUS SIGN}", word)
-        for flag, word in zip(before, given, strict=False)
-    ]
+    joined, words = [], iter(given)
+    for word in words:
+        joined.append(f"{word}={next(words, '')}" if word == "--weights" else word)
+    marked = [re.sub(r"^-(?=[^-])(?!h$)", "\N{MINUS SIGN}", word) for word in joined]
     return parser.parse_intermixed_args(marked)
 
 

@@ -12,7 +12,7 @@ import optax
 
 from big_align.distributed import agreement, processes
 from big_align.errors import Stopped
-from big_align.training.health.rewinds import REWINDS, Health
+from big_align.training.health.rewinds import HEALTH, Health
 from big_align.training.logs.evaluations import EvaluationLog
 from big_align.training.logs.goodput import RunTime
 from big_align.training.logs.metrics import MetricWriter, Progress, format_table
@@ -177,9 +177,8 @@ class Loop:
     def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
         """Saves a state, after whatever covers the steps up to it."""
         self.writer.flush()
-        self.health.save(int(state.step))
-        record = {**self.record, REWINDS: self.health.list_rewinds()}
-        self.checkpointer.save(state, record, numbers, last=last)
+        health = self.health.save(int(state.step))
+        self.checkpointer.save(state, {**self.record, HEALTH: health}, numbers, last=last)
 
     def _make_watchdog(self) -> Watchdog:
         first = jax.process_index() == 0

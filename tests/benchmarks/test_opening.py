@@ -11,8 +11,10 @@ from miniatures import IMAGE, TEXTS, WRITERS, Counted, choose_labels, read_all, 
 
 from big_align.benchmarks import catalog, opening
 from big_align.benchmarks.benchmark import JUDGED, Layout
+from big_align.benchmarks.joined_source import JoinedSource
 from big_align.benchmarks.relabeled_source import RelabeledSource
 from big_align.data.labels.word_net import WordNet
+from big_align.data.sources.array_source import ArraySource
 from big_align.data.workers import parcel
 from big_align.errors import UserError
 
@@ -328,3 +330,18 @@ def test_images_to_choose_by_are_those_beside_the_images_to_train_on(tmp_path):
     assert opening.open_validation(benchmark, str(tmp_path)) is None
     with pytest.raises(opening.MissingData, match="the split train is not in"):
         opening.open_validation(catalog.read_benchmark("sst2"), str(tmp_path))
+
+
+def test_splits_are_joined_in_order():
+    parts = [
+        ArraySource(
+            np.zeros((n, 2, 2, 3), np.uint8), [[]] * n, np.arange(n) + n, class_names=("a",) * 9
+        )
+        for n in (2, 3)
+    ]
+    joined = JoinedSource(parts)
+    assert joined.shard_sizes.tolist() == [2, 3] and joined.class_names == ("a",) * 9
+    labels = [joined.read(shard, n).label for shard, size in ((0, 2), (1, 3)) for n in range(size)]
+    assert labels == [2, 3, 3, 4, 5]
+    assert joined.name(1, 2) == parts[1].name(0, 2) and joined.key(1, 2) == parts[1].key(0, 2)
+    assert joined.read_text(1, 0) == parts[1].read_text(0, 0)

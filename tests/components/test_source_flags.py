@@ -49,6 +49,10 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     assert recognize_source(str(tmp_path / "images")) == "images"
     (tmp_path / "classes" / "robin" / "a.jpg").touch()
     assert recognize_source(str(tmp_path / "classes")) == "folder"
+    (tmp_path / "classes" / "robin" / ".thumbnails").mkdir()
+    (tmp_path / "classes" / "robin" / ".thumbnails" / "a.jpg").touch()
+    (tmp_path / "classes" / ".b.jpg").touch()
+    assert recognize_source(str(tmp_path / "classes")) == "folder"
     (tmp_path / "classes" / "robin" / "trip").mkdir()
     (tmp_path / "classes" / "robin" / "trip" / "b.jpg").touch()  # which no class folder has
     assert recognize_source(str(tmp_path / "classes")) == "images"

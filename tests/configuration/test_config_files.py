@@ -82,7 +82,8 @@ def test_a_config_of_an_earlier_version_is_completed_and_its_names_are_those_of_
     known = list_types(config)
     assert list_types(read).items() <= known.items()
     assert known.keys() - list_types(read).keys() == {
-        f"config.init.{name}" for name in ("all", "image", "text", "classifier", "centers")
+        f"config.init.{name}"
+        for name in ("all", "image", "text", "classifier", "temperature", "centers")
     }
 
 

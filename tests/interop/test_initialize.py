@@ -6,10 +6,10 @@ import pytest
 
 import big_align
 from big_align import interop
-from big_align.errors import WeightsMismatch
+from big_align.errors import ConfigError, WeightsMismatch
 from big_align.interop.formats import architecture
 from big_align.models.parts import resize
-from big_align.runs.initial_weights import read_initial_weights
+from big_align.runs.initial_weights import read_initial_temperature, read_initial_weights
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import Run
 
@@ -137,8 +137,11 @@ def test_a_run_starts_from_weights_and_continues_from_its_own(tmp_path):
     flags = ["--config.schedule.learning_rate=1e-30", "--config.schedule.warmup_steps=0"]
     workdir = tmp_path / "second"
     flags.append(f"--config.init.all={tmp_path / 'first'}")
-    second = Run(workdir, *flags, "--config.total_steps=1", devices=1)
+    inherited = "--config.init.temperature=all"
+    second = Run(workdir, *flags, inherited, "--config.total_steps=1", devices=1)
     assert second.wait() == 0, second.err
+    learned = big_align.load(tmp_path / "first").temperature
+    assert big_align.load(workdir).temperature == pytest.approx(learned, rel=1e-6)
     assert f"init.all = {tmp_path / 'first'}: {len(source)} of {len(source)} arrays" in second.out
     check_parameters(workdir, source)
 
@@ -154,3 +157,21 @@ def check_parameters(workdir, source):
     for name, array in big_align.load(workdir).flat.items():
         if name.startswith("params/"):
             np.testing.assert_allclose(array, source[name], rtol=0, atol=1e-25, err_msg=name)
+
+
+@pytest.mark.parametrize("name, stored", [("temperature", 0.02), ("log_scale", 3.912023)])
+def test_a_run_may_start_from_the_temperature_of_a_model(tmp_path, name, stored):
+    save(tmp_path / "dual", make_dual(), temperature=0.02)
+    save(tmp_path / "vit", VIT)
+    path, params = str(tmp_path / "dual"), {"model": {}, name: jnp.float32(1)}
+    for init in ({"all": path, "temperature": "all"}, {"temperature": path}):
+        found, report = read_initial_temperature(init, params)
+        assert found[name] == pytest.approx(stored, rel=1e-6) and report[0].endswith(": 0.02")
+    assert read_initial_temperature({"all": path}, params) == ({}, [])
+    for init, given, message in (
+        ({"temperature": "all"}, params, "config.init.all, which names none"),
+        ({"temperature": path}, {"model": {}}, "the objective learns no temperature"),
+        ({"temperature": str(tmp_path / "vit")}, params, "vit has no temperature"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_initial_temperature(init, given)

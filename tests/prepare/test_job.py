@@ -7,6 +7,7 @@ from collections import Counter
 
 import brute_force
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from plain_job import write_plainly
@@ -338,12 +339,19 @@ def test_files_that_lack_a_column_have_null_in_its_place(run, tmp_path):
     rows = [(draw_image(n), f"old dog and cat {n}") for n in range(6)]
     raw = write_parquet(tmp_path / "raw", rows, files=2)
     second = tmp_path / "raw" / "raw-00001.parquet"
-    pq.write_table(pq.read_table(second).drop_columns("url"), second)
-    assert run("out", f"--input={raw}", "--rules=none", "--keep=url")[0] == 0
+    first = tmp_path / "raw" / "raw-00000.parquet"
+    for path, fields in ((first, ("a", "b")), (second, ("a",))):
+        table = pq.read_table(path)
+        about = pa.array([{name: name for name in fields}] * len(table))
+        table = table.drop_columns(["url"] * (path == second)).append_column("about", about)
+        pq.write_table(table, path)
+    flags = f"--input={raw}", "--rules=none", "--keep=url,about.a,about.b,none.x"
+    assert run("none", *flags)[0] == 1  # no file has it
+    assert run("out", *flags[:2], "--keep=url,about.a,about.b")[0] == 0
     members = read_tar(tmp_path / "out" / "pairs-00000.tar")
     abouts = [json.loads(data) for name, data in members.items() if name.endswith(".json")]
-    urls = {a["origin"]["key"]: a["columns"]["url"] for a in abouts}
-    assert sorted(url is None for url in urls.values()) == [False] * 3 + [True] * 3
+    for name, count in (("url", 3), ("about.a", 0), ("about.b", 3)):
+        assert sum(about["columns"][name] is None for about in abouts) == count
 
 
 def test_shards_of_another_format_are_of_another_job(done, run, tmp_path):

@@ -133,6 +133,8 @@ def test_what_is_kept_equals_itself_after_it_is_written_and_read(tmp_path, unit)
         "key": ["a", "b", "c"],
         "time": pa.array([1, None, 10**9], pa.timestamp(unit)),
         "number": pa.array([1.5, float("nan"), None]),
+        "clock": pa.array([45_000, None, 7], pa.time32("s")),
+        "day": pa.array([86_400_000, None, 0], pa.date64()),
         "half": pa.array(np.float16([1, np.nan, 3])),
     }
     pq.write_table(pa.table(columns), tmp_path / "table.parquet")

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from big_align.planning import compilation, machines, topologies
+from big_align.runs.command_line import load_config
 from big_align.tools import plan
 
 CONFIG = "--config=tests/tiny_config.py"
@@ -138,6 +139,20 @@ def test_a_search_lists_its_trials_and_the_cheapest(memory_of_choices, capsys, t
     assert f"mesh.fsdp=2 {both(True)}" not in short
     shown = capsys.readouterr().out
     assert all(name in shown for name in short) and "yes: 10.00 of 16.0 GiB" in shown
+
+
+def test_a_search_sets_the_shape_of_a_config_that_has_one(memory_of_choices, tmp_path):
+    path = tmp_path / "plans.json"
+    flags = ["--topology=v5e:2x2", "--images_per_core=1", "--search", "--fsdp=1,2"]
+    flags += ["--config.mesh.shape=(2,2)", "--microbatches=1", f"--json={path}"]
+    assert plan.main(["--config=configs/quickstart.py", *flags]) == 0
+    tried = [report["overrides"] for report in json.loads(path.read_text())]
+    for overrides in tried:
+        fsdp = 1 if "--config.mesh.fsdp=1" in overrides else 2
+        assert overrides[-1] == f"--config.mesh.shape=({4 // fsdp},{fsdp})"
+        mesh = load_config("configs/quickstart.py", *overrides).mesh
+        assert tuple(mesh.shape) == (4 // fsdp, fsdp) and mesh.fsdp == fsdp
+    assert len(tried) > 2
 
 
 def test_machines_are_compared_by_cost(memory_of_choices, capsys):

@@ -47,6 +47,16 @@ def test_lines_are_what_the_index_finds(built, capsys):
     assert capsys.readouterr().out == "nothing meets the conditions\n"
 
 
+@pytest.mark.parametrize("weights", [("--weights", "-1,2"), ("--weights=-1,2",)])
+def test_numbers_below_0_are_weights_or_texts(built, capsys, weights):
+    given = [f"--index={built}/index", "-90s", "a dog", *weights, "--k=3"]
+    assert search.main(given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    index = big_align.load_index(built / "index")
+    found = index.search(["-90s", "a dog"], weights=[-1, 2], k=3)
+    assert [line.split("\t")[2] for line in lines] == [hit.name for hit in found]
+
+
 def test_json_has_the_query_and_the_hits(built, tmp_path):
     name = f"{built}/photos/03.jpg"
     given = [f"--index={built}/index", "-a dog", f"--like={name}", "--of=captions", "--k=2"]

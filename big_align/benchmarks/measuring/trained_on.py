@@ -4,11 +4,13 @@ import collections
 import pathlib
 
 import numpy as np
+from absl import logging
 
 from big_align.benchmarks.measuring.pieces import digest_image
 from big_align.configuration.config_files import CONFIG_JSON, read_config
 from big_align.data.examples import Source
 from big_align.data.sources.split_source import key_of
+from big_align.errors import UserError
 from big_align.runs import dataset, workdir
 
 SAMPLES = 1024
@@ -25,18 +27,28 @@ class TrainedExamples:
       path: a workdir, or a checkpoint of one.
 
     Raises:
-      UserError: the training data can no longer be opened.
+      UserError: no part of the training data can be opened any more.
     """
 
     def __init__(self, path: pathlib.Path):
         config = read_config(workdir.split_step(path)[0] / CONFIG_JSON)
         stages = [config, *([config["first"]] if config.get("first") else [])]
         parts = [part for stage in stages for part in dataset.read_parts(stage).values()]
-        self._sources = [dataset.open_source(part) for part in parts if part.source]
+        self._sources, faults = [], []
+        for part in parts:
+            try:
+                self._sources += [dataset.open_source(part)] if part.source else []
+            except (UserError, OSError) as error:
+                faults.append(error)
+        if faults and not self._sources:
+            raise faults[0]
+        for fault in faults:
+            logging.warning("%s: of its training data, these are not compared: %s", path, fault)
 
     def find(self, source: Source) -> list[str]:
         """Returns the names of trained examples, among about 1024 examples of a source."""
-        return [name for trained in self._sources for name in _find_common(source, trained)]
+        found = (name for trained in self._sources for name in _find_common(source, trained))
+        return list(dict.fromkeys(found))
 
 
 def _find_common(source: Source, trained: Source) -> list[str]:

@@ -10,7 +10,7 @@ from absl import logging
 from jaxtyping import Int
 
 from big_align.data import columns, examples, files
-from big_align.data.row_groups import Place, RowGroups, open_table, read_group
+from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
 from big_align.data.text_members import check_languages, tell_captions
 from big_align.errors import UserError, put_in_a_line
@@ -72,7 +72,7 @@ class ParquetSource:
         paths = files.expand_paths(path)
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)
-        names = [*schema.names, *_list_fields(schema)]
+        names = [*schema.names, *list_fields(schema)]
         read = check_languages(caption, language)
         several = [columns.choose("caption", name, names, [], where) for _, name in read]
         caption, self._label = columns.choose_texts("" if read else caption, label, names, where)
@@ -200,12 +200,6 @@ def _read_schema(paths: list[str]) -> tuple[str, pa.Schema]:
         except NO_TABLE as error:
             fault = fault or f"{path} is no whole Parquet file: {put_in_a_line(str(error))}"
     raise UserError(fault)
-
-
-def _list_fields(schema: pa.Schema) -> list[str]:
-    """Lists the fields of structs, such as `captions.en`."""
-    structs = [field for field in schema if pa.types.is_struct(field.type)]
-    return [f"{struct.name}.{field.name}" for struct in structs for field in struct.type]
 
 
 def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:

@@ -135,8 +135,9 @@ class BatchNorm(nn.Module):
     """Batch normalization over the whole batch or over groups of rows.
 
     Under jit the batch is the global one, so `group_size=None` computes statistics over all
-    devices. ALIGN computed them on each TPU core, over its 16 examples: `group_size=16` does the
-    same on any number of devices, and without communication if no group spans several devices.
+    devices. `group_size=16` computes them over what a TPU core of ALIGN's had, on any number of
+    devices, and without communication if no group spans several. ALIGN does not say which groups
+    it used; the public EfficientNet code that it names shares statistics among cores.
 
     Statistics are float32 whatever the type of the input. The variance is the biased one, both for
     normalizing and for the running average, as in EfficientNet's TPU code and in

@@ -24,9 +24,9 @@ from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
 from big_align.training.logs.line_files import append_line, read_lines, replace_file
 
-REWINDS = "rewinds"
-"""What the decisions are called in the record of a checkpoint."""
-MADE, SPREADS, SUSPECTS = f"{REWINDS}.jsonl", "spreads.jsonl", "suspects.jsonl"
+HEALTH = "health"
+"""What decisions and spreads are called in the record of a checkpoint."""
+REWINDS, SPREADS, SUSPECTS = "rewinds.jsonl", "spreads.jsonl", "suspects.jsonl"
 REPORT, REWIND = RESPONSES = ("report", "rewind")
 """How a run responds to an alarm."""
 MOST = 10
@@ -67,8 +67,8 @@ class Health:
       rewinds: whether it goes back on an alarm.
       list_examples: from the number of a batch in the data stream to the names of its examples.
       last_good: returns the step of the newest checkpoint, None if there is none.
-      saved: the rewinds that the checkpoint of `step` was made after, each a pair of steps: a
-        workdir on the disk of a machine may be lost, and checkpoints be in a bucket.
+      saved: what `save` returned for the checkpoint of `step`, None for an older one: a workdir on
+        the disk of a machine may be lost, and checkpoints be in a bucket.
       watched: numbers that the objective wants watched, see `Guard`.
       say: prints an alarm.
     """
@@ -81,7 +81,7 @@ class Health:
         rewinds: bool,
         list_examples: Callable[[int], Sequence[str]],
         last_good: Callable[[], int | None],
-        saved: Sequence[Sequence[int]] = (),
+        saved: Mapping[str, Any] | None = None,
         watched: Mapping[str, Side] | None = None,
         say: Callable[[str], None] = tqdm.write,
     ):
@@ -100,31 +100,39 @@ class Health:
         """Returns the number of the data stream's batch that a step uses; both count from 0."""
         return find_data_step(self._rewinds, step)
 
-    def list_rewinds(self) -> list[list[int]]:
-        """Returns the rewinds so far, as JSON holds them."""
-        return [[each.checkpoint, each.step] for each in self._rewinds]
+    def save(self, step: int) -> dict[str, Any]:
+        """Stores the spreads of a step that is about to be saved.
 
-    def save(self, step: int) -> None:
-        """Stores the spreads of a step that is about to be saved."""
+        Returns:
+          The rewinds so far and these spreads, as JSON holds them, for the checkpoint.
+        """
         self._spreads = [each for each in self._spreads if each["step"] < step][1 - KEPT :]
         self._spreads.append({"step": step, "spreads": self._guard.state()})
         if jax.process_index() == 0:
             lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)
             replace_file(self._folder / SPREADS, lines.encode())
+        made = [[each.checkpoint, each.step] for each in self._rewinds]
+        return {"rewinds": made, "spreads": self._spreads[-1]["spreads"]}
 
     def _read(
-        self, step: int, saved: Sequence[Sequence[int]]
+        self, step: int, saved: Mapping[str, Any] | None
     ) -> tuple[list[list[int]], list[dict[str, Any]]]:
         """Returns the rewinds, and the spreads up to a step, from the first process's workdir."""
         if jax.process_index() != 0:
             return [], []
-        lines = read_lines(self._folder / MADE, ("checkpoint", "step"))
+        lines = read_lines(self._folder / REWINDS, ("checkpoint", "step"))
         made = [[each["checkpoint"], each["step"]] for each in lines]
-        for checkpoint, end in saved[len(made) :]:
-            append_line(self._folder / MADE, {"checkpoint": checkpoint, "step": end})
-            made.append([checkpoint, end])
         spreads = read_lines(self._folder / SPREADS, ("step", "spreads"))
-        return made, [each for each in spreads if each["step"] <= step]
+        spreads = [each for each in spreads if each["step"] <= step]
+        if saved is None:
+            return made, spreads
+        if made[: len(saved["rewinds"])] != saved["rewinds"]:  # the workdir has lost some
+            made = saved["rewinds"]
+            lines = [json.dumps({"checkpoint": back, "step": end}) for back, end in made]
+            replace_file(self._folder / REWINDS, "".join(f"{x}\n" for x in lines).encode())
+        if not spreads or spreads[-1]["step"] != step:
+            spreads.append({"step": step, "spreads": saved["spreads"]})
+        return made, spreads
 
     def _respond(self, alarm: Alarm) -> None:
         """Records and reports an alarm, and ends or rewinds the run if that is due."""
@@ -145,7 +153,7 @@ class Health:
         back = Rewind(good or 0, alarm.step)
         if jax.process_index() == 0:
             told = {"name": alarm.name, "value": _plain(alarm.value)}
-            append_line(self._folder / MADE, dataclasses.asdict(back) | told)
+            append_line(self._folder / REWINDS, dataclasses.asdict(back) | told)
         raise Rewound(
             f"{alarm.describe()}; going back to step {back.checkpoint}, and leaving out the data "
             f"of {back.step - back.checkpoint} steps"

@@ -54,7 +54,7 @@ class Checkpointer:
       keep_every: checkpoints at multiples of this step are kept for good; None keeps no others.
       keep_best: the number that decides which checkpoint is best, as "flickr/text_to_image_r10";
         the best one is saved and kept. Higher is better, except for names that contain `loss` or
-        `error`.
+        `error`, and `ece`.
       folder: another folder for the checkpoints, as in `gs://bucket/run`.
       read_only: whether nothing is ever written (evaluation).
       parts: what is saved besides the training state, by name; each writes and reads itself.

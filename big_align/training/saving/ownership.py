@@ -47,31 +47,32 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
       UserError: another run owns a folder, it cannot be written, or a process does not see it.
     """
     with contextlib.ExitStack() as stack:
-        refused = None
+        refused, tokens = None, {}
         if processes.coordination().process_id == 0:
             try:
-                for folder in dict.fromkeys(map(epath.Path, folders)):
-                    stack.enter_context(_own_folder(folder))
+                for folder in dict.fromkeys(map(os.fspath, folders)):
+                    tokens[folder] = stack.enter_context(_own_folder(epath.Path(folder)))
             except UserError as error:
                 refused = str(error)
             except Exception as error:  # those of buckets are of TensorFlow's, and no OSErrors
                 reason = getattr(error, "strerror", None) or tell_in_a_line(error)
                 place = getattr(error, "filename", None) or folder
                 refused = f"{place}: the run cannot write there ({reason})"
-        if refused := agreement.share("owner", refused):
+        refused, tokens = agreement.share("owner", [refused, tokens])
+        if refused:
             raise UserError(refused)
-        _check_shared(map(epath.Path, dict.fromkeys(shared)))
+        for folder in dict.fromkeys(map(os.fspath, shared)):
+            _check_shared(epath.Path(folder), tokens[folder])
         yield
 
 
-def _check_shared(folders: Iterable[epath.Path]) -> None:
-    """Checks that every process sees the files of the first one; otherwise a save would hang.
+def _check_shared(folder: epath.Path, token: str) -> None:
+    """Checks that every process sees the owner's file; otherwise a save would hang.
 
     Raises:
       UserError: a process does not.
     """
-    for folder in folders:
-        token = agreement.share("owner's token", _read(folder / FILE).get("token"))
+    if processes.coordination().num_processes > 1:
         until = time.monotonic() + SEEN_SECONDS
         while not (seen := _read(folder / FILE).get("token") == token):
             if time.monotonic() > until:
@@ -86,7 +87,7 @@ def _check_shared(folders: Iterable[epath.Path]) -> None:
 
 
 @contextlib.contextmanager
-def _own_folder(folder: epath.Path) -> Iterator[None]:
+def _own_folder(folder: epath.Path) -> Iterator[str]:
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     path, me = folder / FILE, _describe_me()
@@ -96,7 +97,7 @@ def _own_folder(folder: epath.Path) -> Iterator[None]:
         beat = threading.Thread(target=_beat, args=(path, me, stop), name="owner", daemon=True)
         beat.start()
         try:
-            yield
+            yield me["token"]
         finally:
             stop.set()
             beat.join()

@@ -14,7 +14,7 @@ from big_align.training.health.spread import LEAST, Range
 USUAL = {"loss": 1.0, "gradient_norm": 2.0, "parameter_norm": 3.0}
 
 
-def make(workdir, step=0, goes_back=False, saved=None, watched=None, made=()):
+def make(workdir, step=0, goes_back=False, saved=None, watched=None, made=None):
     return Health(
         str(workdir),
         step,
@@ -134,18 +134,26 @@ def test_what_an_objective_has_watched_raises_the_alarm_on_its_side():
     assert heard[0].describe() == f"gap is -0.01 at step {LEAST + 2}, expected was at least 0.25"
 
 
-def test_a_checkpoint_brings_the_decisions_that_a_workdir_has_lost(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
+def test_a_checkpoint_brings_what_a_workdir_has_lost(tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    for folder in (first, second, third):
         folder.mkdir()
     with pytest.raises(Rewound):
         make(first, goes_back=True, saved=4).check(7, USUAL | {"loss": math.nan})
-    made = make(first, 4).list_rewinds()
-    assert made == [[4, 7]]
-    found = make(second, 4, made=made)
-    assert [found.data_step(step) for step in (3, 4)] == [3, 7]
-    assert make(second, 4).list_rewinds() == made  # they are in the workdir again
-    with pytest.raises(Rewound):
-        make(second, 4, goes_back=True, saved=4, made=made).check(5, USUAL | {"loss": math.nan})
-    # A workdir knows more than a checkpoint from before.
-    assert make(second, 4, made=made).list_rewinds() == [[4, 7], [4, 5]]
+    health = make(first, 4)
+    train_until(health, LEAST + 4, 4)
+    kept = json.loads(json.dumps(health.save(LEAST + 4)))
+    assert kept["rewinds"] == [[4, 7]]
+    for _ in range(2):  # the second time it is in the workdir again
+        found = make(second, LEAST + 4, made=kept)
+        assert [found.data_step(step) for step in (3, 4)] == [3, 7]
+    with pytest.raises(Rewound):  # it knows what is usual
+        make(second, LEAST + 4, goes_back=True, saved=LEAST + 4, made=kept).check(
+            LEAST + 5, USUAL | {"loss": 9.0}
+        )
+    make(third, LEAST + 4, goes_back=True, saved=LEAST + 4).check(LEAST + 5, USUAL | {"loss": 9.0})
+    # A workdir knows more than a checkpoint from before, unless it has lost a line.
+    assert make(second, 4, made=kept).save(5)["rewinds"] == [[4, 7], [LEAST + 4, LEAST + 5]]
+    lines = (second / "rewinds.jsonl").read_text().splitlines(keepends=True)
+    (second / "rewinds.jsonl").write_text("".join(["{", "\n", *lines[1:]]))
+    assert make(second, 4, made=kept).save(5)["rewinds"] == [[4, 7]]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 from etils import epath
@@ -260,16 +261,35 @@ def test_an_error_of_a_bucket_ends_no_beat(tmp_path, impatient, monkeypatch):
 
 def test_a_folder_that_another_process_does_not_see_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(ownership, "SEEN_SECONDS", 0.3)
-    with own(tmp_path / "run", shared=[tmp_path / "run"]):
+    state = types.SimpleNamespace(process_id=0, num_processes=2)
+    monkeypatch.setattr(ownership.processes, "coordination", lambda: state)
+    told = {"share": lambda topic, value: value, "gather": lambda topic, value: [value, value]}
+    monkeypatch.setattr(ownership, "agreement", types.SimpleNamespace(**told))
+    run = tmp_path / "run"
+    with own(run, shared=[run]):
         pass
     monkeypatch.setattr(ownership.agreement, "gather", lambda topic, value: [value, False])
     with pytest.raises(UserError, match="run: process 1 does not see what process 0 writes there"):
-        with own(tmp_path / "run", shared=[tmp_path / "run"]):
+        with own(run, shared=[run]):
             pass
-    monkeypatch.undo()
-    monkeypatch.setattr(ownership, "SEEN_SECONDS", 0.3)
-    told = iter([None, "the token of another folder"])
-    monkeypatch.setattr(ownership.agreement, "share", lambda topic, value: next(told))
-    with pytest.raises(UserError, match="process 0 does not see"):
-        with own(tmp_path / "run", shared=[tmp_path / "run"]):
+    # Process 1 is told the token, and finds no such file, or that of another run.
+    state.process_id = 1
+    monkeypatch.setattr(ownership.agreement, "gather", lambda topic, value: [True, value])
+    share = lambda topic, value: [None, {str(run): "the token"}]  # noqa: E731
+    monkeypatch.setattr(ownership.agreement, "share", share)
+    for content in ("", '{"token": "another"}', '{"token": "the token"}'):
+        if content:
+            run.mkdir(exist_ok=True)
+            (run / FILE).write_text(content)
+        if "the token" in content:
+            with own(run, shared=[run]):
+                break
+        with pytest.raises(UserError, match="run: process 1 does not see"):
+            with own(run, shared=[run]):
+                pass
+
+
+def test_a_folder_of_no_known_system_is_a_line(tmp_path):
+    with pytest.raises(UserError, match="foo://x: the run cannot write there"):
+        with own(tmp_path / "run", "foo://x"):
             pass
