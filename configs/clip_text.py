@@ -17,6 +17,7 @@ def get_base() -> ConfigDict:
     config.model.text = dict(name="clip_text", variant="b", dtype="bfloat16", remat=True)
     config.model.image_projection = True
     config.model.embedding_dim = 512
+    config.model.projection_bias = False  # as in CLIP, and in the code of UniCL
     config.evaluators = dict(imagenet=imagenet_zero_shot())
     config.log_every = 100
     config.evaluate_every = 10_000

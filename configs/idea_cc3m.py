@@ -25,7 +25,8 @@ Arguments, separated by commas:
 
 The towers start from folders of transformers' weights: data/vit-base, a ViT-B/16 trained on
 ImageNet, and data/bert-base-uncased (§4.1). Zero-shot prompts are those of appendix A.2. The tag
-lists, without the most frequent tags (RmTopFreq) and with them, come from OpenImages' class names:
+lists, without the most frequent tags (RmTopFreq) and with them, come from the names of
+OpenImages' 9,600 trainable classes (§4.1):
   python -m big_align.tools.build_tags --help
 """
 

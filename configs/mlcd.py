@@ -70,7 +70,6 @@ def get_config(arg: str = ""):
     )
     config.model.text.variant = "l" if large else "b"  # Table 9: width 768 and 512
     config.model.embedding_dim = 768 if large else 512  # Table 9
-    config.model.projection_bias = False
     config.model.image_mean, config.model.image_std = CLIP_MEAN, CLIP_STD
     config.evaluators.imagenet.transform = EVALUATE
     config.optimizer = dict(name="adamw", weight_decay=0.2, b2=0.98)  # Table 10: 0.2

@@ -3,6 +3,7 @@
 For example:
   python -m big_align.tools.build_tags --source='data/train-*.tar' \\
       --source_argument=caption=json.captions --names=oidv6-class-descriptions.csv \\
+      --ids=oidv6-classes-trainable.txt \\
       --tokenizer=wordpiece --tokenizer_argument=vocabulary=vocabulary.txt \\
       --remove_top=50 --max_tags=1000 --output=tags.json
   python -m big_align.tools.build_tags --source=captions.txt \\
@@ -46,6 +47,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "WordNet)",
     )  # fmt: skip
     parser.add_argument(
+        "--ids", help="a file with one id of OpenImages per line: only their names are possible "
+        "tags (IDEA: the trainable classes, oidv6-classes-trainable.txt)",
+    )  # fmt: skip
+    parser.add_argument(
         "--tokenizer", default="wordpiece",
         help="the tokenizer, as in config.tokenizer.name: wordpiece, clip, roberta, words "
         "(%(default)s)",
@@ -86,9 +91,11 @@ def main(arguments: list[str] | None = None) -> int:
 def build_tags(options: argparse.Namespace) -> None:
     """Makes the list, and prints what is in it."""
     _check(options)
+    if options.ids and not options.names:
+        raise UserError("--ids chooses among --names: give both")
     tokenizer = _make_tokenizer(options)
     dictionary = None if options.names else WordNet()
-    names = tag_counting.read_names(options.names) if options.names else None
+    names = tag_counting.read_names(options.names, options.ids) if options.names else None
     read_captions, node = open_captions(
         options.source, options.source_name, options.source_argument, options.captions_used
     )
@@ -100,6 +107,7 @@ def build_tags(options: argparse.Namespace) -> None:
     tags = tag_list.make_tag_list(chosen.names, chosen.counts, tokenizer, chosen.removed, path)
     made_by = {
         "names": options.names or "nouns of WordNet 3.0",
+        **({"ids": options.ids} if options.ids else {}),
         "source": node,
         "tokenizer": options.tokenizer,
         **{k: vars(options)[k] for k in ("captions_used", "min_count", "remove_top", "max_tags")},

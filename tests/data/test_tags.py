@@ -222,6 +222,20 @@ def test_names_come_from_open_images_or_any_class_list(tmp_path):
         read_names(str(tmp_path / "none.csv"))
 
 
+def test_of_open_images_the_classes_of_a_file_are_kept(tmp_path):
+    path, ids = tmp_path / "classes.csv", tmp_path / "trainable.txt"
+    path.write_text("/m/011k07,Tortoise\n/m/0k0pj,Nose\n/m/01b9xk,Hot dog\n")
+    ids.write_text("/m/01b9xk\n/m/011k07\n/m/none\n")
+    assert read_names(str(path), str(ids)) == ["tortoise", "hot dog"]
+    ids.write_text("/m/none\n")
+    with pytest.raises(UserError, match="has no id of .*classes.csv, one per line, such as /m/011"):
+        read_names(str(path), str(ids))
+    with pytest.raises(UserError, match="none.txt cannot be read"):
+        read_names(str(path), str(tmp_path / "none.txt"))
+    with pytest.raises(UserError, match="cifar10 has no ids"):
+        read_names("cifar10", str(ids))
+
+
 @pytest.fixture
 def counted(wordnet, monkeypatch):
     """Chooses tags of captions of which "dog" has 5, "cat" 4, "man" 3, "hot dog" 2."""

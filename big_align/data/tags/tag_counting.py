@@ -37,19 +37,22 @@ class Chosen(NamedTuple):
     captions: int
 
 
-def read_names(path: str) -> list[str]:
+def read_names(path: str, ids: str | None = None) -> list[str]:
     """Reads the names that tags may have, in lower case and each once.
 
     Args:
       path: OpenImages' class descriptions (CSV with rows "/m/011k07,Tortoise", with or without a
         header), or what `read_classes` takes.
+      ids: a file with one id of OpenImages per line; only their names are read. None reads all.
 
     Raises:
-      UserError: there is no such file or class list, or it cannot be read.
+      UserError: there is no such file or class list, or it cannot be read; or `ids` is given for
+        names without ids, or has none of them.
     """
-    names = _read_open_images(path) if path.endswith(".csv") else None
-    if names is None:
-        names = read_classes(path).names
+    rows = _read_open_images(path) if path.endswith(".csv") else None
+    if ids is not None:
+        rows = _keep_ids(rows, path, ids)
+    names = read_classes(path).names if rows is None else [name for _, name in rows]
     # names with the same words are one tag
     kept: dict[tuple[str, ...], str] = {}
     for name in names:
@@ -58,8 +61,23 @@ def read_names(path: str) -> list[str]:
     return list(kept.values())
 
 
-def _read_open_images(path: str) -> list[str] | None:
-    """Returns the names in OpenImages' CSV; None for another file."""
+def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[str]]:
+    """Returns the classes whose ids are in a file."""
+    if rows is None:
+        raise UserError(f"--ids is of OpenImages' class descriptions, and {path} has no ids")
+    try:
+        with open(ids, encoding="utf-8-sig") as file:
+            wanted = {line.strip() for line in file}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--ids={ids} cannot be read: {error}") from error
+    kept = [row for row in rows if row[0] in wanted]
+    if not kept:
+        raise UserError(f"--ids={ids} has no id of {path}, one per line, such as {rows[0][0]}")
+    return kept
+
+
+def _read_open_images(path: str) -> list[list[str]] | None:
+    """Returns the ids and names in OpenImages' CSV; None for another file."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -72,7 +90,7 @@ def _read_open_images(path: str) -> list[str] | None:
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
             raise UserError(f"{path}: class {number} is {','.join(row)!r}, not an id and a name")
-    return [name for _, name in rows]
+    return rows
 
 
 def list_nouns(dictionary: WordNet) -> list[str]:
