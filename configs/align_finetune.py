@@ -84,8 +84,7 @@ def get_classification(config: ConfigDict, data: str, head: bool) -> ConfigDict:
     train, evaluate = LARGE if data == "imagenet" and not head else SMALL
     # Nothing is chosen by validation images, so all of Pets and Flowers are trained on, as by those
     # that Table 7 compares with; ALIGN does not say.
-    whole = data != "imagenet" and "validation" in read_benchmark(data).splits
-    config.data.source = open_split(data, "train+validation" if whole else "train")
+    config.data.source = open_split(data, "train" if data == "imagenet" else "train+validation")
     config.data.classes = read_benchmark(data).class_list
     config.data.captions_per_image = 0
     config.data.transform = f"random_resized_crop({train})|flip_horizontal"

@@ -17,6 +17,8 @@ from big_align.data.sources.record_source import TFDSSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import UserError
 
+WHOLE = "train+validation"
+"""The name of a split and the one beside it that settings are chosen by, if there is one."""
 KARPATHY = "dataset_*.json"
 """Pattern of the files with Karpathy's splits."""
 
@@ -105,7 +107,8 @@ def open_named(
 
     Args:
       benchmark: the name of the data set, as in `python -m big_align.tools.benchmark --list`.
-      split: "train", "validation" or "test", or several joined by +: "train+validation".
+      split: "train", "validation" or "test"; or "train+validation" for all that is not for testing,
+        whether or not it is divided where it lies.
       data: the folder with all data sets, each in a folder of its own.
       index_dir: a folder that keeps scans of shards for the next start.
 
@@ -116,8 +119,11 @@ def open_named(
       UserError: as for `open_split`, or there is no such benchmark.
     """
     named = catalog.read_benchmark(benchmark)
-    parts = [open_split(named, each, data, index_dir) for each in split.split("+")]
-    return parts[0] if len(parts) == 1 else JoinedSource(parts)
+    if split != WHOLE:
+        return open_split(named, split, data, index_dir)
+    train = open_split(named, "train", data, index_dir)
+    validation = open_validation(named, data, index_dir)
+    return train if validation is None else JoinedSource([train, validation])
 
 
 def read_class_list(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import time
 
 import fsspec
@@ -345,3 +346,18 @@ def test_splits_are_joined_in_order():
     assert labels == [2, 3, 3, 4, 5]
     assert joined.name(1, 2) == parts[1].name(0, 2) and joined.key(1, 2) == parts[1].key(0, 2)
     assert joined.read_text(1, 0) == parts[1].read_text(0, 0)
+
+
+def test_all_that_is_not_for_testing_is_opened_as_it_lies(tmp_path):
+    for split, names in {"train": "ab", "valid": "c"}.items():
+        for label in ("negative", "positive"):
+            (tmp_path / "rendered-sst2" / split / label).mkdir(parents=True)
+            for name in names:
+                (tmp_path / "rendered-sst2" / split / label / f"{name}.png").write_bytes(IMAGE)
+
+    def count(split):
+        return opening.open_named("sst2", split, str(tmp_path)).shard_sizes.sum()
+
+    assert (count("train"), count("validation"), count("train+validation")) == (4, 2, 6)
+    shutil.rmtree(tmp_path / "rendered-sst2" / "valid")
+    assert count("train+validation") == 4

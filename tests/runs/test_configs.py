@@ -99,7 +99,8 @@ def stand_in_tag_lists(monkeypatch):
 def stand_in_packages(monkeypatch):
     """Packages of weights need not be installed."""
     monkeypatch.setattr(check, "check_installed", lambda paths: None)
-    there = ("package:", "data/vit-base", "data/bert-base-uncased")  # the latter are IDEA's
+    idea, iclip = ("data/vit-base", "data/bert-base-uncased"), ("data/moby_", "data/roberta-base")
+    there = ("package:", *idea, *iclip)
     located = lambda path: "." if path.startswith(there) else path  # noqa: E731
     monkeypatch.setattr(check, "locate", located)
 
@@ -114,12 +115,25 @@ def test_towers_of_idea_start_from_weights_that_must_be_there(monkeypatch):
     with pytest.raises(ConfigError, match=told):
         check.check_config(config)
     fresh = "--config.init.image=", "--config.init.text="
-    for config in (
-        load_config("configs/idea_coco.py", *shallow, *fresh),
-        load_config("configs/idea_coco.py:init=none", *shallow),
+    config = load_config("configs/idea_coco.py", *shallow, *fresh)
+    assert not any(config.init.values())
+    check.check_config(config)
+    scratch = load_config("configs/idea_coco.py:init=none", *shallow).init  # §4.4: the image tower
+    assert not scratch.image and scratch.text == "data/bert-base-uncased"
+
+
+@pytest.mark.slow
+def test_towers_of_iclip_start_from_weights_where_the_papers_do():
+    """§4.1: MoBY and RoBERTa, except with YFCC."""
+    for argument, image, text in (
+        ("", "data/moby_swin_tiny.pth", "data/roberta-base"),
+        ("scale=imagenet22k_laion400m", "data/moby_swin_base.pth", "data/roberta-base"),
+        ("method=sup_only", "data/moby_swin_tiny.pth", None),
+        ("scale=imagenet21k_yfcc14m", None, None),
+        ("init=none", None, None),
     ):
-        assert not any(config.init.values())
-        check.check_config(config)
+        init = load_config(f"configs/iclip.py:{argument}").init
+        assert (init.image, init.text) == (image, text), argument
 
 
 def make_shallow(config):
