@@ -50,10 +50,7 @@ def get_config(arg: str = ""):
     config = clip_text.get_base()
     config.batch_size = 4096  # B.2
     config.model.image = unicl_imagenet.towers(given.get("image", "swin_tiny"))  # §4.2, C.2
-    # §3.4: tau starts at 1, so the scale at e; the other rows have it by default
-    config.objective = dict(name=method) | (
-        {"temperature": math.exp(-1)} if method == "multitask" else {}
-    )
+    config.objective = dict(name=method, temperature=math.exp(-1))  # §3.4: tau starts at 1
     share = 0.5 if "half" in given else 1.0
     if labels == "imagenet":  # §4.2.1, B.2: as §4.1, 500 epochs, half of each batch is captioned
         fraction = 0.0 if captions == "none" else 0.5

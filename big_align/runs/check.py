@@ -156,7 +156,7 @@ def _check_init(node: Node, objective: Objective, training: bool) -> None:
     A run that is only evaluated has them in its checkpoint.
     """
     if training:
-        check_installed(path for path in node.values() if path and path != "all")
+        check_installed(path for path in node.values() if path)
     own = ("classifier",) if hasattr(objective, "classifier") else ()
     known = *INIT, *own, TEMPERATURE, *objective.table_sizes
     for part, path in node.items():

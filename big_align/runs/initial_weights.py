@@ -83,12 +83,7 @@ def read_initial_weights(
 def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
     """Reads the objective's own parameters that the config names earlier ones for.
 
-    Args:
-      config: config of the run.
-      params: fresh parameters of the objective, or their shapes.
-
-    Returns:
-      Arrays by path, and a report, as for `read_initial_weights`.
+    It takes and returns what `read_initial_classifier` does, for that and the temperature.
 
     Raises:
       ConfigError: a source does not have what is named, or has it of another kind.
