@@ -11,6 +11,7 @@ from big_align.errors import UserError
 from big_align.reports import forms, starts
 from big_align.reports.forms import check_form, fits
 from big_align.training.logs.line_files import number_of, parse_line, read_lines
+from big_align.training.saving.step_folders import find_folder
 
 Series = list[tuple[int, float]]
 """Steps, ascending, and values."""
@@ -107,22 +108,19 @@ def read_record(workdir: str) -> RunRecord:
         evaluations,
         {name: float(seconds) for name, seconds in (goodput or {}).items()},
         read_pictures(folder / "pictures.json"),
-        _find_newest(pathlib.Path(_find_checkpoints(config, folder))),
+        _find_newest(config, folder),
     )
 
 
-def _find_checkpoints(config: dict[str, Any], workdir: pathlib.Path) -> str:
-    """Returns the folder of a run's checkpoints."""
+def _find_newest(config: dict[str, Any], workdir: pathlib.Path) -> int:
+    """Returns the step of the newest checkpoint of a run; 0 if there is none."""
     node = config.get("checkpoint")
     chosen = node.get("folder") if isinstance(node, dict) else None
-    return chosen if chosen and isinstance(chosen, str) else str(workdir / "checkpoints")
-
-
-def _find_newest(folder: pathlib.Path) -> int:
-    """Returns the step of the newest checkpoint in a folder; 0 if there is none."""
+    folder = find_folder(str(workdir), chosen if isinstance(chosen, str) else None)
     try:
-        return max((int(x.name) for x in folder.iterdir() if x.name.isdecimal()), default=0)
-    except OSError:  # a bucket, or not there
+        steps = (int(x.name) for x in pathlib.Path(folder).iterdir() if x.name.isdecimal())
+        return max(steps, default=0)
+    except OSError:  # a bucket, where a page is not worth the wait, or not there
         return 0
 
 

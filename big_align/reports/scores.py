@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-LOW = re.compile(r"(^|_)(loss|error|perplexity|ece)($|_)")
+from big_align.training.saving.retention import is_better_low
+
 FACT = re.compile(r"(^|_)(strength|tags|per_image|deviation|std|examples)$|^frequent_|_std$")
 
 
@@ -26,9 +27,8 @@ def find_best(name: str, values: Sequence[float | None]) -> int | None:
     Returns:
       Index of the first of the best; None if all are equal, or cannot be compared.
     """
-    key = name.partition("/")[2] or name
     known = {k: value for k, value in enumerate(values) if value is not None and value == value}
     if is_fact(name) or len(set(known.values())) < 2:
         return None
-    choose = min if LOW.search(key) else max
+    choose = min if is_better_low(name) else max
     return choose(known, key=known.__getitem__)

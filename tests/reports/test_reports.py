@@ -17,6 +17,7 @@ from big_align.reports.run_record import RunRecord, read_record
 from big_align.reports.scores import find_best
 from big_align.reports.starts import compare_configs, record_start
 from big_align.tools import report as tool
+from big_align.training.saving.retention import Retention
 
 CONFIG = {
     "total_steps": 4,
@@ -224,7 +225,9 @@ def test_configs_differ_by_field():
 
 def test_the_best_is_high_but_of_losses_and_nothing_of_facts():
     assert find_best("a/r1", [0.1, 0.3, None, 0.3]) == 1
-    assert find_best("a/loss", [3.0, 1.0, 2.0]) == 1
+    for low in ("a/loss", "a/itm_loss", "a/ece", "a/top1_error", "a/perplexity"):
+        assert find_best(low, [3.0, 1.0, 2.0]) == 1
+        assert Retention(1, None, low).rank({low: 1.0}) > Retention(1, None, low).rank({low: 2.0})
     assert find_best("a/r1", [0.2, 0.2]) is None and find_best("a/r1", [None, 0.2]) is None
     assert find_best("probe/strength", [1.0, 2.0]) is None
     assert find_best("found/found_per_image", [1.0, 2.0]) is None

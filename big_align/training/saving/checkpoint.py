@@ -87,7 +87,7 @@ class Checkpointer:
                 cleanup_tmp_directories=not read_only,  # those of interrupted saves
             ),
             item_handlers={
-                "state": ocp.PyTreeCheckpointHandler(),
+                "state": handlers.make_state_handler(),
                 "record": ocp.JsonCheckpointHandler(),
                 **{name: handlers.PartHandler() for name in parts},
                 checksums.ITEM: handlers.ChecksumHandler(),  # last, since it covers all the others

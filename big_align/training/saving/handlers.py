@@ -12,6 +12,20 @@ from big_align.errors import CheckpointMismatch
 from big_align.training.saving import checksums
 from big_align.types import SavedPart
 
+SMALLEST_SLICE = 2**14
+"""Bytes below which an array is written by one device instead of a slice by each that has it."""
+
+
+def make_state_handler() -> ocp.PyTreeCheckpointHandler:
+    """Returns what writes the training state, a tree of arrays.
+
+    Orbax lets every device that has an array write a slice of it. A slice costs a program and an
+    entry in the index of the files, so for biases and scales that takes longer than writing them.
+    """
+    arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)
+    registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+    return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+
 
 class PartHandler(ocp.CheckpointHandler):
     """Lets a part write itself into a folder of its process."""

@@ -7,8 +7,16 @@ from typing import Any, NamedTuple
 
 Numbers = Mapping[str, float]
 """Evaluation results, by `evaluator/name`."""
-LOWER_IS_BETTER = re.compile(r"loss|error|(^|_)ece$")
-"""If a number's name matches this, lower is better; otherwise higher is."""
+LOW = re.compile(r"(^|_)(loss|error|perplexity|ece)($|_)")
+
+
+def is_better_low(name: str) -> bool:
+    """Returns whether an evaluation is the better the lower a number is.
+
+    Args:
+      name: `evaluator/number`.
+    """
+    return bool(LOW.search(name.rpartition("/")[2]))
 
 
 class Evaluated(NamedTuple):
@@ -54,8 +62,7 @@ class Retention:
     def rank(self, numbers: Numbers | None) -> float:
         """Returns the score of an evaluation, higher is better; minus infinity for none, or NaN."""
         value = float((numbers or {}).get(self.keep_best or "", math.nan))
-        name = (self.keep_best or "").rpartition("/")[2]
-        value = -value if LOWER_IS_BETTER.search(name) else value
+        value = -value if is_better_low(self.keep_best or "") else value
         return -math.inf if math.isnan(value) else value
 
     def find_best(self, checkpoints: Sequence[Evaluated]) -> Evaluated | None:
