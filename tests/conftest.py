@@ -42,7 +42,16 @@ LONG = ("test_docs.py", "test_torture.py")
 """Files that take minutes: begun first, so that no process is left alone with one in the end."""
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--part", metavar="K/N", help="of N parts of the test files, the Kth, from 1")
+
+
+def pytest_collection_modifyitems(config, items):
+    if part := config.getoption("part"):
+        number, count = map(int, part.split("/"))
+        files = sorted({item.path for item in items})[number - 1 :: count]
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+        items[:] = [item for item in items if item.path in files]
     items.sort(key=lambda item: item.path.name not in LONG)
 
 

@@ -253,8 +253,9 @@ def scratch(tmp_path_factory, data_dir, reference_dir):
         "BIG_ALIGN_DATA": str(data_dir),
         "BIG_ALIGN_REFERENCE": str(reference_dir),
         "JAX_PLATFORMS": "cpu",
-        # Many commands compile the same step.
+        # Many commands compile the same step, and the same small programs before it.
         "JAX_COMPILATION_CACHE_DIR": COMPILED,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "NLTK_DATA": os.environ.get("NLTK_DATA", str(data_dir / "nltk_data")),
         "PATH": f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
     }

@@ -9,7 +9,7 @@ import pytest
 from bounded import BoundedCalls, Outcome
 from mutations import KINDS, mutate
 
-TRIALS = 330
+TRIALS = 165
 
 pytestmark = pytest.mark.slow
 

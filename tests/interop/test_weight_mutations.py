@@ -14,7 +14,7 @@ from tests.interop.hostile_configs import HostileConfig, write_intact
 from tests.interop.hostile_weights import PLAIN, SIX
 from tests.interop.torch_archives import tensor, write_archive, write_stream
 
-TRIALS, TRIALS_OF_FOLDERS = 2060, 200
+TRIALS, TRIALS_OF_FOLDERS = 1000, 100
 pytestmark = pytest.mark.slow
 
 TREE = {"state_dict": PLAIN | {"b": tensor("1", "int16", (2, 2), (1, 2))}, "epoch": 3}

@@ -167,6 +167,8 @@ ALL = list(
     )
 )
 """Case, axes, their type, how it is called, how arrays lie, and whether `jax.set_mesh` is on."""
+EAGER = (("one device", "outside"), ("split", "inside"))
+"""Of calls outside of `jit`, which compile every operation: how arrays lie, and `jax.set_mesh`."""
 
 FAST = [
     *itertools.product(CASES, ("data",), ("Explicit",), ("jit",), ("split",), ("outside",)),
@@ -175,7 +177,8 @@ FAST = [
     ("blockwise supervised", "x, y", "Explicit", "eager", "split", "inside"),
 ]
 MORE = dict.fromkeys(
-    [*itertools.product(CASES, ("x, y",), ("Explicit",), ("eager",), ("split",), ("inside",)), *ALL]
+    [*itertools.product(CASES, ("x, y",), ("Explicit",), ("eager",), ("split",), ("inside",))]
+    + [each for each in ALL if each[3] == "jit" or each[4:] in EAGER]
 )
 
 

@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -22,8 +23,14 @@ def make_state_handler() -> ocp.PyTreeCheckpointHandler:
     Orbax lets every device that has an array write a slice of it. A slice costs a program and an
     entry in the index of the files, so for biases and scales that takes longer than writing them.
     """
-    arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)
-    registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+    types = ocp.type_handlers
+    registry = types.create_type_handler_registry(
+        (jax.Array, types.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)),
+        (np.ndarray, types.NumpyHandler()),
+        (np.number, types.ScalarHandler()),
+        (int, types.ScalarHandler()),
+        (float, types.ScalarHandler()),
+    )
     return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
 
 

@@ -1,15 +1,21 @@
 """Checkpoints restore bit for bit, on any mesh, and refuse another model by name."""
 
 import shutil
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
+from flax import struct
 
+from big_align import sharding
 from big_align.errors import CheckpointMismatch
 from big_align.training.optimizers import make_optimizer
 from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.handlers import SMALLEST_SLICE
 from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state
 from tests import tiny
@@ -43,6 +49,28 @@ def saved(saved_once, tmp_path):
     folder, state = saved_once
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return tmp_path, state
+
+
+@struct.dataclass
+class Counted:
+    step: Any
+    arrays: Any
+
+
+def test_devices_share_the_writing_of_large_arrays_alone(tmp_path):
+    mesh = tiny.make_mesh(8)
+    large = jnp.arange(8 * SMALLEST_SLICE // 4, dtype=jnp.float32).reshape(8, -1)
+    arrays = {"large": large, "below": large[:, :-1], "bias": large[0, :8]}
+    state = jax.device_put(Counted(jnp.int32(3), arrays), sharding.replicated(mesh))
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(state, RECORD)
+    checkpointer.close()
+    described = ocp.PyTreeCheckpointHandler().metadata(
+        find_folder(str(tmp_path), None) / "3" / "state"
+    )
+    chunks = {name: x.storage.chunk_shape for name, x in described.tree["arrays"].items()}
+    assert chunks == {"large": (1, 4096), "below": (8, 4095), "bias": (8,)}
+    equal(Checkpointer(str(tmp_path), read_only=True).restore(state, RECORD), state)
 
 
 @pytest.mark.slow

@@ -129,13 +129,13 @@ def test_every_byte_of_every_file_of_arrays_counts(saved):
 
 
 def test_the_line_names_the_file_and_how_many_steps_are_repeated(saved, capsys):
-    (path,) = (saved / "checkpoints/130").rglob("array_metadatas/process_0")
+    (path,) = (saved / "checkpoints/130").rglob("ocdbt.process_0/manifest.ocdbt")
     path.unlink()
     check_state(restore(saved), (120,))
     lines = capsys.readouterr().out.splitlines()
     folder = saved / "checkpoints"
     assert lines == [
-        f"{folder}/130 is damaged (state/array_metadatas/process_0 cannot be read "
+        f"{folder}/130 is damaged (state/ocdbt.process_0/manifest.ocdbt cannot be read "
         "(FileNotFoundError)); its name is now damaged_130",
         "continuing from step 120 instead of 130; 10 steps are repeated",
     ]
