@@ -114,7 +114,8 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1, help="virtual ones of the CPU")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={given.devices}"
+    devices = f"--xla_force_host_platform_device_count={given.devices}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
     matrix = jnp.ones((1024, 1024))
     step = jax.jit(lambda: matrix @ matrix @ matrix)
     jax.block_until_ready(step())

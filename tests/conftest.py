@@ -5,7 +5,7 @@ import os
 import pathlib
 import signal
 
-from tests.run_main import COMPILED
+from tests.run_main import KEEP_PROGRAMS
 from tests.xla_flags import list_flags
 
 # A shell ignores Ctrl-C for what it starts in the background, nohup ignores SIGHUP, and so would
@@ -23,8 +23,8 @@ for flag, value in list_flags(devices=8).items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={value}"
 # A test compiles for longer than it computes, and the next run would compile the same.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+for name, value in KEEP_PROGRAMS.items():
+    os.environ.setdefault(name, value)
 
 from jaxtyping import install_import_hook  # noqa: E402
 
@@ -49,6 +49,8 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     if part := config.getoption("part"):
         number, count = map(int, part.split("/"))
+        if not 1 <= number <= count:
+            raise pytest.UsageError(f"--part={part}: K is from 1 to N")
         files = sorted({item.path for item in items})[number - 1 :: count]
         config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
         items[:] = [item for item in items if item.path in files]

@@ -18,8 +18,11 @@ from tests.xla_flags import list_flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = "tests/tiny_config.py"
-COMPILED = str(ROOT / ".pytest_cache" / "compiled")
-"""Where tests keep what they compile, from one run of them to the next."""
+KEEP_PROGRAMS = {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".pytest_cache" / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
+"""Variables by which tests keep what they compile, from one run of them to the next."""
 
 
 def environment(devices: int) -> dict[str, str]:
@@ -29,8 +32,7 @@ def environment(devices: int) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": " ".join(f"{k}={v}" for k, v in list_flags(devices).items()),
         # A killed run and its continuation compile the same programs.
-        "JAX_COMPILATION_CACHE_DIR": COMPILED,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        **KEEP_PROGRAMS,
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
-from tests.run_main import COMPILED, ROOT, read_losses
+from tests.run_main import KEEP_PROGRAMS, ROOT, read_losses
 
 FOLDER = ROOT / "colabs"
 NAMES = ("quickstart", "search", "own_pairs", "losses")
@@ -85,19 +85,13 @@ class Executed:
         self.folder.mkdir()
         (packages / "big_align").symlink_to(ROOT / "big_align")  # without `configs` and `tests`
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-        given = {
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": str(packages),
-            # The commands of the manual compile some of the same programs.
-            "JAX_COMPILATION_CACHE_DIR": COMPILED,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
+        given = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(packages)}
         self.notebook = read(name)
         resources = {"metadata": {"path": str(self.folder)}}
         client = NotebookClient(
             self.notebook, timeout=600, kernel_name="python3", resources=resources
         )
-        client.execute(env=kept | given)
+        client.execute(env=kept | KEEP_PROGRAMS | given)
 
     @property
     def text(self) -> str:

@@ -32,7 +32,7 @@ from tests.pages import (
     read_links,
 )
 from tests.paper_rows import ROWS, expand, name_run
-from tests.run_main import COMPILED
+from tests.run_main import KEEP_PROGRAMS
 
 COMMANDS = [command for page in PAGES for command in read_commands(page)]
 INLINE = [command for page in PAGES for command in read_inline(page) if "..." not in command.text]
@@ -254,8 +254,7 @@ def scratch(tmp_path_factory, data_dir, reference_dir):
         "BIG_ALIGN_REFERENCE": str(reference_dir),
         "JAX_PLATFORMS": "cpu",
         # Many commands compile the same step, and the same small programs before it.
-        "JAX_COMPILATION_CACHE_DIR": COMPILED,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        **KEEP_PROGRAMS,
         "NLTK_DATA": os.environ.get("NLTK_DATA", str(data_dir / "nltk_data")),
         "PATH": f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
     }

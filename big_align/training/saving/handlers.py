@@ -1,11 +1,10 @@
-"""Orbax handlers for what a checkpoint holds besides the training state."""
+"""Orbax handlers for what a checkpoint holds."""
 
 import dataclasses
 import os
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -24,13 +23,9 @@ def make_state_handler() -> ocp.PyTreeCheckpointHandler:
     entry in the index of the files, so for biases and scales that takes longer than writing them.
     """
     types = ocp.type_handlers
-    registry = types.create_type_handler_registry(
-        (jax.Array, types.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)),
-        (np.ndarray, types.NumpyHandler()),
-        (np.number, types.ScalarHandler()),
-        (int, types.ScalarHandler()),
-        (float, types.ScalarHandler()),
-    )
+    kinds = {kind: types.get_type_handler(kind) for kind in types.supported_types()}
+    kinds[jax.Array] = types.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)
+    registry = types.create_type_handler_registry(*kinds.items())
     return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
 
 
