@@ -7,6 +7,7 @@ import os
 import pathlib
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from benchmarks import (
     layers,
     noise,
     noise_text_tower,
+    tag_texts,
     trials,
     unseen_classes,
 )
@@ -376,3 +378,36 @@ def test_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
                 assert f"flickr8k/{split}-" in evaluator.source.path
                 assert evaluator.transform == config.data.transform
                 assert evaluator.get("tags", config.data.tags.path) == config.data.tags.path
+
+
+def test_texts_of_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
+    looked = {}
+    for title, row in tag_texts.ROWS.items():
+        for split in ("dev", "test"):
+            config = tag_texts.configure(tuple(row), split, 1e-3, 0, "folder")
+            assert "flickr8k/train-" in config.data.source.path
+            assert (config.objective.threshold == 0.3) == ("0.3" in title)
+            assert ("ToldIdea" in config.objective.name) == ("all missed" in title)
+            assert config.data.tags.path == f"folder/{'rare' if row[0][0] == 'r' else 'tags'}.json"
+            looked.setdefault(split, set()).update(
+                evaluator.source.path for evaluator in config.evaluators.values()
+            )
+            for evaluator in config.evaluators.values():
+                assert evaluator.transform == config.data.transform
+                assert evaluator.get("tags", "folder/tags.json") == "folder/tags.json"
+    assert not looked["dev"] & looked["test"]
+    assert all(any(f"{split}.tar" in path for path in looked[split]) for split in looked)
+
+
+def test_a_told_recognizer_finds_what_the_caption_misses_and_nothing_else():
+    batch = {
+        "tags": jnp.array([[0, -1], [2, -1], [3, -1], [0, -1]]),
+        "true_tags": jnp.array([[0, 1, 3], [2, -1, -1], [0, 3, -1], [0, 1, -1]]),
+        "mask": jnp.array([True, True, True, False]),
+        "correcting": jnp.array([True, True, True, True]),
+    }
+    given, found = tag_texts.ToldIdea._tell(None, batch, jnp.zeros((4, 4)))
+    assert [set(np.flatnonzero(row)) for row in given] == [{0}, {2}, {3}, {0}]
+    assert [set(np.flatnonzero(row)) for row in found] == [{1, 3}, set(), {0}, set()]
+    early = batch | {"correcting": jnp.zeros(4, bool)}
+    assert not tag_texts.ToldIdea._tell(None, early, jnp.zeros((4, 4)))[1].any()
