@@ -1,12 +1,11 @@
 """Images, texts and labels: UniCL, iCLIP and what they are compared with, on real photographs.
 
-    python benchmarks/image_text_label.py --output=workdirs/comparison              # all three
-    python benchmarks/image_text_label.py --output=... --tables=methods --seeds=3
+    python benchmarks/image_text_label.py --output=workdirs/comparison              # both
+    python benchmarks/image_text_label.py --output=... --tables=all_classes --seeds=3
 
 Every row is trained from scratch by `main.py`, once a seed; a run that is finished is not repeated,
 and one that was interrupted continues. The tables:
 
-  methods       UniCL Table 2 (and 3) on `grocery`, 81 classes: configs/unicl_grocery.py
   unification   UniCL Tables 5 and 6, captions and labels: configs/unicl_flickr8k.py
   all_classes   iCLIP Table 4, batches smaller than the class list: configs/iclip_tiny_imagenet.py
 
@@ -32,12 +31,12 @@ class Row(NamedTuple):
 
     Attributes:
       name: in the table.
-      stages: configs that are trained one after the other, each on the image tower of the last.
+      config: what is trained.
       columns: the metric of each column; "" leaves it empty.
     """
 
     name: str
-    stages: tuple[str, ...]
+    config: str
     columns: tuple[str, ...]
 
 
@@ -48,44 +47,20 @@ class Table(NamedTuple):
     rows: tuple[Row, ...]
 
 
-def _grocery(name: str, *methods: str, by: str) -> Row:
-    stages = tuple(f"configs/unicl_grocery.py:{method}" for method in methods)
-    return Row(name, stages, (f"{by}/top1", f"{by}/mean_per_class"))
-
-
 def _flickr(name: str, method: str, head: str = "", labels: str = "zero_shot/top1") -> Row:
     columns = (labels, head, "linear_probe/accuracy")
     columns += ("retrieval/image_to_text_r10", "retrieval/text_to_image_r10")
-    return Row(name, (f"configs/unicl_flickr8k.py:{method}",), columns)
+    return Row(name, f"configs/unicl_flickr8k.py:{method}", columns)
 
 
 def _tiny(name: str, method: str) -> Row:
     columns = ("zero_shot/top1", "zero_shot/top5")
     columns += ("retrieval/image_to_text_r10", "retrieval/text_to_image_r10")
-    return Row(name, (f"configs/iclip_tiny_imagenet.py:{method}",), columns)
+    return Row(name, f"configs/iclip_tiny_imagenet.py:{method}", columns)
 
 
 RETRIEVAL = ("image to text R@10", "text to image R@10")
 TABLES = {
-    "methods": Table(
-        ("top-1", "mean per class"),
-        (
-            _grocery("cross-entropy", "cross_entropy", by="classification"),
-            _grocery(
-                "SupCon, then a linear classifier",
-                "supcon",
-                "supcon_classifier",
-                by="classification",
-            ),
-            _grocery("UniCL", "unicl", by="zero_shot"),
-            _grocery("UniCL, embedding table", "unicl_table", by="zero_shot"),
-            _grocery(
-                "UniCL, embedding table, image to text only",
-                "unicl_table_one_direction",
-                by="zero_shot",
-            ),
-        ),
-    ),
     "unification": Table(
         ("202 classes by text", "by a linear head", "linear probe on grocery", *RETRIEVAL),
         (
@@ -141,14 +116,10 @@ def train_config(config: str, workdir: pathlib.Path, *flags: str) -> dict[str, f
 
 
 def train(row: Row, seed: int, output: pathlib.Path, flags: list[str]) -> dict[str, float]:
-    """Trains the stages of a row, or finds them trained; returns the last evaluation."""
-    before, results = [], {}
-    for config in row.stages:
-        name = pathlib.Path(config.split(":")[0]).stem
-        workdir = output / f"{name}-{config.split(':')[1]}-{seed}"
-        results = train_config(config, workdir, f"--config.seed={seed}", *before, *flags)
-        before = [f"--config.init.image={workdir}"]
-    return results
+    """Trains a row, or finds it trained; returns its evaluation."""
+    name = pathlib.Path(row.config.split(":")[0]).stem
+    workdir = output / f"{name}-{row.config.split(':')[1]}-{seed}"
+    return train_config(row.config, workdir, f"--config.seed={seed}", *flags)
 
 
 def format_cell(values: list[float]) -> str:
