@@ -1,9 +1,9 @@
 """Trials of an experiment, one a core at a time; a finished one is found again.
 
 What an experiment says is that of several seeds: means with the interval of 95% by Student's t. The
-numbers of all trials are in one file of the output folder, a line each. Those behind the tables of
-docs/results.md are in docs/trials/: an experiment that finds such a file as OUTPUT/trials.jsonl
-prints its tables from it, or goes on where it ends.
+numbers of all trials are in one file of the output folder, a line each. Those behind most
+tables of docs/results.md are in docs/trials/: an experiment that finds such a file as
+OUTPUT/trials.jsonl prints its tables from it, or goes on where it ends.
 """
 
 import argparse

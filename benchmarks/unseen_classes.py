@@ -6,10 +6,11 @@
 UniCL's claim is that labels and captions help each other beyond the classes that have labels. Of
 the 202 classes of Tiny ImageNet, 140 have labels in training, 20 others choose learning rates, and
 42 are looked at in the end. Captions are Flickr8k's. Few of them name any of these 42 classes, so
-CIFAR-10 is looked at as well: captions name dogs, cars, boats, horses and birds, and no label in
-training does. What decides was named before any training: CIFAR-10 by texts, `both, added` less
-`captions` and less `labels`; the other columns and rows describe. Towers are small and from scratch
-(configs/unicl_flickr8k.py). Rows, all with 800 steps:
+CIFAR-10 is looked at as well: captions name dogs, cars, boats, horses and birds. Labels never do,
+but seven of its classes have kinds among them, such as German shepherd and sports car. What decides
+was named before any training: CIFAR-10 by texts, `both, added` less `captions` and less `labels`;
+the other columns and rows describe. Towers are small and from scratch (configs/unicl_flickr8k.py).
+Rows, all with 800 steps:
 
   captions             128 pairs a step: CLIP
   labels               128 labeled photographs

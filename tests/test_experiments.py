@@ -387,7 +387,8 @@ def test_texts_of_tags_are_tuned_and_measured_on_photographs_that_are_not_traine
             config = tag_texts.configure(tuple(row), split, 1e-3, 0, "folder")
             assert "flickr8k/train-" in config.data.source.path
             assert (config.objective.threshold == 0.3) == ("0.3" in title)
-            assert ("ToldIdea" in config.objective.name) == ("all missed" in title)
+            assert ("ToldIdea" in config.objective.name) == ("told" in title)
+            assert ("RepeatingIdea" in config.objective.name) == ("nothing new" in title)
             assert config.data.tags.path == f"folder/{'rare' if row[0][0] == 'r' else 'tags'}.json"
             looked.setdefault(split, set()).update(
                 evaluator.source.path for evaluator in config.evaluators.values()
@@ -406,8 +407,24 @@ def test_a_told_recognizer_finds_what_the_caption_misses_and_nothing_else():
         "mask": jnp.array([True, True, True, False]),
         "correcting": jnp.array([True, True, True, True]),
     }
-    given, found = tag_texts.ToldIdea._tell(None, batch, jnp.zeros((4, 4)))
-    assert [set(np.flatnonzero(row)) for row in given] == [{0}, {2}, {3}, {0}]
-    assert [set(np.flatnonzero(row)) for row in found] == [{1, 3}, set(), {0}, set()]
-    early = batch | {"correcting": jnp.zeros(4, bool)}
-    assert not tag_texts.ToldIdea._tell(None, early, jnp.zeros((4, 4)))[1].any()
+    desired = {
+        tag_texts.ToldIdea: [{1, 3}, set(), {0}, set()],
+        tag_texts.RepeatingIdea: [{0}, {2}, {3}, set()],
+    }
+    for objective, missed in desired.items():
+        given, found = objective.find(batch, jnp.zeros((4, 4)))
+        assert [set(np.flatnonzero(row)) for row in given] == [{0}, {2}, {3}, {0}]
+        assert [set(np.flatnonzero(row)) for row in found] == missed
+        early = batch | {"correcting": jnp.zeros(4, bool)}
+        assert not objective.find(early, jnp.zeros((4, 4)))[1].any()
+
+
+def test_precision_is_that_of_all_tags_found_and_steps_without_any_do_not_count():
+    steps = [
+        {"found_precision": 0.5, "tags_found": 3.0, "found_recall": 0.2},
+        {"found_precision": 0.0, "tags_found": 0.0, "found_recall": 0.0},
+        {"found_precision": 1.0, "tags_found": 1.0, "found_recall": 0.1},
+    ]
+    found = tag_texts.describe_found(steps)
+    assert found["found_precision"] == 0.625 and np.isclose(found["found_recall"], 0.1)
+    assert not any(tag_texts.describe_found([{}]).values())  # contrast alone finds none

@@ -52,11 +52,21 @@ def make_tokenizer(config: Node) -> Any:
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
     vocabulary = node.get("vocabulary") if getattr(target, "learned_by_tool", False) else None
     if isinstance(vocabulary, str) and not os.path.isfile(locate(vocabulary)):
-        raise ConfigError(
-            f"config.tokenizer.vocabulary: there is no file {vocabulary}; this makes it of "
-            f"your captions: {_write_build_vocab(config)}"
-        )
+        told = _tell_vocabulary(config)
+        raise ConfigError(f"config.tokenizer.vocabulary: there is no file {vocabulary}; {told}")
     return make(target, node, "config.tokenizer")
+
+
+def _tell_vocabulary(config: Node) -> str:
+    """Tells where the vocabulary comes from: a trained text tower knows the ids of its own only."""
+    init = config.get("init") or {}
+    for field in ("text", "all"):
+        if weights := init.get(field):
+            return (
+                f"it has to be that of the text tower, config.init.{field} = {weights!r}: write "
+                "--config.tokenizer.vocabulary=FOLDER/vocab.txt, or where its vocabulary lies"
+            )
+    return f"this makes it of your captions: {_write_build_vocab(config)}"
 
 
 def _write_build_vocab(config: Node) -> str:

@@ -41,6 +41,16 @@ def test_a_missing_vocabulary_is_told_with_the_command_that_makes_it(tmp_path, p
     assert 1 not in text[mask]  # no unknown piece
 
 
+def test_a_missing_vocabulary_of_a_trained_text_tower_is_not_one_to_make(tmp_path, pairs):
+    """Its ids would mean other pieces than those that the tower has learned."""
+    for field in ("text", "all"):
+        config = own_config(tmp_path, pairs, f"--config.init.{field}=bert")
+        told = rf"vocabulary.txt; it has to be that of the text tower, config.init.{field} = 'bert'"
+        with pytest.raises(ValueError, match=told) as error:
+            build.build_tokenizer(config)
+        assert "build_vocab" not in str(error.value)
+
+
 def test_a_vocabulary_is_that_of_all_parts_and_of_nothing_that_is_held_out(tmp_path, pairs):
     """Both parts hold out the same images: keys say which."""
     root = __file__.rpartition("/tests/")[0]
