@@ -8,6 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from big_align.data.files import split_lines
+
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
@@ -163,7 +165,7 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
     Raises:
       BrokenExample: there is no caption, or the value is something else, such as a dictionary.
     """
-    values = value.splitlines() if isinstance(value, str) and lines else _unwrap(value)
+    values = split_lines(value) if isinstance(value, str) and lines else _unwrap(value)
     if isinstance(values, dict):
         keys = list(map(str, values)) or [""]
         raise BrokenExample(

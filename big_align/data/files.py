@@ -1,15 +1,17 @@
 """Paths of shards, local or remote: expansion of patterns, sizes, and reads of byte ranges."""
 
+import contextlib
 import functools
 import glob
 import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
+from big_align.errors import UserError
 
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
@@ -159,38 +161,55 @@ class TensorFlowFiles:
         return type(self), ()
 
     def glob(self, path: str) -> list[str]:
-        return self._gfile.glob(path)
+        with self._usual_errors(path):
+            return self._gfile.glob(path)
 
     def stamp(self, path: str) -> tuple[int, str]:
-        try:
+        with self._usual_errors(path):
             status = self._gfile.stat(path)
-        except self._tensorflow.errors.NotFoundError as error:
-            raise FileNotFoundError(path) from error
         return status.length, str(status.mtime_nsec)
 
     def open(self, path: str) -> Any:
+        self.stamp(path)  # a file that is missing, or not ours to read, is noticed here
         return self._gfile.GFile(path, "rb")
 
     def read(self, path: str, start: int, size: int) -> bytes:
-        with self._gfile.GFile(path, "rb") as file:
+        with self._usual_errors(path), self._gfile.GFile(path, "rb") as file:
             file.seek(start)
             return file.read(size)
 
     def read_all(self, path: str) -> bytes:
-        with self._gfile.GFile(path, "rb") as file:
+        with self._usual_errors(path), self._gfile.GFile(path, "rb") as file:
             return file.read()
+
+    @contextlib.contextmanager
+    def _usual_errors(self, path: str) -> Iterator[None]:
+        """Raises TensorFlow's errors as those of Python's files, which callers expect."""
+        errors = self._tensorflow.errors
+        try:
+            yield
+        except errors.NotFoundError as error:
+            raise FileNotFoundError(path) from error
+        except errors.OpError as error:
+            raise OSError(f"{path}: {error.message}") from error
 
 
 def files_of(path: str) -> Files:
-    """Returns the `Files` that can open a path: local, fsspec's, or else TensorFlow's."""
+    """Returns the `Files` that can open a path: local, fsspec's, or TensorFlow's for gs://.
+
+    Raises:
+      UserError: nothing here can open such a path; fsspec says which package would.
+    """
     if "://" not in path:
         return LocalFiles()
     import fsspec
 
     try:
         return FsspecFiles(fsspec.core.url_to_fs(path)[0])
-    except (ImportError, ValueError):  # fsspec lacks the package of the protocol, or knows none
-        return TensorFlowFiles()
+    except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
+        if path.startswith("gs://"):
+            return TensorFlowFiles()
+        raise UserError(f"{path} cannot be opened: {error}") from error
 
 
 def split_lines(text: str) -> list[str]:

@@ -155,6 +155,17 @@ def mark_classes(
     return present
 
 
+def widen_labels(*parts: LabeledFeatures | None) -> list[LabeledFeatures | None]:
+    """Gives sets of several labels as many columns as the widest; a set may lack the last class."""
+    several = [part.label for part in parts if part is not None and part.label.ndim == 2]
+    classes = max((label.shape[1] for label in several), default=0)
+
+    def widen(label: np.ndarray) -> np.ndarray:
+        return np.pad(label, [(0, 0), (0, classes - label.shape[1])]) if label.ndim == 2 else label
+
+    return [part and part._replace(label=widen(part.label)) for part in parts]
+
+
 def _name(source: Source, number: int) -> str:
     """Returns the name of the example at a position in the source's own order."""
     ends = np.cumsum(source.shard_sizes)

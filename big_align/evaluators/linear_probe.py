@@ -25,6 +25,7 @@ from big_align.evaluators.features import (
     rarest_classes,
     read_features,
     shuffle_in_classes,
+    widen_labels,
 )
 from big_align.evaluators.scores import OF_SEVERAL_LABELS, Score, lookup_score
 from big_align.nodes import Node
@@ -160,6 +161,7 @@ def fit_probe(
       UserError: a class lacks an example in a set that needs one.
     """
     lenient = settings.few_examples and not settings.several_labels
+    train, test, validation = widen_labels(train, test, validation)
     if not lenient:
         _check_parts(train, test, validation, settings)
     if validation is None:

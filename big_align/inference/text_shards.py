@@ -126,6 +126,7 @@ def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
         _check_columns(path, header, column, key)
         cells = [cells for _, cells in rows]
         keys = [row[header.index(key)] if key else str(n) for n, row in enumerate(cells, start=1)]
+        _check_keys(path, key, keys)
         shards += _cut(path, keys, [row[header.index(column)].strip() for row in cells])
     return TextShards(shards)
 
@@ -168,10 +169,22 @@ def _list_row_groups(path: str, column: str, key: str | None) -> list[TextShard]
         if strange := [text for text in texts if not isinstance(text, str)]:
             raise UserError(f"{path}: column {column!r} holds {strange[0]!r}, which is no text")
         numbers = range(starts[group] + 1, starts[group + 1] + 1)
-        return [str(each) for each in (rows[key] if key else numbers)], [t.strip() for t in texts]
+        keys = ["" if each is None else str(each) for each in (rows[key] if key else numbers)]
+        _check_keys(path, key, keys, starts[group])
+        return keys, [text.strip() for text in texts]
 
     name = path.rpartition("/")[2]
     return [TextShard(name, count, lambda g=g: read(g)) for g, count in enumerate(counts)]
+
+
+def _check_keys(path: str, column: str | None, keys: Sequence[str], start: int = 0) -> None:
+    """Refuses rows without a key: nobody could tell what was embedded."""
+    for number, key in enumerate(keys, start=start + 1):
+        if not key:
+            raise UserError(
+                f"{path}: row {number} has no key in column {column!r}; give it one, or leave out "
+                "--key_column, so that keys are the numbers of rows"
+            )
 
 
 def _check_columns(path: str, names: Sequence[str], column: str, key: str | None) -> None:

@@ -31,7 +31,7 @@ def write_report(workdirs: Sequence[str], output: str | None = None) -> str:
     page = describe_run(*records) if len(records) == 1 else comparison.compare_runs(records)
     path = pathlib.Path(output or os.path.join(workdirs[0], FILE))
     scratch = path.with_name(f"{path.name}.rewrite")
-    scratch.write_text(page, encoding="utf-8")
+    scratch.write_text(page, encoding="utf-8", errors="backslashreplace")
     os.replace(scratch, path)
     return str(path)
 

@@ -136,7 +136,7 @@ class SourceEntries:
         names = self._source.class_names
         shown = [names[n] if names and n < len(names) else str(n) for n in labels]
         key = self._source.key(*place) if has_keys(self._source) else name
-        label = "|".join(shown) if shown else None
+        label = _make_printable("|".join(shown)) if shown else None
         return IndexEntry(name, _make_printable(key), signature, captions, label)
 
 

@@ -81,8 +81,9 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
         for fault in report.faults:
             print(f"  {fault.count:>12,}  broken, as {fault.name}: {fault.reason}")
     command = f"--config={shlex.join([options.config, *overrides])}"
-    with open(options.output, "w", encoding="utf-8") as file:
-        file.write(data_page.write_page("Training data", command, found))
+    page = data_page.write_page("Training data", command, found)
+    with open(options.output, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(page)
     print(options.output)
 
 

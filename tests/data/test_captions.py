@@ -171,3 +171,41 @@ def test_several_paths_are_a_list_or_one_text(shards):
         assert [source.read(s, 0) for s in (0, 1)] == [listed.read(s, 0) for s in (0, 1)]
     config = {"name": "tar", "path": paths}
     assert make(TarSource, config, "config.data.source").shard_sizes.tolist() == [9, 7]
+
+
+def test_names_of_files_may_have_dots(tmp_path):
+    names = ("one", "IMG_2023.01.05", "Screenshot at 1.23.45 PM", "v.2.final")
+    for name in names:
+        (tmp_path / f"{name}.jpg").write_bytes(encode_image(make_pixels(0), "JPEG"))
+        (tmp_path / f"{name}.txt").write_text(f"this is {name}")
+    (tmp_path / "one.mask.png").write_bytes(encode_image(make_pixels(1)))  # no image of its own
+    source = FilePairsSource(str(tmp_path))
+    found = {source.key(0, n): source.read_text(0, n)[0] for n in range(source.shard_sizes[0])}
+    assert found == {name: [f"this is {name}"] for name in names}
+    assert source.broken.tolist() == [0]
+
+
+def test_endings_may_have_dots(tmp_path):
+    for name in ("one", "2023.01"):
+        (tmp_path / f"{name}.png").write_bytes(encode_image(make_pixels(0)))
+        for language in ("en", "de"):
+            (tmp_path / f"{name}.{language}.txt").write_text(f"{name} in {language}")
+    for language in ("en", "de"):
+        source = FilePairsSource(str(tmp_path), caption=f"{language}.txt")
+        found = {source.key(0, n): source.read_text(0, n)[0] for n in range(source.shard_sizes[0])}
+        assert found == {name: [f"{name} in {language}"] for name in ("one", "2023.01")}
+
+
+def test_an_image_with_dots_and_no_text_counts_as_broken(tmp_path, caplog):
+    for name in ("one", "IMG_2023.01.05"):
+        (tmp_path / f"{name}.png").write_bytes(encode_image(make_pixels(0)))
+    (tmp_path / "one.txt").write_text("one")
+    with caplog.at_level("WARNING", logger="absl"):
+        assert FilePairsSource(str(tmp_path)).broken.tolist() == [1]
+    assert "IMG_2023.01.05, the file 'txt' is missing" in caplog.text
+
+
+def test_lines_end_where_editors_end_them():
+    """Not at U+2028, nor at U+0085, which is what a misread ellipsis becomes."""
+    text = "a dog\u2028runs\r\na cat\x85\n"
+    assert clean_captions(text, lines=True) == ["a dog\u2028runs", "a cat"]

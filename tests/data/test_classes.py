@@ -188,3 +188,8 @@ def test_an_unknown_list_suggests_a_near_one(tmp_path):
         read_classes(str(tmp_path / "latin.txt"))
     with pytest.raises(ValueError, match="2 names, 1 descriptions and 2 ids"):
         ClassList(("a", "b"), ("",), ("", ""))
+
+
+def test_a_line_is_a_class_whatever_characters_are_in_it(tmp_path):
+    names = read_classes(write(tmp_path, "cat\r\nice\u2028cream\ndog\x0bhouse\n", "a.txt")).names
+    assert len(names) == 3 and (names[0], names[1][:3], names[2][:3]) == ("cat", "ice", "dog")

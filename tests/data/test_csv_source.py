@@ -168,3 +168,24 @@ def test_a_delimiter_can_be_spelled(folder):
     path = write(folder, "image\ttext\nimages/0.png\ta\n")
     for delimiter in ("tab", "\\t", "\t"):
         assert CsvSource(path, delimiter=delimiter).read_text(0, 0) == (["a"], ())
+
+
+def test_labels_with_decimals_are_those_without(folder):
+    """As pandas writes integers where one is missing."""
+    labels = ("0", "2", "10", "2|10", "")
+    tables = [
+        "image,label\n" + "".join(f"images/{n}.png,{x}\n" for n, x in enumerate(written))
+        for written in (labels, ("0.0", "2.0", "10.00", "2.0|10.0", ""))
+    ]
+    whole, decimal = (CsvSource(write(folder, text), label="label") for text in tables)
+    assert whole.class_names is None and decimal.class_names is None
+    found = [[source.read_text(0, n)[1] for n in range(5)] for source in (whole, decimal)]
+    assert found[0] == found[1] == [(0,), (2,), (10,), (2, 10), ()]
+    names = CsvSource(write(folder, "image,label\nimages/0.png,2.5\nimages/1.png,v1.0\n"))
+    assert names.class_names == ("2.5", "v1.0")
+
+
+def test_a_delimiter_is_one_character(folder):
+    path = write(folder, "image::label\nimages/0.png::1\n")
+    with pytest.raises(UserError, match="delimiter is '::'; .* a single character; set delim"):
+        CsvSource(path, delimiter="::")

@@ -151,3 +151,16 @@ def test_a_folder_that_was_made_otherwise_is_not_continued(tmp_path):
     other = index | {"dim": 3, "made_by": {"weights": "b", "model": "here"}}
     with pytest.raises(UserError, match="dim is 2 there and 3 now; made_by.weights is 'a' there"):
         shard_files.claim_folder(tmp_path, other, write=True)
+
+
+def test_the_name_of_a_shard_may_be_of_any_characters(tmp_path, values):
+    """Such as the space of a Mac's screenshots, or bytes that are not UTF-8."""
+    folder = write_embeddings(tmp_path / "embeddings", values, COUNTS)
+    index = json.loads((folder / "index.json").read_text())
+    for name in ("1.23.45\u202fPM.png", "日本\u3000語", "caf\udce9"):
+        index["shards"][0]["name"] = name
+        (folder / "index.json").unlink()
+        content = {field: value for field, value in index.items() if field != "format"}
+        shard_files.claim_folder(folder, content, write=True)
+        assert EmbeddingFolder(folder).shards[0].name == name
+        shard_files.claim_folder(folder, content, write=True)  # and is continued

@@ -1,10 +1,12 @@
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import pytest
 
 from big_align.data import files
+from big_align.errors import UserError
 
 
 def test_braces_globs_and_commas(tmp_path):
@@ -57,8 +59,19 @@ def test_tensorflow_files_read_alike(tmp_path):
     assert system.glob(f"{tmp_path}/*.bin") == [str(path)]
     assert system.stamp(str(path))[0] == 10
     assert system.read(str(path), 3, 4) == b"3456"
-    with pytest.raises(FileNotFoundError):
-        system.stamp(f"{tmp_path}/none")
+    for call in (system.stamp, system.open, system.read_all):
+        with pytest.raises(FileNotFoundError):
+            call(f"{tmp_path}/none")
+        with pytest.raises(OSError, match="nothing://none: .*not implemented"):
+            call("nothing://none")
+
+
+def test_a_path_that_nothing_opens_is_told_with_what_would(monkeypatch):
+    with pytest.raises(UserError, match="nothing://x/y.tar cannot be opened: .*nothing"):
+        files.expand_paths("nothing://x/y.tar")
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    with pytest.raises(UserError, match="s3://bucket/x.tar cannot be opened: .*s3fs"):
+        files.expand_paths("s3://bucket/x.tar")
 
 
 def test_many_files_do_not_stay_open(tmp_path):

@@ -1,5 +1,6 @@
 import shutil
 
+import fsspec
 import numpy as np
 import pytest
 from loaders import make_loader
@@ -11,6 +12,7 @@ from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.listed_source import SHARD_SIZE
 from big_align.data.text.tokenizers import WordTokenizer
+from big_align.errors import UserError
 
 SIZES = {"b_two": 3, "a one": 40, "c-three": 2}
 ORDER = ("a one", "b_two", "c-three")
@@ -106,3 +108,20 @@ def test_a_batch_of_a_sorted_list_holds_all_classes_whatever_the_window(tmp_path
     with make_loader(source, 128, "", words, window=128, classes=classes) as loader:
         held = [len(set(loader.batch(step)["label"].tolist())) for step in range(8)]
     assert min(held) >= 4 and np.mean(held) > 5  # as eight stretches drawn from 32 give
+
+
+def test_a_pattern_that_hides_the_class_is_refused(folder):
+    for pattern in ("**", "**/*", "images/**"):
+        with pytest.raises(UserError, match=r"pattern = '.*write `\*` for each"):
+            FolderSource(str(folder), pattern)
+
+
+def test_folders_of_a_bucket_without_images_are_refused(folder):
+    """As of a disk: classes would be numbered without them."""
+    (folder / "aa").mkdir()
+    (folder / "aa" / "notes.heic").write_bytes(b"")
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{folder}/", "/some_pictures/", recursive=True)
+    for path in (str(folder), "memory://some_pictures"):
+        with pytest.raises(UserError, match=r"/aa holds no image.*\(1 of 4 folders there hold"):
+            FolderSource(path)

@@ -348,3 +348,27 @@ def test_test_images_of_classes_without_training_images_are_wrong():
     nothing = LabeledFeatures(*(x[chosen.label == 4] for x in chosen))
     with pytest.raises(UserError, match="no class has both training and validation images"):
         fit_probe(seen, test, nothing, ProbeSettings("accuracy", few_examples=True))
+
+
+@pytest.mark.parametrize("narrow", ["source", "validation_source"])
+def test_a_set_may_lack_the_last_class_of_several_labels(narrow):
+    """Its labels are those of all classes with nothing in the last column."""
+    generator = np.random.default_rng(0)
+    names = ("source", "validation_source", "train_source")
+    parts = {}
+    for name in names:
+        classes = 2 if name == narrow else 3
+        label = generator.integers(0, classes, 60)
+        features = np.float32(np.eye(3)[label] + 0.1 * generator.normal(size=(60, 3)))
+        parts[name] = LabeledFeatures(features, mark_classes([(c,) for c in label.tolist()]))
+    assert parts[narrow].label.shape[1] == 2
+    settings = ProbeSettings(score="real_accuracy")
+    found = [
+        fit_probe(parts["train_source"], parts["source"], parts["validation_source"], settings)
+    ]
+    wide = {
+        name: part._replace(label=np.pad(part.label, [(0, 0), (0, 3 - part.label.shape[1])]))
+        for name, part in parts.items()
+    }
+    found += [fit_probe(wide["train_source"], wide["source"], wide["validation_source"], settings)]
+    assert found[0].numbers == found[1].numbers and found[0].numbers["real_accuracy"] > 0.5

@@ -207,3 +207,16 @@ def test_a_model_without_texts_is_named(tmp_path, lines, capsys):
     assert run(model=model, what="text", source=lines, output=tmp_path / "out") == 1
     assert "text" in capsys.readouterr().err and not (tmp_path / "out").exists()
     assert json.loads((tmp_path / "tower" / "config.json").read_text())["tokenizer"] is None
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_row_without_a_key_is_told(tmp_path, ending):
+    """Nobody could tell what its embedding is of."""
+    path = tmp_path / f"items.{ending}"
+    if ending == "csv":
+        path.write_text("id,title\n1,a dog\n,a cat\n")
+    else:
+        pq.write_table(pa.table({"id": ["1", None], "title": ["a dog", "a cat"]}), path)
+    with pytest.raises(UserError, match=f"items.{ending}: row 2 has no key in column 'id'; give"):
+        read(text_shards.list_column(str(path), "title", "id"))
+    assert read(text_shards.list_column(str(path), "title"))[0] == ["1", "2"]

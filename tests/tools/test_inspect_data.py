@@ -52,3 +52,12 @@ def test_a_mistake_is_one_line(flag, message, capsys):
     assert run(flag) == 1
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and message in error and "\n" not in error
+
+
+def test_a_file_name_that_is_not_utf_8_is_shown(tmp_path):
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    tar = write_tar(folder / "a.tar", make_members(0))
+    page = tmp_path / "page.html"
+    assert run(*tar_flags(str(tar)), f"--output={page}") == 0
+    assert "caf\\udce9" in page.read_text()

@@ -122,7 +122,7 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     elif path.endswith(".csv"):
         entries, templates = _entries_of_csv(text, path), ()
     else:
-        lines = text.rstrip().splitlines()
+        lines = files.split_lines(text.rstrip())
         entries, templates = [(f"line {n}", line) for n, line in enumerate(lines, start=1)], ()
     if not entries:
         raise UserError(f"class list {path}: has no class")

@@ -69,7 +69,19 @@ def read_descriptions(path: str) -> dict[str, str | None]:
 
 
 def _rows_of_csv(text: str) -> list[dict]:
-    return list(csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True))
+    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    rows = []
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"line {reader.line_num} has not the {len(reader.fieldnames)} columns of the "
+                    "first line; a text with commas goes in double quotes"
+                )
+            rows.append(row)
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from error
+    return rows
 
 
 def _rows_of_json(content: Any) -> list[Mapping]:

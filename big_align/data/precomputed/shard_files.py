@@ -91,7 +91,7 @@ def claim_folder(
     elif write:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
-        write_whole(path, text.encode())
+        write_whole(path, text.encode(errors="backslashreplace"))  # names may be in Latin-1
 
 
 def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -150,9 +150,11 @@ def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
     shards = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         values = [entry.get(field) for field in Shard._fields] if isinstance(entry, dict) else []
-        names = [isinstance(value, str) and value.isprintable() for value in values[:2]]
+        names = [isinstance(value, str) for value in values[:2]]
         if len(entry if values else ()) != len(Shard._fields) or not all(names):
             fault = "needs a name, a file and a count"
+        elif not values[1].isprintable():  # ours; the name is that of a user's file
+            fault = "has a file whose name cannot be shown"
         elif type(values[2]) is not int or not 0 <= values[2] < 2**40:
             fault = "has a count that is no number of examples"
         elif pathlib.PurePath(values[1]).name != values[1] or len(values[1]) > FILE_MAX:

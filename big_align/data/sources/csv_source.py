@@ -1,6 +1,7 @@
 """A CSV or TSV table of image files with captions, labels or both."""
 
 import itertools
+import re
 from collections.abc import Iterator
 
 from absl import logging
@@ -8,7 +9,7 @@ from absl import logging
 from big_align.data import columns
 from big_align.data.sources.table_source import Row, TableSource, is_integer
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
-from big_align.errors import UserError
+from big_align.errors import FieldError, UserError
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon"}
 SPELLED = {"tab": "\t", "\\t": "\t"}
@@ -55,6 +56,9 @@ class CsvSource(TableSource):
     ):
         bad = BadLines(path, skip_bad_lines)
         delimiter = SPELLED.get(delimiter or "", delimiter)
+        if delimiter and len(delimiter) != 1:
+            message = f"delimiter is {delimiter!r}; columns are separated by a single character"
+            raise FieldError(message, delimiter="tab")
         delimiter, lines = read_csv(bad, delimiter, (image, label, caption))
         _, header = next(lines)
         where = f"the first line of {path}"
@@ -116,8 +120,12 @@ def _make_rows(
 
 
 def _split_labels(cell: str) -> list[str]:
-    """Splits a cell at `|`, and at spaces if it holds nothing but integers."""
-    words = cell.replace("|", " ").split()
+    """Splits a cell at `|`, and at spaces if it holds nothing but integers.
+
+    `2.0` is one, too: tables that pandas wrote have decimals where a label is missing.
+    """
+    parts = cell.replace("|", " ").split()
+    words = [re.sub(r"^(-?\d+)\.0+$", r"\1", part) for part in parts]
     if all(map(is_integer, words)):
         return words
     return [name for name in map(str.strip, cell.split("|")) if name]

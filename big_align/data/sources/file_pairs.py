@@ -52,7 +52,7 @@ class FilePairsSource:
         wanted = self._text_members.names
         self._folders, self._names, broken, said = [], [], [], ""
         for folder, found in folders.items():
-            images = {stem: kinds for stem, kinds in found.items() if _image_kind(kinds)}
+            images = {stem: found[stem] for stem in _with_image(found)}
             faults = {stem: why for stem in images if (why := _find_fault(found[stem], wanted))}
             if faults:
                 stem, fault = next(iter(faults.items()))
@@ -113,14 +113,37 @@ def _list_files(root: str) -> list[str]:
 
 
 def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]]:
-    """Returns the endings after the first dot of each name, by folder and name."""
+    """Returns the endings of each name, by folder and name.
+
+    An ending begins at the first dot: `1.en.txt` belongs to `1.jpg`. Where it would then be none of
+    `kinds`, the dots before are part of the name, as in `2023.01.05.jpg`; unless there is an image
+    of the shorter name, to which a file like `1.mask.png` belongs.
+    """
     folders: dict[str, dict[str, list[str]]] = {}
+    others = []
     for path in listed:
         folder, _, base = path.rpartition("/")
         stem, _, kind = base.partition(".")
         if stem and kind.lower() in kinds:
             folders.setdefault(folder, {}).setdefault(stem, []).append(kind)
+        elif ending := next((e for e in _endings(kind) if e.lower() in kinds), ""):
+            others.append((folder, stem, base, ending))
+    images = {(folder, stem) for folder in folders for stem in _with_image(folders[folder])}
+    for folder, stem, base, ending in others:
+        if (folder, stem) not in images:
+            whole = base.removesuffix(f".{ending}")
+            folders.setdefault(folder, {}).setdefault(whole, []).append(ending)
     return folders
+
+
+def _endings(kind: str) -> list[str]:
+    """Returns what follows each dot, the longest first."""
+    parts = kind.split(".")
+    return [".".join(parts[n:]) for n in range(1, len(parts))]
+
+
+def _with_image(found: dict[str, list[str]]) -> list[str]:
+    return [stem for stem, kinds in found.items() if _image_kind(kinds)]
 
 
 def _find_fault(kinds: list[str], wanted: list[str]) -> str:

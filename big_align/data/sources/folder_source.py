@@ -17,10 +17,16 @@ class FolderSource(ListedSource):
         files that do not end like an image are skipped.
 
     Raises:
-      UserError: there is no such folder, or a folder of a class holds no image.
+      UserError: there is no such folder, or a folder of a class holds no image; or the pattern
+        leaves open which folder is the class.
     """
 
     def __init__(self, path: str, pattern: str = "*"):
+        if "**" in pattern:
+            raise UserError(
+                f"pattern = {pattern!r}: `**` is any number of folders, which hides the one that "
+                "is the class; write `*` for each folder below it"
+            )
         path = path.rstrip("/")
         system = files.files_of(path)
         root = glob.escape(path)
@@ -35,15 +41,18 @@ class FolderSource(ListedSource):
         depth = -2 - pattern.count("/")
         folders = [name.split("/")[depth] for name in images]
         classes = sorted(set(folders))
-        self._check_folders(path, root, pattern, classes)
+        # A folder of a bucket is known only by what lies in it.
+        inner = system.glob(f"{root}/*/*") if "://" in path else glob.glob(f"{root}/*/")
+        self._check_folders(path, pattern, {name.split("/")[-2] for name in inner}, classes)
         labels = {folder: (label,) for label, folder in enumerate(classes)}
         super().__init__(
             path, images, [labels[folder] for folder in folders], class_names=tuple(classes)
         )
 
-    def _check_folders(self, path: str, root: str, pattern: str, classes: list[str]) -> None:
+    def _check_folders(
+        self, path: str, pattern: str, folders: set[str], classes: list[str]
+    ) -> None:
         """Refuses folders without images, which would shift the labels of those after them."""
-        folders = {name.rstrip("/").split("/")[-1] for name in glob.glob(f"{root}/*/")}
         empty = sorted(folders - set(classes))
         if empty:
             raise UserError(

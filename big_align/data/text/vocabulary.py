@@ -206,4 +206,5 @@ def read_file(path: str) -> Iterator[str]:
     """Yields the lines of a text file that are not empty."""
     with files.files_of(path).open(path) as file:
         data = file.read()
-    yield from filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))
+    lines = files.split_lines(data.decode("utf-8", "replace"))
+    yield from filter(None, map(str.strip, lines))
