@@ -147,8 +147,9 @@ def sgd_settings() -> dict:
 def adamw_settings(weight_decay: float, texts: bool = True) -> dict:
     """Returns the node of AdamW.
 
-    The released code does not decay positions and tokens of the text encoder, nor positions and
-    tables of relative ones of Swin; the latter never decay here.
+    The released code means not to decay positions and tokens of the text encoder, nor positions and
+    tables of relative ones of Swin, but lists the former under a prefix that no parameter has. Here
+    none of them decay.
 
     Args:
       weight_decay: of the rest.

@@ -41,7 +41,7 @@ def blockwise_supervised_contrastive_loss(
     and their gradient, [n d] each.
 
     Args:
-      z: unit-length embeddings, float32 or bfloat16; compared in float32.
+      z: unit-length embeddings, float32 or bfloat16; cosines add up in float32.
       label: a label per row.
       scale: factor of the cosines.
       mask: True on real rows; None if all are.

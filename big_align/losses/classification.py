@@ -27,7 +27,7 @@ def softmax_cross_entropy(
     not count in the value or in the mean, and its gradient is 0.
 
     Args:
-      logits: logit of each class.
+      logits: logit of each class; without smoothing, -inf rules a class out.
       label: the right class.
       mask: True on real rows.
       label_smoothing: fraction of the target spread over all classes, in [0, 1].
@@ -41,7 +41,9 @@ def softmax_cross_entropy(
     logits = jnp.where(takes_part[:, None], logits.astype(jnp.float32), 0)
     log_probs = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log_probs, jnp.where(takes_part, label, 0)[:, None], axis=1)[:, 0]
-    each = -(1 - label_smoothing) * own - label_smoothing * log_probs.mean(axis=1)
+    each = -own
+    if label_smoothing:  # without it, classes may be ruled out by a logit of -inf
+        each = (1 - label_smoothing) * each - label_smoothing * log_probs.mean(axis=1)
     return _mean_over(each, takes_part)
 
 

@@ -62,7 +62,7 @@ def sampled_cluster_loss(
 
     Args:
       loss: "mlcd", "mlc" or "unicom"; the last uses only the first column of `columns`.
-      zimg: unit-length image embeddings, float32 or bfloat16; compared in float32.
+      zimg: unit-length image embeddings, float32 or bfloat16; cosines add up in float32.
       rows: drawn centers, of any length; each device has the same number.
       row_mask: True on real rows.
       columns: the rows that are the positives of each example, -1 for none, as is any beyond the

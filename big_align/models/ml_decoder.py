@@ -16,24 +16,28 @@ class CrossAttention(nn.Module):
     Args:
       heads: number of heads; divides the width.
       dtype: name of the type of the computation.
+      dropout: rate on the weights.
     """
 
     heads: int
     dtype: str
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(
-        self, queries: Float[Array, "b g c"], tokens: Float[Array, "b t c"]
+        self, queries: Float[Array, "b g c"], tokens: Float[Array, "b t c"], train: bool = False
     ) -> Float[Array, "b g c"]:
-        """Returns the weighted mean of the values for every query."""
+        """Returns the weighted mean of the values for every query; `train` turns dropout on."""
         width = queries.shape[-1]
+        drop = nn.Dropout(self.dropout, deterministic=not train)
 
         def project(name: str, x: Float[Array, "b l c"]):
             y = layers.Dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
             return y.reshape(*x.shape[:-1], self.heads, -1)
 
         key, value = project("key", tokens), project("value", tokens)
-        y = attention.attend(project("query", queries), key, value, None).reshape(queries.shape)
+        y = attention.attend(project("query", queries), key, value, None, drop)
+        y = y.reshape(queries.shape)
         return layers.Dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
@@ -52,7 +56,8 @@ class MLDecoder(nn.Module):
       heads: number of attention heads.
       mlp_dim: hidden width of the perceptron.
       learned_queries: whether to train the queries instead of keeping them fixed.
-      dropout: rate on each residual branch.
+      dropout: rate on each residual branch, on the weights of attention, and in the perceptron, as
+        the authors have it.
       layer_norm_eps: added to the variance.
       initial_bias: initial bias of every logit.
       dtype: name of the type of the computation.
@@ -102,10 +107,10 @@ class MLDecoder(nn.Module):
         # The authors keep the residual sum of the self-attention that they left out; since it is
         # normalized next, it only matters for dropout.
         x = norm("query_norm")(queries + drop(queries))
-        attend = CrossAttention(self.heads, self.dtype, name="attention")
-        x = norm("attention_norm")(x + drop(attend(x, tokens)))
-        mlp = layers.MlpBlock(self.mlp_dim, "relu", self.dtype, name="mlp")
-        x = norm("mlp_norm")(x + drop(mlp(x)))
+        attend = CrossAttention(self.heads, self.dtype, self.dropout, name="attention")
+        x = norm("attention_norm")(x + drop(attend(x, tokens, train)))
+        mlp = layers.MlpBlock(self.mlp_dim, "relu", self.dtype, self.dropout, name="mlp")
+        x = norm("mlp_norm")(x + drop(mlp(x, train)))
         return self._pool(x)
 
     def _queries(self, batch: int) -> Float[Array, "b g c"]:

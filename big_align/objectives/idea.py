@@ -9,6 +9,9 @@ evenly over its positives. (The paper exchanges the arguments, which is infinite
 is 0; and Algorithm 1 has targets of 1 for both texts of an image, which is not a distribution.) So
 it is CLIP's cross-entropy minus the entropy of the targets: without a found tag it is CLIP's loss,
 and an image whose two texts fit it equally well loses nothing by having two.
+
+Eq. 7 is the plain sum of both losses. The authors' code divides each loss by its own value, so that
+both weigh the same however large they are, and takes the mean over tags instead of eq. 1's sum.
 """
 
 import jax.numpy as jnp

@@ -30,6 +30,10 @@ EXCLUDE = (
 )
 
 
+TABLES = ("token_type_embedding",)
+"""Vectors that are a table's only row: BERT's segments, of which a text has one."""
+
+
 def make_schedule(
     total_steps: Given[int],
     learning_rate: float,
@@ -103,15 +107,17 @@ def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any
     Args:
       params: the parameters.
       exclude: names that are left out wherever they occur in the path of a parameter, in addition
-        to all parameters with fewer than two axes (biases, scales of norms, temperature). None
-        leaves nothing out at all.
+        to parameters with fewer than two axes (biases, scales of norms, temperature) that are not
+        in `TABLES`. None leaves nothing out at all.
 
     Returns:
       A pytree of booleans shaped like `params`.
     """
 
     def decays(path: tuple, value: Any) -> bool:
-        return exclude is None or (jnp.ndim(value) > 1 and not set(_names(path)) & set(exclude))
+        names = _names(path)
+        is_table = jnp.ndim(value) > 1 or names[-1] in TABLES
+        return exclude is None or (is_table and not set(names) & set(exclude))
 
     return jax.tree_util.tree_map_with_path(decays, params)
 

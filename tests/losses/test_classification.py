@@ -53,6 +53,21 @@ def test_rows_that_are_not_drawn_may_be_not_finite():
     np.testing.assert_array_equal(grad, clean_grad)
 
 
+def test_classes_may_be_ruled_out():
+    """The loss is that of the other classes alone."""
+    logits, kept = draw_logits(), np.array([0, 2, 3])
+    label = jnp.array([2, -1, 0, 5, 2, 7, 1, 1])  # of those
+    loss = jax.value_and_grad(lambda x, y: softmax_cross_entropy(x, y, MASK))
+    value, grad = loss(
+        jnp.full_like(logits, -jnp.inf).at[:, kept].set(logits[:, kept]),
+        jnp.array([3, -1, 0, 5, 3, 7, 1, 2]),
+    )
+    desired, desired_grad = loss(logits[:, kept], label)
+    np.testing.assert_allclose(value, desired, rtol=1e-6)
+    np.testing.assert_allclose(grad[:, kept], desired_grad, atol=1e-7)
+    assert not np.any(np.delete(grad, kept, axis=1))
+
+
 def test_no_rows_are_zero():
     none = jnp.full(8, -1)
     value, grad = jax.value_and_grad(lambda x: softmax_cross_entropy(x, none, MASK))(draw_logits())

@@ -11,7 +11,8 @@ from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
 from big_align.interop.tables.ml_decoder import ML_DECODER
-from big_align.models.ml_decoder import MLDecoder
+from big_align.models.ml_decoder import CrossAttention, MLDecoder
+from big_align.models.parts.layers import MlpBlock
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +84,25 @@ def test_dropout_depends_on_the_seed_alone():
 
     np.testing.assert_array_equal(apply(0), apply(0))
     assert np.abs(apply(0) - apply(1)).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "part", [CrossAttention(4, "float32", 0.5), MlpBlock(64, "relu", "float32", 0.5)]
+)
+def test_dropout_inside_changes_the_output_and_not_its_mean(part):
+    """Both are linear in what is dropped: weights of attention, and hidden units."""
+    x = jax.random.normal(jax.random.key(0), (2, 9, 16))
+    inputs = (x[:, :3], x) if isinstance(part, CrossAttention) else (x,)
+    variables = draw_variables(part, *inputs)
+    desired = apply_model(part, variables, *inputs)
+
+    def apply(key):
+        return part.apply(variables, *inputs, True, rngs={"dropout": key})
+
+    outputs = jax.jit(jax.vmap(apply))(jax.random.split(jax.random.key(1), 4000))
+    spread = outputs.std(axis=0)
+    assert spread.min() > 0.01 * np.abs(desired).max()
+    np.testing.assert_array_less(np.abs(outputs.mean(axis=0) - desired), 5 * spread / 4000**0.5)
 
 
 def test_bfloat16_is_close_and_gives_float32_logits():

@@ -100,6 +100,7 @@ def test_impossible_optimizer(options, message):
 def test_decay_mask():
     params = draw_params(0) | {
         "embedding": jnp.ones((5, 3)),
+        "token_type_embedding": jnp.ones(3),
         "norm": {"scale": jnp.ones(3), "bias": jnp.ones(3)},
         "heads": {"bias": jnp.ones((2, 4)), "kernel": jnp.ones((3, 2, 4))},
         "head": {"kernel": jnp.ones((3, 3))},
@@ -108,6 +109,7 @@ def test_decay_mask():
         "dense": {"kernel": True, "bias": False},
         "temperature": False,
         "embedding": True,
+        "token_type_embedding": True,
         "norm": {"scale": False, "bias": False},
         "heads": {"bias": False, "kernel": True},
         "head": {"kernel": False},

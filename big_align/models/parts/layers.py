@@ -244,22 +244,26 @@ class MlpBlock(nn.Module):
       mlp_dim: hidden width.
       activation: a name in `ACTIVATIONS`.
       dtype: name of the type of the computation.
+      dropout: rate on the hidden layer.
     """
 
     mlp_dim: int
     activation: str = "gelu"
     dtype: str = "float32"
+    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b l c"]) -> Float[Array, "b l c"]:
+    def __call__(self, x: Float[Array, "b l c"], train: bool = False) -> Float[Array, "b l c"]:
         """Transforms every token separately.
 
         Args:
           x: tokens.
+          train: whether dropout is on.
 
         Returns:
           Tokens of the same shape.
         """
         y = Dense(self.mlp_dim, ("embed", "mlp"), dtype=self.dtype, name="up")(x)
         y = choose("activation", self.activation, ACTIVATIONS)(y)
+        y = nn.Dropout(self.dropout, deterministic=not train)(y)
         return Dense(x.shape[-1], ("mlp", "embed"), dtype=self.dtype, name="down")(y)
