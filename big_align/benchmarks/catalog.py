@@ -121,6 +121,7 @@ def _make_benchmark(name: str) -> Benchmark:
         layouts = [layout | {"splits": layout["splits_1k"]} for layout in layouts
                    if "splits_1k" in layout]  # fmt: skip
         content["title"] += ", 1000 training images"
+        content["metric"] = "accuracy"  # these are VTAB's sets (Zhai et al. 2019), and its score
         content["sizes"] = content.get("sizes", {}) | {"train": 800, "validation": 200}
     content["title"] += f" ({language})" if language else ""
     positions = label_orders.find_subset(class_list, subset) if subset else None

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import glob
-import itertools
 import os
 import re
 import stat
@@ -226,7 +225,8 @@ def expand_paths(path: Paths) -> list[str]:
 
     Args:
       path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
-        counts and `{a,b}` enumerates. Or a list of them, in which commas are part of a name.
+        counts and `{a,b}` enumerates. Or a list of them, in which commas are part of a name, and an
+        entry that is the name of a file is no pattern.
 
     Returns:
       The file names; those of one glob are sorted.
@@ -235,19 +235,25 @@ def expand_paths(path: Paths) -> list[str]:
       ValueError: a pattern matches no file.
     """
     names = []
-    patterns = _split_commas(path) if isinstance(path, str) else map(str, path)
-    for pattern in itertools.chain.from_iterable(map(_expand_braces, patterns)):
-        files = files_of(pattern)
-        if re.search(r"[*?\[]", pattern):
-            matches = sorted(files.glob(pattern))
-        else:
-            matches = [pattern] if _exists(files, pattern) else []
-        if not matches:
-            raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
-        names += matches
+    for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
+        if not isinstance(path, str) and _exists(files_of(entry), entry):
+            names.append(entry)  # brackets and braces may be part of its name
+            continue
+        for pattern in _expand_braces(entry):
+            if not (matches := _match(pattern)):
+                raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
+            names += matches
     if not names:
         raise ValueError(f"the path {path!r} names no file")
     return list(dict.fromkeys(names))
+
+
+def _match(pattern: str) -> list[str]:
+    """Returns the files that a name or a pattern without braces means."""
+    files = files_of(pattern)
+    if re.search(r"[*?\[]", pattern):
+        return sorted(files.glob(pattern))
+    return [pattern] if _exists(files, pattern) else []
 
 
 def _exists(files: Files, path: str) -> bool:

@@ -22,6 +22,8 @@ THRESHOLD = 0.85
 WITHIN = "another training image"
 BINS = 200  # of the histogram of cosines, from 0 to 1
 MISSES = 10
+SHARD = re.compile(r"(?P<name>.*?)(?:[-_.]?(?=0\d\d)|[-_.]|^)(?P<number>\d+)(?:[-_]of[-_]\d+)?")
+"""The name of a shard: a number behind a separator, or one with zeros before it."""
 
 
 class TwinPair(NamedTuple):
@@ -100,12 +102,21 @@ class TwinList:
 
 
 def part_sets(inputs: Inputs) -> list[tuple[str, Inputs]]:
-    """Splits files into test sets; files whose names differ only in a shard number are one set."""
-    names: dict[str, list[int]] = {}
+    """Splits files into test sets; files of a folder whose names differ in a shard number are one.
+
+    Shards are numbered from 0 or 1, so that voc_2007 and voc_2012 are two sets.
+    """
+    shards: dict[tuple[str, str], dict[int, int]] = {}
     for number, stem in enumerate(inputs.stems):
-        name = re.sub(r"([-_.]?\d{3,})+([-_]of[-_]\d+)?$", "", stem)
+        if match := re.fullmatch(SHARD, stem):
+            place = posixpath.dirname(inputs.paths[number]), match["name"]
+            shards.setdefault(place, {})[number] = int(match["number"])
+    names: dict[str, list[int]] = {}
+    sets = {n: place for place, found in shards.items() if min(found.values()) < 2 for n in found}
+    for number, stem in enumerate(inputs.stems):
+        folder, name = sets.get(number, ("", stem))
         if not name or name.isdecimal():  # `cifar10/test/0.tar`: the folder says more
-            name = posixpath.dirname(inputs.paths[number]).strip("/") or stem
+            name = (folder or posixpath.dirname(inputs.paths[number])).strip("/") or stem
         names.setdefault(name, []).append(number)
     fields = "paths", "stems", "stamps"
     return [

@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import io
+import pathlib
 import re
 import textwrap
 from collections.abc import Callable
@@ -40,16 +42,32 @@ class Examination:
       max_pixels: an encoded image with more cannot be used.
       classifier: "module:function" of a `Classifier`; empty for none.
       languages: "module:function" of `Languages`; empty for none.
+      sources: digests of the files that define these functions, so that what another version of
+        them has judged is not used again.
     """
 
     normalize: bool = True
     max_pixels: int = MAX_PIXELS
     classifier: str = ""
     languages: str = ""
+    sources: tuple[str, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        digests = tuple(map(_digest_source, self.load()))
+        object.__setattr__(self, "sources", digests)
 
     def load(self) -> tuple[Classifier | None, Languages | None]:
         """Imports the functions; raises UserError if one does not exist."""
         return _load(self.classifier, "--classifier"), _load(self.languages, "--languages")
+
+
+def _digest_source(function: Callable[..., Any] | None) -> str:
+    """Returns a digest of the file that defines a function; "" if there is none."""
+    try:
+        path = inspect.getsourcefile(function) if function else None
+    except TypeError:  # of compiled code, or an object
+        path = inspect.getsourcefile(type(function))
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16] if path else ""
 
 
 def _load(name: str, flag: str) -> Callable[..., Any] | None:

@@ -241,7 +241,7 @@ def _choose_edges(values: Mapping[int, int], least: int, log: bool) -> list[int]
         top, counted = number, counted + values[number]
         if counted >= 0.99 * total:  # the largest hundredth shares the last bar
             break
-    top = max(top, least + least // 5)
+    top = max(top, min(least + least // 5, 2 * max(values)))  # a rule may be far from all data
     width = next(w for p in range(9) for w in (10**p, 2 * 10**p, 5 * 10**p) if BARS * w > top)
     return list(range(0, top + 2 * width, width))
 

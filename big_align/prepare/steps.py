@@ -1,6 +1,7 @@
 """Pieces of work of a job, each of which leaves its files whole or not at all."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -272,9 +273,20 @@ def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[
     except (ValueError, LookupError) as error:
         told = put_in_a_line(str(error))
         raise UserError(f"--keep={','.join(names)}: {told}") from error
-    plain = (str, int, float, bool, type(None))
-    pairs = zip(names, values, strict=True)
-    return {name: value if isinstance(value, plain) else str(value) for name, value in pairs}
+    return {name: _make_plain(value) for name, value in zip(names, values, strict=True)}
+
+
+def _make_plain(value: Any) -> Any:
+    """Returns a value as JSON holds it; what it has no form for becomes a text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (str, int, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_make_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _make_plain(each) for key, each in value.items()}
+    return str(value)
 
 
 def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:

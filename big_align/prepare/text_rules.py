@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 ROUNDS = 8  # of unescaping: pages escape twice, and markup may appear
-MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|<!--.*?-->")
+TAG = r"</?[A-Za-z][^<>]*>"
+TAGS, MARKUP = re.compile(TAG), re.compile(rf"{TAG}|<!--.*?-->")
 JOINERS = "\u200c\u200d"  # part of the spelling of Persian, of Indian scripts, and of emoji
 APOSTROPHES = "'\u2019\u02bc"
 UNSPACED = ((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x30FF), (0x31F0, 0x31FF),
@@ -34,13 +35,18 @@ class _Cleaned(dict):
         return found
 
 
+def _is_variant(code: int) -> bool:
+    """Returns whether a character only says how the one before it looks, as behind most emoji."""
+    return 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or code == 0x20E3
+
+
 class _Parted(dict):
     """Maps what is not part of a word to a space, and separates characters that are words."""
 
     def __missing__(self, code: int) -> int | str:
         char = chr(code)
         found: int | str = " "
-        if char in APOSTROPHES or char in JOINERS:
+        if char in APOSTROPHES or char in JOINERS or _is_variant(code):
             found = ""
         elif unicodedata.category(char)[0] in "LMN":
             unspaced = any(first <= code <= last for first, last in UNSPACED)
@@ -52,6 +58,12 @@ class _Parted(dict):
 _CLEANED, _PARTED = _Cleaned(), _Parted()
 
 
+def _remove_markup(text: str) -> str:
+    # Where no comment ends, none is looked for: each of a thousand openings would read to the end.
+    end = text.rfind("-->") + 3 if "-->" in text else 0
+    return MARKUP.sub(" ", text[:end]) + TAGS.sub(" ", text[end:])
+
+
 def normalize_text(text: str) -> str:
     """Returns a text without markup and control characters, in Unicode's NFC, on one line.
 
@@ -60,7 +72,7 @@ def normalize_text(text: str) -> str:
     """
     for _ in range(ROUNDS):
         cleaned = html.unescape(text) if "&" in text else text
-        cleaned = MARKUP.sub(" ", cleaned) if "<" in cleaned else cleaned
+        cleaned = _remove_markup(cleaned) if "<" in cleaned else cleaned
         cleaned = unicodedata.normalize("NFC", cleaned.translate(_CLEANED))
         cleaned = " ".join(cleaned.split())
         if cleaned == text:

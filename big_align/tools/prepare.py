@@ -113,7 +113,7 @@ def _show(number: int | float | None) -> str:
 
 def _read_number(kind: type) -> Any:
     def read(text: str) -> int | float | None:
-        if text == "none":
+        if text in ("none", "inf"):
             return None
         return kind(text.replace("_", ""))
 

@@ -104,6 +104,8 @@ def test_vtab_1k_trains_on_1000_images():
         ]
         sizes = [int(span[2]) - int(span[1] or 0) for span in spans]
         assert sizes == [800, 200], name
+        assert catalog.read_benchmark(name).metric == "accuracy", name  # also Caltech-101
+    assert catalog.read_benchmark("caltech101").metric == "mean_per_class"
 
 
 def test_folds_divide_the_split():

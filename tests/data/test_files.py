@@ -23,6 +23,16 @@ def test_braces_globs_and_commas(tmp_path):
     assert names(f"{tmp_path}/a-?.tar,{tmp_path}/a-1.tar") == ["a-0.tar", "a-1.tar", "a-2.tar"]
 
 
+def test_an_entry_of_a_list_that_is_a_file_is_no_pattern(tmp_path):
+    names = ("part1.tar", "part[1].tar", "a{b}.tar", "a,b.tar", "c0.tar", "c1.tar")
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    paths = [f"{tmp_path}/{name}" for name in names]
+    assert files.expand_paths(paths) == paths
+    assert files.expand_paths([f"{tmp_path}/c{{0..1}}.tar"]) == paths[-2:]
+    assert files.expand_paths(sorted(files.expand_paths(f"{tmp_path}/part*"))) == sorted(paths[:2])
+
+
 def test_brace_ranges_keep_their_zeros():
     assert files._expand_braces("x-{008..010}-{a,b}") == [
         "x-008-a", "x-008-b", "x-009-a", "x-009-b", "x-010-a", "x-010-b",

@@ -141,6 +141,31 @@ def test_resize_small_keeps_the_aspect():
     assert Transform("resize_small(30)")(NOISE.swapaxes(0, 1), RNG).shape == (45, 30, 3)
 
 
+@pytest.mark.parametrize(
+    ("size", "resized"),
+    [((640, 480), (298, 224)), ((500, 375), (298, 224)), ((427, 640), (224, 335)),
+     ((500, 334), (335, 224)), ((224, 224), (224, 224)), ((3, 1000), (224, 74_666))],
+)  # fmt: skip
+def test_the_longer_side_is_rounded_down_as_published_models_saw_it(size, resized):
+    """`int(224 * long / short)` in torchvision and transformers; numbers are height and width."""
+    view = OPERATIONS["resize_small"](
+        open_view(np.zeros((*size, 3), np.uint8)), random.Random(0), 224
+    )
+    assert (view.height, view.width) == resized
+
+
+@pytest.mark.parametrize(
+    ("to_even", "starts"), [(False, [0, 0, 1, 1, 2, 2, 3, 3]), (True, [0, 0, 1, 2, 2, 2, 3, 4])]
+)
+def test_half_of_an_odd_margin(to_even, starts):
+    """torchvision's `int(round(margin / 2.0))` goes to even numbers, transformers' down."""
+    crop = Transform(f"central_crop(3, half_to_even={to_even})")
+    for margin, start in enumerate(starts):
+        columns = np.arange(3 + margin, dtype=np.uint8)
+        picture = np.broadcast_to(columns[None, :, None], (3, 3 + margin, 3))
+        assert crop(np.ascontiguousarray(picture), RNG)[0, 0, 0] == start
+
+
 def test_random_resized_crop_keeps_its_area_and_ratio():
     rows, columns = np.mgrid[:60, :90]
     place = np.stack([rows, columns, rows * 0], -1).astype(np.uint8)

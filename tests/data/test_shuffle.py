@@ -77,3 +77,13 @@ def test_bad_values_are_named():
 
 PINNED_SHARDS = [0, 1, 1, 1, 0, 1, 0]
 PINNED_INDEXES = [1, 2, 0, 1, 0, 3, 2]
+
+
+def test_more_examples_than_32_bits_count():
+    sizes = np.full(300, 10_000_000)
+    order = Shuffle(sizes, seed=0, window=1000)
+    total = int(sizes.sum())
+    for first in (2**31 - 5000, total - 5000):
+        places = visit(order, first, first + 5000)
+        assert len(set(places)) == 5000
+        assert all(0 <= shard < 300 and 0 <= index < 10_000_000 for shard, index in places)

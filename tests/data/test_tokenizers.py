@@ -136,6 +136,17 @@ def test_a_caption_cannot_spell_the_end(clip):
 def test_clip_cleaning():
     assert clean_text(" &lt;B&gt;  &amp;amp; \n x ") == "<b> & x"
     assert clean_text("“ﬁne” ＡＢＣ！ cafe\u0301") == '"fine" abc! café'
+    # What ftfy 6.3.1 makes of these.
+    for text, clean in (
+        ("ﾊﾞﾗの花 ￥500", "バラの花 ¥500"),
+        ("\ufeffa dog\x00 runs\x07", "a dog runs"),
+        ("a \x1b[31mred\x1b[0m dog", "a red dog"),
+        ("Ĳsselmeer ǆungla ŉ", "ijsselmeer džungla 'n"),
+        ("wait\x85 \x93well\x94", 'wait… "well"'),
+        ("&amp;amp;lt;", "<"),
+        ("<b> &amp;amp;lt;", "<b> &lt;"),
+    ):
+        assert clean_text(text) == clean
 
 
 def test_merges_files_are_checked(tmp_path):

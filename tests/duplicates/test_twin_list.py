@@ -91,3 +91,26 @@ def test_rows_of_many_files_are_read_as_if_they_were_one_array():
     assert [files.key(n) for n in (0, 3, 4, 5)] == [
         "a-000000000", "a-000000003", "c-000000000", "d-000000000"
     ]  # fmt: skip
+
+
+def test_years_and_sizes_are_no_numbers_of_shards():
+    stems = (
+        "voc2007",
+        "voc2012",
+        "cifar10",
+        "cifar100",
+        "coco_2014",
+        "coco_2017",
+        "x0001",
+        "x0002",
+    )
+    inputs = Inputs("tar", tuple(f"{stem}.tar" for stem in stems), (), stems, tuple("abcdefgh"))
+    assert [name for name, _ in part_sets(inputs)] == [*stems[:6], "x"]
+
+
+def test_shards_of_a_folder_are_one_set_beside_those_of_others():
+    paths = "wds_a/test/0.tar", "wds_a/test/1.tar", "wds_b/test/0.tar", "b/test-000.tar"
+    stems = "wds_a_test_0", "wds_a_test_1", "wds_b_test_0", "b_test-000"
+    found = part_sets(Inputs("tar", paths, (), stems, tuple("abcd")))
+    assert [each.paths for _, each in found] == [paths[:2], paths[2:3], paths[3:]]
+    assert [name for name, _ in found] == ["wds_a_test", "wds_b_test", "b_test"]

@@ -45,7 +45,9 @@ def make_pretrained(activation="gelu", **more):
     towers = {part: NODE[part] | {"activation": activation} for part in ("image", "text")}
     node = NODE | towers
     variables = draw_variables(architecture.make_model(node), *make_inputs(50, 12))
-    seen = interop.Preprocessing(SIZE, SIZE, True, NODE["image_mean"], NODE["image_std"])
+    seen = interop.Preprocessing(
+        SIZE, SIZE, True, NODE["image_mean"], NODE["image_std"], half_to_even=True
+    )
     return interop.Pretrained(
         node, variables, SIZE, **{"preprocessing": seen, "temperature": 0.07} | more
     )

@@ -12,7 +12,6 @@ from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.interop.formats import architecture
 from big_align.interop.tables.swin import ORIGINAL_SWIN
 from big_align.interop.tables.unicl import UNICL
-from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 from tests.interop.torch_archives import encode, tensor, write_archive
 from tests.models.drawn_variables import draw_variables
 
@@ -37,7 +36,7 @@ NODE = {
     "image_projection": True,
     "projection_bias": False,
 }
-PREPROCESSING = interop.Preprocessing(SIZE, 36, True, IMAGENET_MEAN, IMAGENET_STD, "bicubic")
+PREPROCESSING = interop.Preprocessing(SIZE, 36, half_to_even=True)
 
 
 def make_inputs():

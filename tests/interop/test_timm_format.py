@@ -112,7 +112,8 @@ def test_published_shapes_tell_the_model(reference_dir, name):
 @pytest.mark.parametrize("name", TINY)
 def test_what_goes_out_comes_in_and_goes_out_bit_by_bit(tmp_path, name):
     node, size = TINY[name]
-    seen = interop.Preprocessing(size, size + 9, False, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    colors = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    seen = interop.Preprocessing(size, size + 9, False, *colors, half_to_even=True)
     first = make_pretrained(node, size, preprocessing=seen)
     interop.save(tmp_path / "out", first, format="timm")
     again = interop.load(tmp_path / "out")
@@ -129,7 +130,7 @@ def test_what_goes_out_comes_in_and_goes_out_bit_by_bit(tmp_path, name):
 def test_the_crop_of_evaluation_goes_out_if_it_is_larger_than_that_of_training(tmp_path):
     name = next(name for name, (node, _) in TINY.items() if node["name"] == "resnet")
     node, size = TINY[name]
-    seen = interop.Preprocessing(size + 32, size + 68)
+    seen = interop.Preprocessing(size + 32, size + 68, half_to_even=True)
     interop.save(tmp_path, make_pretrained(node, size, preprocessing=seen), format="timm")
     assert interop.load(tmp_path).preprocessing == seen
 
@@ -176,7 +177,7 @@ def test_a_classifier_and_counters_are_kept(tmp_path):
         "classifier.1.weight": np.zeros((5, 128), np.float32),  # of another format
     }
     node, size = TINY["resnet of basic blocks"]
-    seen = interop.Preprocessing(size, size)
+    seen = interop.Preprocessing(size, size, half_to_even=True)
     first = make_pretrained(node, size, kept=kept, source="timm", preprocessing=seen)
     interop.save(tmp_path / "out", first, format="timm")
     config = json.loads((tmp_path / "out" / "config.json").read_text())

@@ -1,7 +1,10 @@
 """Examples are told apart by their pixels, and what cannot be used is named."""
 
+import importlib
 import io
+import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -20,6 +23,8 @@ from big_align.prepare.examination import (
     identify_image,
 )
 from big_align.prepare.inputs import Stretch, find_inputs, list_stretches, sample_stretches
+from big_align.prepare.page import _choose_edges
+from big_align.prepare.steps import read_kept
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (30, 40, 3)).astype(np.uint8)
 
@@ -145,3 +150,40 @@ def test_keys_tell_files_of_the_same_name_apart(tmp_path):
     assert len(set(inputs.stems)) == 3 and inputs.stems[:2] == ("a_0_part", "b_0_part")
     assert not any("." in stem or "/" in stem for stem in inputs.stems)
     assert text_rules.identify_text("a") != text_rules.identify_text("b")
+
+
+def test_another_version_of_a_function_is_another_examination(tmp_path, monkeypatch):
+    """So what it has judged is not used again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for judged in ("None", "'bad'", "None"):
+        name = "judging"
+        (tmp_path / f"{name}.py").write_text(f"def judge(image):\n    return {judged}\n")
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        found.append(Examination(classifier=f"{name}:judge"))
+    assert found[0] == found[2] != found[1]
+    assert Examination().sources == ("", "")
+
+
+def test_other_columns_are_kept_as_json_holds_them():
+    class Table:
+        def read_columns(self, shard, index, names):
+            return [["a", 1, None], {"w": 1.5, 2: (b"x",)}, float("nan"), float("inf"), True, b"y"]
+
+    kept = read_kept(Table(), (0, 0), tuple("abcdef"))
+    assert kept == {
+        "a": ["a", 1, None],
+        "b": {"w": 1.5, "2": ["b'x'"]},
+        "c": None,
+        "d": None,
+        "e": True,
+        "f": "b'y'",
+    }
+    assert json.loads(json.dumps(kept, allow_nan=False)) == kept
+
+
+def test_a_rule_far_from_all_data_leaves_a_histogram():
+    for least in (0, 10**13, 10**30):
+        edges = _choose_edges({3: 5, 40: 2}, least, log=False)
+        assert edges[0] == 0 and 40 < edges[-1] < 1000

@@ -13,6 +13,7 @@ from big_align.benchmarks.measuring import tasks as measuring
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages, EmbeddingStore
 from big_align.benchmarks.measuring.judged_tasks import measure_judged
 from big_align.benchmarks.measuring.outcomes import Outcome
+from big_align.benchmarks.measuring.pieces import digest_texts
 from big_align.benchmarks.measuring.plans import BenchmarkPlan, join_settings
 from big_align.benchmarks.measuring.results import TASK_NAMES
 from big_align.benchmarks.measuring.tasks import LabeledSplit, TaskSettings
@@ -50,6 +51,7 @@ class Measurer:
         self._benchmark, self._tasks = plan.benchmark, settings
         self._folders = {split: store.find_folder(x) for split, x in plan.sources.items()}
         self._splits: dict[str, LabeledSplit] = {}
+        self._texts: dict[str, str] = {}
         self._seconds = 0.0
 
     def count_missing(self) -> dict[str, int]:
@@ -63,7 +65,9 @@ class Measurer:
         """Returns everything that the numbers of a task depend on."""
         described = self._plan.describe(task)
         folders = {split: self._folders[split].name for split in described["splits"]}
-        described |= {"embeddings": folders, "transform": self._store.transform}
+        texts = {split: self._digest_texts(split) for split in described["splits"]}
+        described |= {"embeddings": folders, "texts_and_labels": texts}
+        described["transform"] = self._store.transform
         if task in ("zero_shot", "few_shot"):
             own = self._model.temperature if task == "zero_shot" else None
             described["temperature"] = own or measuring.TEMPERATURE
@@ -71,6 +75,11 @@ class Measurer:
         if task in ("linear_probe", "few_shot"):
             described |= dataclasses.asdict(self._tasks) | {"tolerance": TOLERANCE}
         return described | {"tokenizer": self._model.tokenizer, "model": self._store.fingerprint}
+
+    def _digest_texts(self, split: str) -> str:
+        if split not in self._texts:
+            self._texts[split] = digest_texts(self._plan.sources[split])
+        return self._texts[split]
 
     def fingerprint(self, task: str) -> str:
         """Returns a digest of the settings."""

@@ -71,6 +71,22 @@ def fingerprint_images(source: Source) -> str:
     return digest.hexdigest()[:20]
 
 
+def digest_texts(source: Source) -> str:
+    """Returns a digest of the captions and labels of all examples, in order.
+
+    Numbers depend on them, and they may be corrected while the images stay.
+    """
+    digest = hashlib.sha256()
+    for shard, size in enumerate(source.shard_sizes):
+        for index in range(int(size)):
+            try:
+                told = boundary.read_texts(source, shard, index)
+            except BrokenExample:
+                told = None
+            digest.update(repr(told).encode(errors="backslashreplace"))
+    return digest.hexdigest()[:16]
+
+
 def digest_image(source: Source, shard: int, index: int) -> bytes:
     """Returns a digest of an image: of its encoded file, or of its pixels with their shape."""
     try:

@@ -163,17 +163,27 @@ def resize(
 
 @register
 def resize_small(view: View, rng: Rng, size: int, method: str = "bicubic") -> View:
-    """Resizes the shorter side to `size` and keeps the aspect ratio."""
-    scale = size / min(view.height, view.width)
-    height, width = (max(size, round(side * scale)) for side in (view.height, view.width))
+    """Resizes the shorter side to `size` and the longer one in proportion, rounded down.
+
+    torchvision and transformers round it down too, so models see the pixels they have learned from.
+    """
+    short = min(view.height, view.width)
+    height, width = (side * size // short for side in (view.height, view.width))
     return view._replace(height=height, width=width, method=method)
 
 
 @register
-def central_crop(view: View, rng: Rng, height: int, width: int | None = None) -> View:
-    """Keeps the middle; an odd margin is larger at the right and at the bottom."""
-    left, top = _margins(view, height, width or height, "central_crop")
-    return view.crop(left // 2, top // 2, width or height, height)
+def central_crop(
+    view: View, rng: Rng, height: int, width: int | None = None, half_to_even: bool = False
+) -> View:
+    """Keeps the middle.
+
+    An odd margin is larger at the right and at the bottom, as in transformers; or half of it is
+    rounded to an even number, as in torchvision.
+    """
+    margins = _margins(view, height, width or height, "central_crop")
+    left, top = (round(m / 2) if half_to_even else m // 2 for m in margins)
+    return view.crop(left, top, width or height, height)
 
 
 @register

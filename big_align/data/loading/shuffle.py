@@ -53,7 +53,7 @@ class Shuffle:
         for epoch, window in set(zip(epochs.tolist(), windows.tolist(), strict=True)):
             here = (epochs == epoch) & (windows == window)
             start, permutation = self._window(epoch, window)
-            shuffled = start + permutation[ranks[here] - start]
+            shuffled = start + permutation[ranks[here] - start].astype(np.int64)
             permuted, offsets = self._shards(epoch)
             slots, indexes[here] = offsets.locate(shuffled)
             shards[here] = permuted[slots]

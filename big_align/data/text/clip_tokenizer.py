@@ -26,22 +26,37 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 # that is spelled out in a caption is plain text, so that it cannot end the caption.
 ASCII_WORDS = re.compile(rf"{CONTRACTIONS}|[a-z]+|[0-9]|[^\sa-z0-9]+")  # five times faster
 
-# Typographic characters that CLIP's cleaning (ftfy) makes plain.
+# Control characters that CLIP's cleaning (ftfy) leaves out, also those that begin a file, or that
+# color the output of a terminal.
+CONTROLS = (*range(0x09), 0x0B, *range(0x0E, 0x20), 0x7F, *range(0x206A, 0x2070), 0xFEFF,
+            *range(0xFFF9, 0xFFFD))  # fmt: skip
+COLORING = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+# Letters that are two in one (of Dutch, Serbo-Croatian and typography), and full and half widths.
+COMPOSED = (*range(0x132, 0x134), *range(0x1C4, 0x1CD), *range(0x1F1, 0x1F4),
+            *range(0xFB00, 0xFB05), 0xFB06, *range(0xFF01, 0xFFF0))  # fmt: skip
+QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc", "'")
+QUOTES |= dict.fromkeys("\u201c\u201d\u201e\u201f", '"')
+# Control characters that are signs of Windows' code page, read as Latin-1.
+WINDOWS = {code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)}
+
 PLAIN = {
-    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u02bc"), "'"),
-    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
-    **{code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)},
-    **{code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFF01, 0xFF5F)},
+    **{ord(quote): plain for quote, plain in QUOTES.items()},
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in COMPOSED},
+    **{0x149: "'n", 0xFB05: "\u017ft"},
+    **{code: QUOTES.get(sign, sign) for code, sign in WINDOWS.items() if sign},
+    **dict.fromkeys(CONTROLS),
 }
+"""What CLIP's cleaning makes plain."""
 
 
 class ClipTokenizer:
     """The tokenizer of the published CLIP models: start, pieces, end, then zeros.
 
-    Texts are unescaped from HTML, made plain (curly quotes, ligatures and full-width letters),
-    composed (NFC), stripped of repeated spaces and lowercased. This is the published cleaning,
-    except for the repair of wrongly decoded text, which CLIP leaves to a package whose results
-    change with its version.
+    Texts are unescaped from HTML, made plain (curly quotes, ligatures, full-width letters, control
+    characters), composed (NFC), stripped of repeated spaces and lowercased. This is the published
+    cleaning, except for the repair of wrongly decoded text, which CLIP leaves to a package whose
+    results change with its version.
 
     Args:
       merges: the published `bpe_simple_vocab_16e6.txt.gz`, or transformers' `merges.txt` or
@@ -100,9 +115,12 @@ class ClipTokenizer:
 def clean_text(text: str) -> str:
     """Brings a caption into the form that the merges were learned on."""
     if "&" in text:
+        if "<" not in text:  # ftfy takes a text with a tag for HTML that is meant to be so
+            text = html.unescape(text)
         text = html.unescape(html.unescape(text))
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text.translate(PLAIN))
+    if not text.isascii() or not text.isprintable():
+        text = COLORING.sub("", text).translate(PLAIN)
+        text = unicodedata.normalize("NFC", text)
     return " ".join(text.split()).lower()
 
 

@@ -39,6 +39,8 @@ class Preprocessing:
       mean: the means of red, green and blue, on a scale from 0 to 1.
       std: standard deviations, on the same scale.
       method: the resampling filter.
+      half_to_even: whether half of an odd margin of the crop is rounded to an even number, as by
+        torchvision, and not down, as by transformers.
 
     Raises:
       ValueError: a size is not a number of pixels, or is beyond `LARGEST_IMAGE`.
@@ -50,6 +52,7 @@ class Preprocessing:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     method: str = "bicubic"
+    half_to_even: bool = False
 
     def __post_init__(self):
         for edge in (self.size, self.resize):
@@ -61,7 +64,8 @@ class Preprocessing:
         """The image operations of an evaluator in a config."""
         name = "resize_small" if self.keep_aspect else "resize"
         method = "" if self.method == "bicubic" else f", method={self.method!r}"
-        return f"{name}({self.resize}{method})|central_crop({self.size})"
+        half = ", half_to_even=True" if self.half_to_even else ""
+        return f"{name}({self.resize}{method})|central_crop({self.size}{half})"
 
     def __call__(self, image: bytes | UInt8[np.ndarray, "_ _ 3"]) -> UInt8[np.ndarray, "s s 3"]:
         """Makes the pixels that the model sees, before they are standardized.
@@ -85,7 +89,9 @@ class Preprocessing:
             can express.
         """
         method = r"(?:,\s*(?:method\s*=\s*)?['\"](\w+)['\"])?"
-        pattern = rf"\s*(resize|resize_small)\((\d+){method}\)\s*(?:\|\s*central_crop\((\d+)\)\s*)?"
+        half = r"(?:,\s*half_to_even\s*=\s*(True|False))?"
+        crop = rf"(?:\|\s*central_crop\((\d+){half}\)\s*)?"
+        pattern = rf"\s*(resize|resize_small)\((\d+){method}\)\s*{crop}"
         match = re.fullmatch(pattern, transform)
         if not match or (match[1] == "resize_small" and not match[4]):
             raise ValueError(
@@ -94,7 +100,8 @@ class Preprocessing:
             )
         resize, crop, keep_aspect = int(match[2]), int(match[4] or match[2]), "small" in match[1]
         colors = tuple(mean), tuple(std)
-        return Preprocessing(crop, resize, keep_aspect, *colors, match[3] or "bicubic")
+        method, half_to_even = match[3] or "bicubic", match[5] == "True"
+        return Preprocessing(crop, resize, keep_aspect, *colors, method, half_to_even)
 
 
 def read_processor(config: Mapping[str, Any], where: str) -> Preprocessing | None:

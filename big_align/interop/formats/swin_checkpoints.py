@@ -89,7 +89,9 @@ def _make_weights(path: pathlib.Path, arrays: dict[str, StoredArray]) -> WeightF
 
 
 def _prepare(size: int) -> Preprocessing:
-    return Preprocessing(size, int(size / CROP), True, IMAGENET_MEAN, IMAGENET_STD, "bicubic")
+    return Preprocessing(
+        size, int(size / CROP), True, IMAGENET_MEAN, IMAGENET_STD, half_to_even=True
+    )
 
 
 def _read_unicl(weights: WeightFile, where: str) -> Pretrained:

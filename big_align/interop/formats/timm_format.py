@@ -166,7 +166,8 @@ def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing |
         return None
     filter_name = config.get("interpolation")
     method = filter_name if filter_name in FILTERS else "bicubic"
-    return Preprocessing(size, resize, mode == "center", tuple(mean), tuple(std), method)
+    keep_aspect = mode == "center"
+    return Preprocessing(size, resize, keep_aspect, tuple(mean), tuple(std), method, True)
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:

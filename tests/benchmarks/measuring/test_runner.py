@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -210,6 +211,25 @@ def test_benchmarks_and_tasks_of_the_same_images_embed_them_once(
     assert one == two
     small.run(model, data, tmp_path / "two.csv", **given, cache=tmp_path / "cache")
     assert "0 results now, 7 in all" in capsys.readouterr().out
+
+
+def test_corrected_labels_are_measured_again_with_what_was_embedded(
+    model, tmp_path, counted, capsys
+):
+    small.write_cifar(tmp_path)
+    given = dict(benchmarks="cifar10", tasks="zero_shot")
+    assert small.run(model, tmp_path, tmp_path / "r.csv", **given) == 0
+    (row,) = small.read_rows(tmp_path / "r.csv").values()
+    folder = tmp_path / "cifar10"
+    for path in folder.glob("test-*.tar"):
+        with tarfile.open(path) as shard:
+            members = [(m.name, shard.extractfile(m).read()) for m in shard]
+        write_tar(path, [(n, b"3" if n.endswith("cls") else data) for n, data in members])
+    counted.clear()
+    assert small.run(model, tmp_path, tmp_path / "r.csv", **given) == 0
+    assert counted == [] and "1 results now" in capsys.readouterr().out
+    (after,) = small.read_rows(tmp_path / "r.csv").values()
+    assert [len(each["per_class"]) for each in (row, after)] == [10, 1]
 
 
 def test_the_order_of_shards_changes_no_number(model, data, output, tmp_path):
