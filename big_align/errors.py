@@ -65,8 +65,11 @@ class WeightFileError(UserError):
     """A file of weights is missing, damaged, not what its name says, or cannot be written."""
 
 
-class Stopped(Exception):
-    """The run was asked to stop, and has saved what it had; the same command continues it."""
+class Stopped(BaseException):
+    """The run was asked to stop, and has saved what it had; the same command continues it.
+
+    It is no error, and arrives at any place: nothing that passes over errors may pass over it.
+    """
 
     STATUS = 75
     """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""

@@ -55,7 +55,7 @@ def check_values(config: Node) -> None:
     """
     counts = {field: config[field] for field in COUNTS}
     for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
-        if count < 1:
+        if not isinstance(count, int) or count < 1:
             raise ConfigError(f"config.{field} = {count} must be at least 1")
     for field, known in CHOICES.items():
         if (given := config[field]) not in known:

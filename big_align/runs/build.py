@@ -81,7 +81,8 @@ def build_optimizer(
 
 def build_row_optimizer(config: Node) -> RowOptimizer:
     """Builds the optimizer of the rows of class tables: the optimizer's settings, row by row."""
-    return optimizers.make_row_optimizer(**config["optimizer"])
+    given = {k: value for k, value in config["optimizer"].items() if value is not None}
+    return optimizers.make_row_optimizer(**given)
 
 
 def build_tokenizer(config: Node) -> Any:

@@ -90,7 +90,8 @@ class LockedTowers:
         check_frozen(objective.frozen, shapes, self._weights)
         tree = traverse_util.unflatten_dict(self._weights, sep="/")
         placed = jax.device_put(tree, sharding.replicated(mesh))
-        self._embedder = Embedder(objective, mesh, config.evaluate_batch_size)
+        rows = config.evaluate_batch_size * jax.local_device_count() // jax.device_count()
+        self._embedder = Embedder(objective, mesh, rows)
         self._embedder.use({"model": placed.pop("params")}, placed)
         self._model = objective.model
 

@@ -47,7 +47,7 @@ class ConfigParser(ConfigFileFlagParser):
     Attributes:
       argv: what is left for the flags: without --config.NODE={} if other flags fill the node, and
         with only the last --config.FIELD=VALUE of each field, since flags of tuples would join them
-        all.
+        all, and that only if it is not None.
     """
 
     def __init__(self, argv: Sequence[str]):
@@ -58,8 +58,12 @@ class ConfigParser(ConfigFileFlagParser):
             for path, text in given.items()
             if text == "{}" and any(other.startswith(f"{path}.") for other in given)
         ]
-        done = {f"{dashes}config.{path}={{}}" for path in self._emptied for dashes in ("-", "--")}
-        self.argv = _keep_last([word for word in argv if word not in done])
+        # Flags of texts and numbers cannot mean None: those that do are set with the config.
+        self._unset = [path for path, text in given.items() if text == "None"]
+        words = [f"config.{path}={{}}" for path in self._emptied]
+        words += [f"config.{path}=None" for path in self._unset]
+        done = {f"{dashes}{word}" for word in words for dashes in ("-", "--")}
+        self.argv = [word for word in _keep_last(argv) if word not in done]
         self._given = {path: text for path, text in given.items() if path not in self._emptied}
 
     def parse(self, path: str) -> Any:
@@ -75,8 +79,26 @@ class ConfigParser(ConfigFileFlagParser):
                 node = _make_node(config, above) if above else config
                 node[field] = ConfigDict()
             choose_components(config, self._given)
+            for unset in self._unset:
+                _unset_field(config, unset)
             config.lock()
         return config
+
+
+def _unset_field(config: ConfigDict, path: str) -> None:
+    """Sets a field to None, whatever its type; raises a ConfigError if there is no such field."""
+    above, _, field = path.rpartition(".")
+    node = config
+    for name in filter(None, above.split(".")):
+        node = node.get(name)
+        if not isinstance(node, ConfigDict):
+            raise ConfigError(f"--config.{path}=None: there is no config.{above}")
+    if field not in node:
+        told = suggest(field, list(node))
+        raise ConfigError(f"--config.{path}=None: there is no field {field!r}{told}")
+    if (value := node[field]) is not None:  # a field of no type could not have a flag
+        del node[field]
+        node[field] = config_dict.placeholder(type(value))
 
 
 def read_overrides(argv: Sequence[str]) -> dict[str, str]:

@@ -51,6 +51,13 @@ class Program:
         """Counts the model FLOPs of a step, over all devices."""
         return model_flops(self.objective, self.state, batch, self.mesh)
 
+    def compile_and_count(self, batch: Batch) -> tuple[jax.stages.Compiled, float]:
+        """Compiles the step, and prints the options; returns it and the model FLOPs per device."""
+        if self.options and jax.process_index() == 0:
+            shown = ", ".join(f"{name}={value}" for name, value in self.options.items())
+            print(f"compiler options: {shown}")
+        return self.compile(batch), self.count_flops(batch) / self.mesh.size
+
 
 def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:
     """Builds the train step of a config and describes its state; makes nothing but shapes.

@@ -1,10 +1,12 @@
 """What a run has trained, and with which config, from its workdir."""
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
@@ -22,10 +24,35 @@ from big_align.nodes import Node
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
 from big_align.runs.defaults import complete_config
-from big_align.training.logs.line_files import replace_file
+from big_align.training.logs.line_files import read_lines, replace_file
+from big_align.training.logs.metrics import FILE
 from big_align.training.saving.checkpoint import Which
+from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state
 from big_align.types import Objective
+
+
+def check_not_begun(workdir: str, folder: os.PathLike) -> None:
+    """Raises a UserError if a run has begun here, but its checkpoints are not where it looks.
+
+    It would start again, and erase what was logged.
+
+    Args:
+      workdir: the workdir.
+      folder: the folder of checkpoints, in which there is none.
+    """
+    metrics, path = pathlib.Path(workdir, FILE), pathlib.Path(workdir, CONFIG_JSON)
+    logged = max((line["step"] for line in read_lines(metrics, ("step",))), default=0)
+    if jax.process_index() or not logged or not path.exists():
+        return
+    before = read_config(str(path)).checkpoint
+    if logged >= before.every:
+        there = find_folder(workdir, before.folder)
+        raise UserError(
+            f"{workdir} has logged {logged} steps, but there is no checkpoint in {folder}; they "
+            f"were saved in {there}: set config.checkpoint.folder, or make the folder available. "
+            f"To train from the start, use another --workdir, or remove {workdir}"
+        )
 
 
 def load_weights(

@@ -39,7 +39,7 @@ from big_align.runs.initial_weights import (
     start_tables,
 )
 from big_align.runs.program import Program, build_program
-from big_align.runs.restore import keep_config, named_tokenizers
+from big_align.runs.restore import check_not_begun, keep_config, named_tokenizers
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
@@ -51,15 +51,16 @@ from big_align.training.saving.ownership import own
 from big_align.training.saving.step_folders import read_record
 from big_align.training.state import TrainState, replace_weights
 from big_align.training.stopping import StopSignals
-from big_align.types import Batch, Evaluator, Objective, TrainingData
+from big_align.types import Evaluator, Objective, TrainingData
 
 PREPARING = "stopped on request before the first step; the same command continues"
 FIRST = "first"
 """Folder of a workdir that holds the first run."""
 
 
-def _start(config: Any, program: Program) -> TrainState:
+def _start(config: Any, program: Program, workdir: str, folder: os.PathLike) -> TrainState:
     """Makes the state of step 0, from earlier weights if the config names some."""
+    check_not_begun(workdir, folder)
     shapes = program.state.weight_shapes
     weights, report = read_initial_weights(shapes, config.init)
     check_frozen(config.optimizer.get("frozen") or (), shapes, weights)
@@ -210,11 +211,12 @@ def _run_on(
 ) -> dict[str, float]:
     """Trains from the newest checkpoint on, after the first run, if there is one."""
     given = config
-    if config.get("first"):
-        config = _train_first(config, workdir)
-    clock = Clock()
-    with StopSignals() as signals, signals.interrupting(PREPARING):
-        fed = cache_features(config, workdir)
+    with StopSignals() as signals:
+        if config.get("first"):
+            config = _train_first(config, workdir)
+        clock = Clock()
+        with signals.interrupting(PREPARING):
+            fed = cache_features(config, workdir)
     parts = _build_parts(config, fed)
     rows = sharding.process_rows(parts.mesh, config.batch_size)
     with contextlib.ExitStack() as stack:
@@ -234,7 +236,7 @@ def _run_on(
         program = build_program(config, parts.mesh, parts.objective, example)
         with clock.phase("restoring"), named_tokenizers(workdir, config, parts.tokenizer):
             state = checkpointer.restore(program.state, parts.record)
-        state = state or _start(config, program)
+        state = state or _start(config, program, workdir, checkpointer.folder)
         facts = {"examples": _count_examples(loader, parts.evaluators), **(command or {})}
         _leave_description(workdir, given, state, facts)
         health = _build_health(config, workdir, state, parts, loader, checkpointer)
@@ -243,7 +245,7 @@ def _run_on(
         gallery = Gallery(workdir, config.total_steps, _show_data(config))
         trackers = _open_trackers(config, workdir)
         with clock.phase("compiling"):
-            step, step_flops = _compile(program, first_batch)
+            step, step_flops = program.compile_and_count(first_batch)
         every = config.log_every, config.evaluate_every, config.checkpoint.every
         loop = Loop(
             workdir,
@@ -340,11 +342,3 @@ def _open_trackers(config: Any, workdir: str) -> list[Tracker]:
         return []
     given = {"workdir": workdir, "described": config.to_dict()}
     return make(open_trackers, config.log, "config.log", **given)
-
-
-def _compile(program: Program, batch: Batch) -> tuple[jax.stages.Compiled, float]:
-    """Compiles the step and prints the options; returns it and the model FLOPs per device."""
-    if program.options and jax.process_index() == 0:
-        shown = ", ".join(f"{name}={value}" for name, value in program.options.items())
-        print(f"compiler options: {shown}")
-    return program.compile(batch), program.count_flops(batch) / program.mesh.size

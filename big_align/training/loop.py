@@ -207,7 +207,7 @@ class Loop:
                 ):
                     results = agreement.share(f"evaluation/{step}", self.evaluate(state))
                     best = self.checkpointer.improves(results)
-            except Exception:
+            except (Exception, Stopped):
                 # The trained state is worth keeping, whatever is wrong with measuring it.
                 if jax.process_count() == 1:  # others may be fine, and would not join the save
                     self._save(state, None, last=True)

@@ -46,6 +46,8 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+            if isinstance(outer := getattr(handler, "__self__", None), StopSignals):
+                outer.received |= self.received  # what is left to do has been asked to stop too
         signal.set_wakeup_fd(self._wakeup)
         os.write(self._write, b"\0")  # ends the thread
         self._thread.join()
@@ -72,6 +74,8 @@ class StopSignals:
             yield
         finally:
             self._interrupted = None
+        if self.received and not self._several:  # while nothing could be interrupted
+            raise Stopped(message)
 
     def _handle(self, number: int, frame: object) -> None:
         message, self._interrupted = self._interrupted, None

@@ -82,3 +82,19 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     assert "\n" not in message
     with pytest.raises(CheckpointMismatch, match="trained with the tokenizer words"):
         restore.load_weights(config, str(tmp_path / "b"), train.build.build_tokenizer(config))
+
+
+@pytest.mark.parametrize("every", [5, 7])
+def test_a_run_whose_checkpoints_are_elsewhere_does_not_begin_again(tmp_path, every):
+    """Beginning again would erase what it has logged."""
+    config = load_config("tests/tiny_config.py", f"--config.checkpoint.every={every}")
+    folder = tmp_path / "checkpoints"
+    restore.check_not_begun(str(tmp_path), folder)  # nothing is there yet
+    restore.keep_config(str(tmp_path), config, 0)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 1}\n{"step": 6, "loss": 1}\n')
+    if every == 7:  # it was killed before its first checkpoint
+        restore.check_not_begun(str(tmp_path), folder)
+        return
+    told = f"has logged 6 steps, but there is no checkpoint in {folder}; they were saved in"
+    with pytest.raises(UserError, match=told):
+        restore.check_not_begun(str(tmp_path), folder)

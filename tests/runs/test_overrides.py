@@ -7,6 +7,7 @@ import pytest
 
 from big_align.components.signatures import check_arguments
 from big_align.data.sources.tar_source import TarSource
+from big_align.errors import ConfigError
 from big_align.runs import check, dataset
 from big_align.runs.command_line import load_config
 
@@ -178,3 +179,25 @@ def test_a_mistake_is_one_line():
     with pytest.raises(ValueError) as error:
         load_config(TINY, "--config.model.image.name=resnest")
     assert re.fullmatch("config.model.image.name = 'resnest' is unknown .*", str(error.value))
+
+
+def test_none_is_none_whatever_the_type_of_a_field():
+    fields = ("checkpoint.folder", "compilation_cache", "optimizer.clip_norm", "average_decay")
+    given = ("--config.checkpoint.folder=there", "--config.optimizer.clip_norm=3")
+    before = load_config("configs/quickstart.py", *given, "--config.average_decay=0.5")
+    assert (before.checkpoint.folder, before.optimizer.clip_norm) == ("there", 3.0)
+    flags = [f"--config.{field}=None" for field in fields]
+    config = load_config("configs/quickstart.py", *given, "--config.average_decay=0.5", *flags)
+    found = [config.checkpoint.folder, config.compilation_cache, config.optimizer.clip_norm]
+    assert [*found, config.average_decay] == [None] * 4
+    check.check_config(config)
+    for field in ("evaluate_every", "batch_size", "microbatches", "total_steps"):
+        config = load_config("configs/quickstart.py", f"--config.{field}=None")
+        with pytest.raises(ConfigError, match=f"config.{field} = None must be at least 1"):
+            check.check_config(config)
+    for flag, told in (
+        ("checkpoint.foldre", "no field 'foldre' .did you mean 'folder'"),
+        ("chekpoint.folder", "there is no config.chekpoint"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            load_config("configs/quickstart.py", f"--config.{flag}=None")

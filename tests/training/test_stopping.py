@@ -1,5 +1,6 @@
 """One signal asks to stop, two leave at once, even where Python's own handlers would not run."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import time
 
 import pytest
 
+from big_align.data.boundary import ONE_EXAMPLE
 from big_align.errors import Stopped
 from big_align.training import stopping
 from tests.run_main import ROOT, environment
@@ -56,6 +58,37 @@ def test_nothing_is_interrupted_afterwards():
         while not signals.received and time.monotonic() < end:
             time.sleep(0.01)
         assert signals.received
+
+
+def test_a_request_is_no_error_of_an_example_or_of_a_picture():
+    """It arrives anywhere, and what passes over errors would lose it."""
+    with stopping.StopSignals() as signals, pytest.raises(Stopped):
+        with signals.interrupting("half way"):
+            for _ in range(2):
+                with contextlib.suppress(Exception), ONE_EXAMPLE:
+                    signal.raise_signal(signal.SIGINT)
+                    time.sleep(10)
+
+
+def test_a_request_that_comes_where_nothing_can_be_interrupted_counts_at_the_end():
+    with stopping.StopSignals() as signals, pytest.raises(Stopped, match="half way"):
+        with signals.interrupting("half way"):
+            signals.received = True
+
+
+def test_a_request_to_the_run_inside_is_one_to_the_run_around_it():
+    with stopping.StopSignals() as around:
+        with stopping.StopSignals() as inside:
+            signal.raise_signal(signal.SIGTERM)
+            end = time.monotonic() + 10
+            while not inside.received and time.monotonic() < end:
+                time.sleep(0.01)
+            assert inside.received and not around.received
+        assert around.received
+    with stopping.StopSignals() as around:
+        with stopping.StopSignals():
+            pass
+        assert not around.received
 
 
 @pytest.mark.slow

@@ -273,14 +273,12 @@ class Checkpointer:
             if fault is None:
                 try:
                     state = read_state(self.folder / str(found), described, record, self._parts)
-                except (UserError, KeyboardInterrupt):
-                    raise
                 except Exception as error:
-                    if checked:  # it is what was written, so the problem is elsewhere
+                    if checked or isinstance(error, UserError):  # the problem is elsewhere
                         raise
                     fault = tell_in_a_line(error)  # it is older than checksums
             if fault is None:
-                if lost:
+                if lost and found < lost[0]:
                     again = "" if self._read_only else f"; {lost[0] - found} steps are repeated"
                     self._say(f"continuing from step {found} instead of {lost[0]}{again}")
                 return state
@@ -290,8 +288,8 @@ class Checkpointer:
             self._set_aside(found, fault)
         if broken := step_folders.list_damaged(self.folder) or list(self._damaged):
             raise DamagedCheckpoint(
-                f"no checkpoint in {self.folder} is whole ({len(broken)} are damaged); remove this "
-                "folder to train from the start, or use another --workdir"
+                f"no checkpoint in {self.folder} is whole ({len(broken)} are damaged); use another "
+                "--workdir to train from the start"
             )
         return None
 
@@ -318,8 +316,10 @@ class Checkpointer:
     def _set_aside(self, step: int, fault: str) -> None:
         """Renames a damaged checkpoint or, if read-only, ignores it."""
         if self._read_only:
-            self._damaged[step] = fault
-            self._say(f"{self.folder / str(step)} is damaged ({fault}) and left out")
+            if (self.folder / str(step)).exists():
+                self._damaged[step] = fault
+                self._say(f"{self.folder / str(step)} is damaged ({fault}) and left out")
+            self._manager.reload()  # the run may have removed it meanwhile, as older ones are
             return
         if jax.process_index() == 0:
             self._say(step_folders.set_aside(self.folder, step, fault))

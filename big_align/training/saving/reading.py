@@ -55,7 +55,16 @@ def read_state(
         restore_args=ocp.checkpoint_utils.construct_restore_args(described, strict=False),
         partial_restore=isinstance(described, dict),
     )
-    state = handler.restore(folder / "state", args=arguments)
+    try:
+        state = handler.restore(folder / "state", args=arguments)
+    except ValueError as error:
+        if "tree structures do not match" not in str(error):
+            raise
+        raise CheckpointMismatch(
+            f"{folder} belongs to another optimizer than the config: it had weight decay where "
+            "there is none now, or the other way round; a run can change its weight_decay, but "
+            "not from or to 0 (1e-30 does the same as 0)"
+        ) from error
     for name, part in parts.items():
         part.read(handlers.find_part(folder / name))
     if not earlier:

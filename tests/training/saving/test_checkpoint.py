@@ -156,3 +156,46 @@ def test_an_unfinished_checkpoint_is_not_restored(saved):
 def test_no_checkpoint_to_evaluate(tmp_path):
     with pytest.raises(FileNotFoundError, match="train with this workdir first"):
         Checkpointer(str(tmp_path), read_only=True)
+
+
+def test_weight_decay_from_or_to_zero_is_told(tmp_path):
+    """Orbax has a page about it, and the run could not know which field it is."""
+
+    def describe_decay(weight_decay):
+        mesh = tiny.make_mesh(1)
+        rate = optax.constant_schedule(1e-2)
+        optimizer = make_optimizer(name="adamw", learning_rate=rate, weight_decay=weight_decay)
+        return describe_state(tiny.make_objective(mesh), optimizer, tiny.make_batch(1), mesh)
+
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(describe_decay(0.1)[1](), {})
+    checkpointer.close()
+    described, _ = describe_decay(0.0)
+    with pytest.raises(CheckpointMismatch, match="its weight_decay, but not from or to 0"):
+        Checkpointer(str(tmp_path), read_only=True).restore(described, {})
+    described, _ = describe_decay(1e-30)
+    assert Checkpointer(str(tmp_path), read_only=True).restore(described, {}) is not None
+
+
+def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(saved, monkeypatch, capsys):
+    """As evaluation sees it: the run has saved another one, and removed the one that was found."""
+    workdir, state = saved
+    folder, inner = find_folder(str(workdir), None), Checkpointer._find_fault
+    writer = Checkpointer(str(workdir))
+    later = state.replace(step=state.step + 1)
+    writer.save(later, RECORD)
+    writer.close()
+    shutil.move(folder / "1", workdir / "later")
+    checkpointer = Checkpointer(str(workdir), read_only=True)
+
+    def find_fault(self, step):
+        monkeypatch.setattr(Checkpointer, "_find_fault", inner)
+        shutil.move(workdir / "later", folder / "1")
+        shutil.rmtree(folder / "0")
+        return inner(self, step)
+
+    monkeypatch.setattr(Checkpointer, "_find_fault", find_fault)
+    described, _ = describe(1)
+    restored = checkpointer.restore(described, RECORD)
+    equal(restored, later)
+    assert capsys.readouterr().out == ""
