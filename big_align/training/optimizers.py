@@ -115,9 +115,11 @@ def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any
     """
 
     def decays(path: tuple, value: Any) -> bool:
+        if exclude is None:
+            return True
         names = _names(path)
         is_table = jnp.ndim(value) > 1 or names[-1] in TABLES
-        return exclude is None or (is_table and not set(names) & set(exclude))
+        return is_table and not set(names) & set(exclude)
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
