@@ -57,6 +57,8 @@ def check_values(config: Node) -> None:
     for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
         if not isinstance(count, int) or count < 1:
             raise ConfigError(f"config.{field} = {count} must be at least 1")
+    if not isinstance(config["seed"], int) or config["seed"] < 0:
+        raise ConfigError(f"config.seed = {config['seed']} must be a whole number from 0 on")
     for field, known in CHOICES.items():
         if (given := config[field]) not in known:
             raise ConfigError(

@@ -95,7 +95,8 @@ class IndexBuilder:
             self._info = self._read_info()
         else:
             names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-            if names - {LOCK, f"{INFO}{PARTIAL}"}:  # a run can be stopped before it writes more
+            # A run can be stopped before it writes more.
+            if any(name != LOCK and not name.endswith(PARTIAL) for name in names):
                 raise UserError(f"{folder} holds other files; give another --output")
             zeros = np.zeros((512, 512, 3), np.uint8)
             dim = model.embed_images(zeros).shape[1]

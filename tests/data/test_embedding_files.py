@@ -1,6 +1,8 @@
 """Folders of embeddings read as one array, and damage to them is named."""
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -92,6 +94,32 @@ def test_a_half_written_shard_does_not_count(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         shard_files.write_shard(tmp_path, shard, ".npy", np.zeros((3, 2)), b"a\nb\nc\n")
     assert not shard_files.has_shard(tmp_path, shard, ".npy")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.keys"]
+
+
+def test_two_runs_may_write_the_same_shard_at_the_same_time(tmp_path, monkeypatch):
+    """One is half way when the other begins and ends; and one is killed half way."""
+    shard, rows = Shard("s", "f", 3), np.arange(6.0).reshape(3, 2)
+    inner, half = np.save, tmp_path / "half"
+
+    def save(file, array):
+        monkeypatch.setattr(np, "save", inner)
+        file.write(b"half")
+        file.flush()
+        shutil.copy(file.name, half)
+        shard_files.write_shard(tmp_path, shard, ".npy", rows, b"a\nb\nc\n")
+        file.seek(0)
+        inner(file, array)
+
+    monkeypatch.setattr(np, "save", save)
+    shard_files.write_shard(tmp_path, shard, ".npy", rows, b"a\nb\nc\n")
+    np.testing.assert_array_equal(np.load(tmp_path / "f.npy"), rows)
+    half.rename(tmp_path / "f.npy.0.partial")
+    shard_files.find_work(tmp_path, [shard], ".npy", 0, 1)
+    assert (tmp_path / "f.npy.0.partial").exists()  # somebody may be writing to it
+    os.utime(tmp_path / "f.npy.0.partial", (0, 0))
+    assert shard_files.find_work(tmp_path, [shard], ".npy", 0, 1).todo == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.keys", "f.npy"]
 
 
 def cut_array(folder):

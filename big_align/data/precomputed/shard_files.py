@@ -9,10 +9,13 @@ A file gets its name only when it is complete.
 """
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
 import re
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -24,6 +27,7 @@ from big_align.errors import UserError, put_in_a_line
 
 FORMAT = 1
 INDEX, KEYS, PARTIAL = "index.json", ".keys", ".partial"
+LEFT_AFTER = 3600  # seconds after which nobody writes to a file any more
 FILE_MAX = 100  # characters; `list_shards` makes names of at most 67
 EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
@@ -168,14 +172,29 @@ def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
 
 
 def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:
-    """Writes a file under another name and renames it when it is complete."""
-    partial = path.with_name(path.name + PARTIAL)
-    with partial.open("wb") as file:
-        if isinstance(content, bytes):
-            file.write(content)
-        else:
-            np.save(file, content)
-    os.replace(partial, path)
+    """Writes a file under another name and renames it when it is complete.
+
+    The name is its own: two runs that share a folder may write the same file at the same time.
+    """
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+    try:
+        with partial.open("wb") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                np.save(file, content)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(folder: pathlib.Path) -> None:
+    """Removes what writers that were killed have left, if none has written to it for an hour."""
+    for partial in folder.glob(f"*{PARTIAL}"):
+        with contextlib.suppress(OSError):  # another process may remove it
+            if time.time() - partial.stat().st_mtime > LEFT_AFTER:
+                partial.unlink()
 
 
 def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
@@ -201,6 +220,7 @@ def find_work(
     folder: pathlib.Path, shards: Sequence[Shard], ending: str, process: int, processes: int
 ) -> Work:
     """Splits shards evenly over the processes; returns what is left to do for one of them."""
+    remove_leftovers(folder)
     mine = range(process, len(shards), processes)
     todo = [number for number in mine if not has_shard(folder, shards[number], ending)]
     count, total = (sum(shards[number].count for number in numbers) for numbers in (todo, mine))
