@@ -62,7 +62,7 @@ def check_values(config: Node) -> None:
     for field, known in CHOICES.items():
         if (given := config[field]) not in known:
             raise ConfigError(
-                f"config.{field} = {given!r} is unknown{suggest(given, known)}; known: "
+                f"config.{field} = {given!r} is unknown{suggest(str(given), known)}; known: "
                 f"{', '.join(known)}"
             )
     if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:

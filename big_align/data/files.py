@@ -236,7 +236,7 @@ def expand_paths(path: Paths) -> list[str]:
     """
     names = []
     for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
-        if not isinstance(path, str) and _exists(files_of(entry), entry):
+        if not isinstance(path, str) and _is_file(entry):
             names.append(entry)  # brackets and braces may be part of its name
             continue
         for pattern in _expand_braces(entry):
@@ -254,6 +254,16 @@ def _match(pattern: str) -> list[str]:
     if re.search(r"[*?\[]", pattern):
         return sorted(files.glob(pattern))
     return [pattern] if _exists(files, pattern) else []
+
+
+def _is_file(entry: str) -> bool:
+    """Returns whether an entry of a list is the name of a file, and so no pattern."""
+    try:
+        return _exists(files_of(entry), entry)
+    except UserError:
+        raise
+    except (OSError, ValueError):  # too long for a name; or a bucket tells nothing of such a name
+        return False
 
 
 def _exists(files: Files, path: str) -> bool:

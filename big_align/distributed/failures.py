@@ -167,11 +167,13 @@ class Watch:
         self._leaving.acquire()  # never released: only the first caller reports
         sys.stdout.flush()
         with tqdm.external_write_mode(file=sys.stderr):  # clears a progress bar
-            sys.stderr.flush()
-            stderr = os.dup(2)
-            # So that the reason is the last line: JAX's client may write a page of C++ meanwhile.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            os.write(stderr, f"{text.rstrip()}\n".encode())
-            if self._process == 0:
-                time.sleep(LAST_WORD_SECONDS)
-            os._exit(1)
+            try:
+                sys.stderr.flush()
+                stderr = os.dup(2)
+                # So that the reason is the last line: JAX's client may write a page of C++ now.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                os.write(stderr, f"{text.rstrip()}\n".encode(errors="backslashreplace"))
+                if self._process == 0:
+                    time.sleep(LAST_WORD_SECONDS)
+            finally:
+                os._exit(1)

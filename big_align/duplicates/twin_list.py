@@ -22,7 +22,9 @@ THRESHOLD = 0.85
 WITHIN = "another training image"
 BINS = 200  # of the histogram of cosines, from 0 to 1
 MISSES = 10
-SHARD = re.compile(r"(?P<name>.*?)(?:[-_.]?(?=0\d\d)|[-_.]|^)(?P<number>\d+)(?:[-_]of[-_]\d+)?")
+SHARD = re.compile(
+    r"(?P<name>.*?)(?:[-_.]?(?<!\d)(?=0\d\d)|[-_.]|^)(?P<number>\d+)(?:[-_]of[-_]\d+)?"
+)
 """The name of a shard: a number behind a separator, or one with zeros before it."""
 
 
@@ -111,19 +113,19 @@ def part_sets(inputs: Inputs) -> list[tuple[str, Inputs]]:
         if match := re.fullmatch(SHARD, stem):
             place = posixpath.dirname(inputs.paths[number]), match["name"]
             shards.setdefault(place, {})[number] = int(match["number"])
-    names: dict[str, list[int]] = {}
+    names: dict[tuple[str, str], list[int]] = {}
     sets = {n: place for place, found in shards.items() if min(found.values()) < 2 for n in found}
     for number, stem in enumerate(inputs.stems):
         folder, name = sets.get(number, ("", stem))
         if not name or name.isdecimal():  # `cifar10/test/0.tar`: the folder says more
             name = (folder or posixpath.dirname(inputs.paths[number])).strip("/") or stem
-        names.setdefault(name, []).append(number)
+        names.setdefault((folder, name), []).append(number)
     fields = "paths", "stems", "stamps"
     return [
         (name, dataclasses.replace(inputs, **{
             field: tuple(getattr(inputs, field)[n] for n in numbers) for field in fields
         }))
-        for name, numbers in names.items()
+        for (_, name), numbers in names.items()
     ]  # fmt: skip
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 import hashlib
 import importlib
-import inspect
 import io
 import pathlib
 import re
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -42,31 +42,28 @@ class Examination:
       max_pixels: an encoded image with more cannot be used.
       classifier: "module:function" of a `Classifier`; empty for none.
       languages: "module:function" of `Languages`; empty for none.
-      sources: digests of the files that define these functions, so that what another version of
-        them has judged is not used again.
     """
 
     normalize: bool = True
     max_pixels: int = MAX_PIXELS
     classifier: str = ""
     languages: str = ""
-    sources: tuple[str, ...] = dataclasses.field(init=False)
 
-    def __post_init__(self):
-        digests = tuple(map(_digest_source, self.load()))
-        object.__setattr__(self, "sources", digests)
+    @property
+    def sources(self) -> dict[str, str]:
+        """Digests of the files of these functions: what other versions judged is not used again."""
+        given = {"classifier": self.classifier, "languages": self.languages}
+        return {kind: _digest_module(name, f"--{kind}") for kind, name in given.items() if name}
 
     def load(self) -> tuple[Classifier | None, Languages | None]:
         """Imports the functions; raises UserError if one does not exist."""
         return _load(self.classifier, "--classifier"), _load(self.languages, "--languages")
 
 
-def _digest_source(function: Callable[..., Any] | None) -> str:
-    """Returns a digest of the file that defines a function; "" if there is none."""
-    try:
-        path = inspect.getsourcefile(function) if function else None
-    except TypeError:  # of compiled code, or an object
-        path = inspect.getsourcefile(type(function))
+def _digest_module(name: str, flag: str) -> str:
+    """Returns a digest of the file of the module that a function is taken from."""
+    _load(name, flag)
+    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16] if path else ""
 
 

@@ -61,7 +61,8 @@ class JobPlan:
     def facts(self) -> str:
         """The folder of what is found out about examples; the rules do not change it."""
         what = [dataclasses.asdict(self.inputs), dataclasses.asdict(self.examination), self.chunk]
-        return storage.join(self.work, f"facts-{_digest([FORMAT, *what, self._sampled])}")
+        what += [self._sampled, *([sources] if (sources := self.examination.sources) else [])]
+        return storage.join(self.work, f"facts-{_digest([FORMAT, *what])}")
 
     @property
     def decisions(self) -> str:
@@ -76,6 +77,7 @@ class JobPlan:
         """Returns whatever the shards depend on, as JSON holds it."""
         listed = storage.read_text(self.listed) if self.listed else ""
         settings = dataclasses.asdict(self) | {"listed": _digest(listed), "format": FORMAT}
+        settings |= {"sources": sources} if (sources := self.examination.sources) else {}
         del settings["output"], settings["work"]
         return json.loads(json.dumps(settings))
 

@@ -63,7 +63,7 @@ class ConfigParser(ConfigFileFlagParser):
         words = [f"config.{path}={{}}" for path in self._emptied]
         words += [f"config.{path}=None" for path in self._unset]
         done = {f"{dashes}{word}" for word in words for dashes in ("-", "--")}
-        self.argv = [word for word in _keep_last(argv) if word not in done]
+        self.argv = [word for word in _join_none(_keep_last(argv)) if word not in done]
         self._given = {path: text for path, text in given.items() if path not in self._emptied}
 
     def parse(self, path: str) -> Any:
@@ -96,7 +96,9 @@ def _unset_field(config: ConfigDict, path: str) -> None:
     if field not in node:
         told = suggest(field, list(node))
         raise ConfigError(f"--config.{path}=None: there is no field {field!r}{told}")
-    if (value := node[field]) is not None:  # a field of no type could not have a flag
+    if isinstance(value := node[field], ConfigDict):
+        raise ConfigError(f"--config.{path}=None: it has fields; --config.{path}={{}} empties it")
+    if value is not None:  # a field of no type could not have a flag
         del node[field]
         node[field] = config_dict.placeholder(type(value))
 
@@ -110,6 +112,17 @@ def read_overrides(argv: Sequence[str]) -> dict[str, str]:
         if match:
             given[match[1]] = following if match[2] is None else match[2]
     return given
+
+
+def _join_none(argv: Sequence[str]) -> list[str]:
+    """Writes --config.FIELD None as one word."""
+    words = []
+    for word in argv:
+        if word == "None" and words and re.fullmatch(r"--?config\.[\w.]+", words[-1]):
+            words[-1] += "=None"
+        else:
+            words.append(word)
+    return words
 
 
 def _keep_last(argv: Sequence[str]) -> list[str]:

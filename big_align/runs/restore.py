@@ -1,13 +1,14 @@
 """What a run has trained, and with which config, from its workdir."""
 
 import contextlib
-import os
+import math
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
@@ -26,32 +27,37 @@ from big_align.runs import build
 from big_align.runs.defaults import complete_config
 from big_align.training.logs.line_files import read_lines, replace_file
 from big_align.training.logs.metrics import FILE
-from big_align.training.saving.checkpoint import Which
-from big_align.training.saving.step_folders import find_folder
+from big_align.training.saving.checkpoint import ATTEMPTS, Which
+from big_align.training.saving.step_folders import find_folder, list_steps
 from big_align.training.state import describe_state
 from big_align.types import Objective
 
 
-def check_not_begun(workdir: str, folder: os.PathLike) -> None:
+def check_not_begun(workdir: str, folder: epath.Path) -> None:
     """Raises a UserError if a run has begun here, but its checkpoints are not where it looks.
 
-    It would start again, and erase what was logged.
+    It would start again, and erase what was logged. A run that was killed before or in its first
+    saves has no checkpoint either, and starts again.
 
     Args:
       workdir: the workdir.
       folder: the folder of checkpoints, in which there is none.
     """
-    metrics, path = pathlib.Path(workdir, FILE), pathlib.Path(workdir, CONFIG_JSON)
-    logged = max((line["step"] for line in read_lines(metrics, ("step",))), default=0)
-    if jax.process_index() or not logged or not path.exists():
+    former = read_former(workdir) if jax.process_index() == 0 else None
+    lines = read_lines(pathlib.Path(workdir, FILE), ("step",))
+    logged = max((line["step"] or 0 for line in lines), default=0)
+    if former is None or not logged:
         return
-    before = read_config(str(path)).checkpoint
-    if logged >= before.every:
-        there = find_folder(workdir, before.folder)
+    before = former.get("checkpoint") or {}
+    there = find_folder(workdir, before.get("folder"))
+    every = before.get("every") or math.inf
+    elsewhere = str(there) != str(folder) and (not there.exists() or list_steps(there))
+    if elsewhere or logged > (ATTEMPTS + 1) * every:
+        told = f"they were saved in {there}: set config.checkpoint.folder or " if elsewhere else ""
         raise UserError(
-            f"{workdir} has logged {logged} steps, but there is no checkpoint in {folder}; they "
-            f"were saved in {there}: set config.checkpoint.folder, or make the folder available. "
-            f"To train from the start, use another --workdir, or remove {workdir}"
+            f"{workdir} has logged {logged} steps, but there is no checkpoint in {folder}; {told}"
+            f"make the folder available. To train from the start, use another --workdir, or remove "
+            f"{workdir}"
         )
 
 

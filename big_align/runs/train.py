@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 from clu import parameter_overview
+from etils import epath
 from jax.sharding import Mesh
 
 from big_align import sharding
@@ -58,7 +59,7 @@ FIRST = "first"
 """Folder of a workdir that holds the first run."""
 
 
-def _start(config: Any, program: Program, workdir: str, folder: os.PathLike) -> TrainState:
+def _start(config: Any, program: Program, workdir: str, folder: epath.Path) -> TrainState:
     """Makes the state of step 0, from earlier weights if the config names some."""
     check_not_begun(workdir, folder)
     shapes = program.state.weight_shapes

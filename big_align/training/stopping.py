@@ -46,11 +46,14 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-            if isinstance(outer := getattr(handler, "__self__", None), StopSignals):
-                outer.received |= self.received  # what is left to do has been asked to stop too
         signal.set_wakeup_fd(self._wakeup)
-        os.write(self._write, b"\0")  # ends the thread
+        os.write(self._write, b"\0")  # ends the thread, which has read all signals before
         self._thread.join()
+        for handler in self._previous.values():
+            if isinstance(outer := getattr(handler, "__self__", None), StopSignals):
+                # What is left to do has been asked to stop, too.
+                outer.received |= self.received
+                outer._asked = outer._asked or self._asked
         os.close(self._read)
         os.close(self._write)
 

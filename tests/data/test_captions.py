@@ -178,7 +178,9 @@ def test_names_of_files_may_have_dots(tmp_path):
     for name in names:
         (tmp_path / f"{name}.jpg").write_bytes(encode_image(make_pixels(0), "JPEG"))
         (tmp_path / f"{name}.txt").write_text(f"this is {name}")
-    (tmp_path / "one.mask.png").write_bytes(encode_image(make_pixels(1)))  # no image of its own
+    for name in ("one.mask.png", "masks/two.mask.png", "._one.jpg"):  # no images of their own
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(encode_image(make_pixels(1)))
     source = FilePairsSource(str(tmp_path))
     found = {source.key(0, n): source.read_text(0, n)[0] for n in range(source.shard_sizes[0])}
     assert found == {name: [f"this is {name}"] for name in names}

@@ -30,6 +30,8 @@ def test_an_entry_of_a_list_that_is_a_file_is_no_pattern(tmp_path):
     paths = [f"{tmp_path}/{name}" for name in names]
     assert files.expand_paths(paths) == paths
     assert files.expand_paths([f"{tmp_path}/c{{0..1}}.tar"]) == paths[-2:]
+    many = ",".join(["0"] * 1000)  # too long for the name of a file
+    assert files.expand_paths([f"{tmp_path}/c{{{many}}}.tar"]) == paths[-2:-1]
     assert files.expand_paths(sorted(files.expand_paths(f"{tmp_path}/part*"))) == sorted(paths[:2])
 
 

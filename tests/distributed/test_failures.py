@@ -16,7 +16,7 @@ class Store:
     def blocking_key_value_get(self, key, milliseconds):
         threading.Thread(target=write, daemon=True).start()
         time.sleep(0.1)
-        return '[1, "process 1 failed: no room"]'
+        return '[1, "process 1 failed: no room in caf\\\\udce9"]'
 
 failures.Watch(Store(), process=0, count=2)._wait_for_outcome()
 """
@@ -28,5 +28,5 @@ def test_the_reason_is_the_last_line_though_others_write():
     process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
     assert process.returncode == 1
     *others, reason = process.stderr.splitlines()
-    assert reason == "error: process 1 failed: no room"
+    assert reason == r"error: process 1 failed: no room in caf\udce9"  # a name in Latin-1
     assert set(others) == {"Check earlier logs"}

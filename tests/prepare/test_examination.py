@@ -153,17 +153,18 @@ def test_keys_tell_files_of_the_same_name_apart(tmp_path):
 
 
 def test_another_version_of_a_function_is_another_examination(tmp_path, monkeypatch):
-    """So what it has judged is not used again."""
+    """So what it has judged is not used again; one without functions is as it always was."""
     monkeypatch.syspath_prepend(tmp_path)
     found = []
     for judged in ("None", "'bad'", "None"):
-        name = "judging"
-        (tmp_path / f"{name}.py").write_text(f"def judge(image):\n    return {judged}\n")
-        sys.modules.pop(name, None)
+        lines = "import functools", "@functools.cache", "def judge(image):", f"    return {judged}"
+        (tmp_path / "judging.py").write_text("\n".join(lines))
+        sys.modules.pop("judging", None)
         importlib.invalidate_caches()
-        found.append(Examination(classifier=f"{name}:judge"))
-    assert found[0] == found[2] != found[1]
-    assert Examination().sources == ("", "")
+        found.append(Examination(classifier="judging:judge").sources)
+    assert found[0] == found[2] != found[1] and found[0].keys() == {"classifier"}
+    assert Examination().sources == {}
+    assert Examination(languages="builtins:len").sources == {"languages": ""}
 
 
 def test_other_columns_are_kept_as_json_holds_them():

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from etils import epath
 
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.errors import CheckpointMismatch, UserError
@@ -84,17 +85,39 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
         restore.load_weights(config, str(tmp_path / "b"), train.build.build_tokenizer(config))
 
 
-@pytest.mark.parametrize("every", [5, 7])
-def test_a_run_whose_checkpoints_are_elsewhere_does_not_begin_again(tmp_path, every):
+def begin(workdir, logged, *flags):
+    """Leaves what a run leaves that has logged so many steps; returns where it now looks."""
+    config = load_config(TINY, "--config.checkpoint.every=5", *flags)
+    workdir.mkdir()
+    restore.keep_config(str(workdir), config, 0)
+    lines = [json.dumps({"step": step, "loss": 1.0}) for step in (None, logged - 1, logged)]
+    (workdir / "metrics.jsonl").write_text("\n".join(lines))
+    return epath.Path(workdir / "checkpoints")
+
+
+def test_a_run_that_was_killed_before_a_save_was_complete_begins_again(tmp_path):
+    for logged in (3, 5, 6, 20):
+        workdir = tmp_path / str(logged)
+        restore.check_not_begun(str(workdir), begin(workdir, logged))
+    former = json.loads((workdir / "config.json").read_text())
+    del former["checkpoint"]["folder"]  # as earlier versions left it
+    (workdir / "config.json").write_text(json.dumps(former))
+    restore.check_not_begun(str(workdir), epath.Path(workdir / "checkpoints"))
+
+
+def test_a_run_whose_checkpoints_are_elsewhere_does_not_begin_again(tmp_path):
     """Beginning again would erase what it has logged."""
-    config = load_config("tests/tiny_config.py", f"--config.checkpoint.every={every}")
-    folder = tmp_path / "checkpoints"
-    restore.check_not_begun(str(tmp_path), folder)  # nothing is there yet
-    restore.keep_config(str(tmp_path), config, 0)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": 1}\n{"step": 6, "loss": 1}\n')
-    if every == 7:  # it was killed before its first checkpoint
-        restore.check_not_begun(str(tmp_path), folder)
-        return
-    told = f"has logged 6 steps, but there is no checkpoint in {folder}; they were saved in"
+    folder = begin(tmp_path / "lost", 21)
+    told = f"has logged 21 steps, but there is no checkpoint in {folder}; make the folder"
     with pytest.raises(UserError, match=told):
-        restore.check_not_begun(str(tmp_path), folder)
+        restore.check_not_begun(str(tmp_path / "lost"), folder)
+    there, workdir = tmp_path / "there", tmp_path / "run"
+    folder = begin(workdir, 6, f"--config.checkpoint.folder={there}")
+    told = f"no checkpoint in {folder}; they were saved in {there}: set config.checkpoint.folder"
+    with pytest.raises(UserError, match=told):  # a disk that is not there
+        restore.check_not_begun(str(workdir), folder)
+    there.mkdir()
+    restore.check_not_begun(str(workdir), folder)  # it was killed before its first save
+    (there / "5").mkdir()
+    with pytest.raises(UserError, match=told):
+        restore.check_not_begun(str(workdir), folder)

@@ -195,7 +195,13 @@ def test_none_is_none_whatever_the_type_of_a_field():
         config = load_config("configs/quickstart.py", f"--config.{field}=None")
         with pytest.raises(ConfigError, match=f"config.{field} = None must be at least 1"):
             check.check_config(config)
+    spelled = load_config("configs/quickstart.py", *given, "--config.checkpoint.folder", "None")
+    assert spelled.checkpoint.folder is None
+    config = load_config("configs/quickstart.py", "--config.on_divergence=None")
+    with pytest.raises(ConfigError, match="on_divergence = None is unknown.*known: report"):
+        check.check_config(config)
     for flag, told in (
+        ("optimizer", "it has fields; --config.optimizer={} empties it"),
         ("checkpoint.foldre", "no field 'foldre' .did you mean 'folder'"),
         ("chekpoint.folder", "there is no config.chekpoint"),
     ):

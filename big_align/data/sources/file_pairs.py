@@ -54,6 +54,8 @@ class FilePairsSource:
         for folder, found in folders.items():
             images = {stem: found[stem] for stem in _with_image(found)}
             faults = {stem: why for stem in images if (why := _find_fault(found[stem], wanted))}
+            for stem in [stem for stem in faults if _is_kind(stem)]:
+                del images[stem], faults[stem]
             if faults:
                 stem, fault = next(iter(faults.items()))
                 told = put_in_a_line(f"of the first, {folder}/{stem}, {fault}")
@@ -117,7 +119,8 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
 
     An ending begins at the first dot: `1.en.txt` belongs to `1.jpg`. Where it would then be none of
     `kinds`, the dots before are part of the name, as in `2023.01.05.jpg`; unless there is an image
-    of the shorter name, to which a file like `1.mask.png` belongs.
+    of the shorter name, to which a file like `1.mask.png` belongs. (Without texts, such a file is
+    left out in any folder.)
     """
     folders: dict[str, dict[str, list[str]]] = {}
     others = []
@@ -126,7 +129,7 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
         stem, _, kind = base.partition(".")
         if stem and kind.lower() in kinds:
             folders.setdefault(folder, {}).setdefault(stem, []).append(kind)
-        elif ending := next((e for e in _endings(kind) if e.lower() in kinds), ""):
+        elif stem and (ending := next((e for e in _endings(kind) if e.lower() in kinds), "")):
             others.append((folder, stem, base, ending))
     images = {(folder, stem) for folder in folders for stem in _with_image(folders[folder])}
     for folder, stem, base, ending in others:
@@ -134,6 +137,12 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
             whole = base.removesuffix(f".{ending}")
             folders.setdefault(folder, {}).setdefault(whole, []).append(ending)
     return folders
+
+
+def _is_kind(stem: str) -> bool:
+    """Returns whether what follows the last dot of a name says what it is, as in `1.mask`."""
+    _, dot, kind = stem.rpartition(".")
+    return bool(dot) and kind.isalpha()
 
 
 def _endings(kind: str) -> list[str]:

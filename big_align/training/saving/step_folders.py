@@ -25,6 +25,11 @@ def find_folder(workdir: str, folder: str | None) -> epath.Path:
     return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
 
 
+def list_steps(folder: epath.Path) -> list[int]:
+    """Returns the steps of which a folder has what is named like a checkpoint."""
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
 def is_missing(error: Exception) -> bool:
     """Returns whether an error says that a file is not there or cannot be read.
 
