@@ -208,7 +208,7 @@ def files_of(path: str) -> Files:
     except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
         if path.startswith("gs://"):
             return TensorFlowFiles()
-        raise UserError(f"{path} cannot be opened: {error}") from error
+        raise UserError(f"{path}: {error}") from error
 
 
 def split_lines(text: str) -> list[str]:

@@ -63,7 +63,7 @@ class ConfigParser(ConfigFileFlagParser):
         words = [f"config.{path}={{}}" for path in self._emptied]
         words += [f"config.{path}=None" for path in self._unset]
         done = {f"{dashes}{word}" for word in words for dashes in ("-", "--")}
-        self.argv = [word for word in _join_none(_keep_last(argv)) if word not in done]
+        self.argv = [word for word in _keep_last(_join_none(argv)) if word not in done]
         self._given = {path: text for path, text in given.items() if path not in self._emptied}
 
     def parse(self, path: str) -> Any:
