@@ -157,8 +157,8 @@ def test_a_name_with_two_descriptions_needs_an_id(tmp_path):
         ([1], "a.json", "must be an object {name or id: description} or a list"),
         ({}, "a.json", "has none; a row needs a `description` and a `name` or an `id`"),
         ("title,text\na,b\n", "a.csv", "has none; a row needs a `description`"),
-        ("name,description\ncat,small, furry\n", "a.csv", "a.csv.* line 2 has not the 2 columns"),
-        ("name,id,description\ncat,small\n", "a.csv", "line 2 has not the 3 columns"),
+        ("name,description\ncat,small, furry\n", "a.csv", "a.csv.* line 2: has not the 2 columns"),
+        ("name,id,description\ncat,small\n", "a.csv", "line 2: has not the 3 columns"),
         ('name,description\ncat,"small\n' + "x\n" * 99_999, "a.csv", "line .*: .*(limit|end of)"),
     ],
 )

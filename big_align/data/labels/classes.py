@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.data import files
@@ -207,6 +207,17 @@ def _entries_of_csv(text: str, path: str) -> list[tuple[str, Any]]:
         raise UserError(f"class list {path}, line {reader.line_num}: {error}") from error
 
 
+def read_whole_rows(reader: csv.DictReader) -> Iterator[dict[str, str]]:
+    """Yields the rows of a table; raises csv.Error for one with more or fewer columns."""
+    for row in reader:
+        if None in row or None in row.values():
+            raise csv.Error(
+                f"has not the {len(reader.fieldnames)} columns of the first line; a text with "
+                "commas goes in double quotes"
+            )
+        yield row
+
+
 def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
     header = reader.fieldnames or []
     if not {"name", "names", "wnid"} & set(header):
@@ -215,12 +226,7 @@ def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
             f"`description` and `id`, or `wnid`; it has: {', '.join(header) or 'nothing'}"
         )
     entries = []
-    for row in reader:
-        if None in row or None in row.values():
-            raise UserError(
-                f"class list {path}, line {reader.line_num}: has not the {len(header)} columns of "
-                "the first line; a text with commas goes in double quotes"
-            )
+    for row in read_whole_rows(reader):
         for key in ("id", "label"):  # CSV has no integers
             if row.get(key, "").isdecimal():
                 row[key] = int(row[key])

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from big_align.data.labels.classes import ClassList
+from big_align.data.labels.classes import ClassList, read_whole_rows
 from big_align.data.labels.word_net import ID, WordNet
 from big_align.errors import UserError
 
@@ -70,18 +70,10 @@ def read_descriptions(path: str) -> dict[str, str | None]:
 
 def _rows_of_csv(text: str) -> list[dict]:
     reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
-    rows = []
     try:
-        for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(
-                    f"line {reader.line_num} has not the {len(reader.fieldnames)} columns of the "
-                    "first line; a text with commas goes in double quotes"
-                )
-            rows.append(row)
+        return list(read_whole_rows(reader))
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
-    return rows
 
 
 def _rows_of_json(content: Any) -> list[Mapping]:

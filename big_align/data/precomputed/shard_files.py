@@ -96,6 +96,8 @@ def claim_folder(
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
         write_whole(path, text.encode(errors="backslashreplace"))  # names may be in Latin-1
+    if write:
+        remove_leftovers(folder)
 
 
 def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -220,7 +222,6 @@ def find_work(
     folder: pathlib.Path, shards: Sequence[Shard], ending: str, process: int, processes: int
 ) -> Work:
     """Splits shards evenly over the processes; returns what is left to do for one of them."""
-    remove_leftovers(folder)
     mine = range(process, len(shards), processes)
     todo = [number for number in mine if not has_shard(folder, shards[number], ending)]
     count, total = (sum(shards[number].count for number in numbers) for numbers in (todo, mine))

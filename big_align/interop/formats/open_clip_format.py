@@ -82,7 +82,7 @@ def read(path: pathlib.Path) -> Pretrained:
         node |= {"image_mean": mean, "image_std": std}
         method = told.get("interpolation")
         method = method if method in FILTERS else "bicubic"
-        seen = Preprocessing(size, size, mode == "shortest", mean, std, method, True)
+        seen = Preprocessing(size, size, mode == "shortest", mean, std, method, half_to_even=True)
         scale = weights[SCALE].item() if SCALE in weights else 0.0
         return assemble(
             node,

@@ -166,8 +166,8 @@ def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing |
         return None
     filter_name = config.get("interpolation")
     method = filter_name if filter_name in FILTERS else "bicubic"
-    keep_aspect = mode == "center"
-    return Preprocessing(size, resize, keep_aspect, tuple(mean), tuple(std), method, True)
+    colors = tuple(mean), tuple(std)
+    return Preprocessing(size, resize, mode == "center", *colors, method, half_to_even=True)
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
