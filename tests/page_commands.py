@@ -66,6 +66,7 @@ NOT_RUN = {
         "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/idea",
         "python main.py --config=configs/align_finetune.py",
         "python -m big_align.tools.benchmark --model=clip-vit-base-patch32",
+        "python -m big_align.tools.benchmark --model=workdirs/mlcd",
         "python main.py --config=configs/mlcd.py:stage=text --workdir=workdirs/tuned",
     ),
     "needs an archive that its authors give; tests/prepare/test_flickr8k.py has a miniature": (

@@ -49,6 +49,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--page", help="an HTML file to write, with bars beside published numbers")
     parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument(
+        "--template", action="append",
+        help="a text with {} where the class name goes, in place of each data set's own; give it "
+        "again for more, which are averaged",
+    )  # fmt: skip
+    parser.add_argument(
         "--shots", default="1,2,4,8,16",
         help="comma-separated numbers of training images per class for few_shot (%(default)s)",
     )  # fmt: skip
@@ -140,7 +145,7 @@ def measure(options: argparse.Namespace) -> int:
     cache = options.cache or str(pathlib.Path(options.output).with_suffix(".embeddings"))
     order = runner.Order(
         options.model, names, plans.check_tasks(options.tasks.split(",")), options.data, settings,
-        options.allow_trained, os.path.join(cache, "indexes"),
+        options.allow_trained, os.path.join(cache, "indexes"), read_templates(options.template),
     )  # fmt: skip
     model = loaded_model.load(options.model, transform=options.transform, progress=False)
     store = EmbeddingStore(
@@ -157,6 +162,24 @@ def measure(options: argparse.Namespace) -> int:
             page.write_page(files.rows, options.page)
             print(f"page: {options.page}")
     return agreement.share("status", int(not report.rows or report.failed > 0))
+
+
+def read_templates(given: list[str] | None) -> tuple[str, ...] | None:
+    """Returns the templates of the command line, None if there are none.
+
+    Raises:
+      UserError: a template has no place for the name, or several.
+    """
+    from big_align.data.labels.prompts import fill_templates
+    from big_align.errors import UserError
+
+    if given is None:
+        return None
+    try:
+        fill_templates((), given)
+    except ValueError as error:
+        raise UserError(f"--template: {error}") from error
+    return tuple(given)
 
 
 def read_numbers(text: str) -> tuple[int, ...]:

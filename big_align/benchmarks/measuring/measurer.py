@@ -143,7 +143,8 @@ class Measurer:
         return measuring.measure_linear_probe(test, train, validation, *given)
 
     def _embed_classes(self) -> Float[np.ndarray, "c d"]:
-        return self._store.read_classes(fill_class_templates(self._plan.classes, None))
+        texts = fill_class_templates(self._plan.classes, self._plan.templates)
+        return self._store.read_classes(texts)
 
     def _read(self, split: str) -> LabeledSplit:
         """Reads the embeddings and labels of a split, once for all tasks."""

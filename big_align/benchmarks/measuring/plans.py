@@ -39,6 +39,7 @@ class BenchmarkPlan:
       tasks: the tasks to measure.
       classes: classes of the benchmark, None if it has none.
       judged: human judgments of images and texts, None for other benchmarks.
+      templates: texts with {} in place of a class name; None for those of the class list.
     """
 
     benchmark: Benchmark
@@ -47,6 +48,7 @@ class BenchmarkPlan:
     tasks: tuple[str, ...]
     classes: ClassList | None
     judged: Judged | None = None
+    templates: tuple[str, ...] | None = None
 
     def describe(self, task: str) -> dict[str, Any]:
         """Returns what a task's numbers depend on besides model and images, as JSON values."""
@@ -57,7 +59,7 @@ class BenchmarkPlan:
             return described | {"judgments": self.judged.digest(), "language": benchmark.language}
         if self.classes is None:
             return described | {"folds": benchmark.folds, "language": benchmark.language}
-        templates = choose_templates(self.classes, None)
+        templates = choose_templates(self.classes, self.templates)
         described |= {"classes": list(self.classes.names), "templates": list(templates)}
         return described | ({"synonyms": s} if (s := self.classes.synonyms) else {})
 
@@ -89,6 +91,7 @@ def make_plan(
     data: str,
     towers: Collection[str],
     index_dir: str | None = None,
+    templates: tuple[str, ...] | None = None,
 ) -> tuple[BenchmarkPlan | None, list[str]]:
     """Opens the data of a benchmark.
 
@@ -98,6 +101,7 @@ def make_plan(
       data: the folder with all data sets.
       towers: the towers that the model has, of "image" and "text".
       index_dir: a folder that keeps scans of shards for the next start.
+      templates: texts with {} in place of a class name; None for those of each class list.
 
     Returns:
       The plan, None if nothing can be measured; and a line for each part that cannot be measured.
@@ -138,8 +142,10 @@ def make_plan(
     except MissingData as error:
         lines.append(str(error))
         fit = [task for task in fit if task not in TRAIN_TASKS]
-    plan = BenchmarkPlan(benchmark, measured, sources, tuple(fit), classes) if fit else None
-    return plan, lines
+    if not fit:
+        return None, lines
+    given = benchmark, measured, sources, tuple(fit), classes
+    return BenchmarkPlan(*given, templates=templates), lines
 
 
 def open_training(

@@ -34,6 +34,7 @@ class Order:
       settings: settings of the tasks.
       allow_trained: whether splits that the model was trained on are measured anyway.
       index_dir: a folder that keeps scans of shards for the next start.
+      templates: texts with {} in place of a class name; None for those of each class list.
     """
 
     model: str
@@ -43,6 +44,7 @@ class Order:
     settings: TaskSettings = TaskSettings()
     allow_trained: bool = False
     index_dir: str | None = None
+    templates: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass
@@ -122,7 +124,8 @@ def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[Ben
     towers = [part for part in TOWERS if model.embeds(part)]
     for name in order.benchmarks:
         try:
-            plan, lines = make_plan(name, order.tasks, order.data, towers, order.index_dir)
+            given = order.data, towers, order.index_dir, order.templates
+            plan, lines = make_plan(name, order.tasks, *given)
             if plan is not None and trained is not None:
                 _check_trained(plan, trained, order.model)
         except UserError as error:

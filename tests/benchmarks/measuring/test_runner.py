@@ -134,7 +134,7 @@ def test_the_evaluator_of_a_run_reports_what_the_command_does(model, data, fitte
         assert found == pytest.approx(row["metrics"], abs=1e-6)
 
 
-def test_templates_that_are_given_come_before_those_of_the_data_set(model, data):
+def test_templates_that_are_given_come_before_those_of_the_data_set(model, data, tmp_path):
     """IDEA, A.2: one list of prompts for nearly all data sets."""
     embedder, tokenizer = make_embedder(model)
     transform, named = small.SEEN.transform, catalog.read_benchmark("cifar10")
@@ -145,6 +145,13 @@ def test_templates_that_are_given_come_before_those_of_the_data_set(model, data)
     found = benchmark(templates=("a {}",))(embedder)["acc1"]
     assert found == pytest.approx(expected, abs=1e-6)
     assert benchmark()(embedder)["acc1"] != found
+    output = tmp_path / "r.csv"
+    own = list(named.classes().templates)
+    for given, templates in ((dict(template="a {}"), ["a {}"]), ({}, own)):
+        assert small.run(model, data, output, benchmarks="cifar10", **given) == 0
+        row = json.loads(output.with_suffix(".json").read_text())[-1]
+        assert row["settings"]["templates"] == templates
+        assert (row["metrics"]["acc1"] == pytest.approx(found, abs=1e-6)) == bool(given)
 
 
 @pytest.mark.slow
@@ -318,6 +325,7 @@ def test_a_model_without_texts_is_measured_where_it_can_be(data, tmp_path, capsy
         (dict(benchmarks="cifar10", output="results.json"), "must end in .csv"),
         (dict(benchmarks="cifar10", shots="1,x"), "--shots=1,x must be whole numbers"),
         (dict(benchmarks="cifar10", draws=0), "draws = 0 at least 1"),
+        (dict(benchmarks="cifar10", template="a dog"), "--template: template 'a dog' needs one {}"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_one_line(model, data, tmp_path, capsys, flags, said):
