@@ -28,7 +28,7 @@ from big_align.errors import (
 )
 from big_align.nodes import Given
 from big_align.training.logs.evaluations import read_training_numbers
-from big_align.training.saving import checksums, handlers, step_folders
+from big_align.training.saving import checksums, handlers, leftovers, step_folders
 from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention
 from big_align.types import SavedPart
@@ -75,6 +75,8 @@ class Checkpointer:
         self._retention = Retention(keep_last, keep_every, keep_best)
         if read_only and not self.folder.is_dir():
             raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
+        if not read_only:
+            leftovers.clear(self.folder)  # Orbax would remove more in a bucket
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
@@ -84,7 +86,6 @@ class Checkpointer:
                 enable_async_checkpointing=not read_only,
                 # In the background, a failure to create them is noticed only after ten minutes.
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-                cleanup_tmp_directories=not read_only,  # those of interrupted saves
             ),
             item_handlers={
                 "state": handlers.make_state_handler(),
@@ -236,7 +237,7 @@ class Checkpointer:
         """
         self._failed, self._saving = self._failed + 1, False
         with contextlib.suppress(OSError):  # what cannot be written may not be removable either
-            step_folders.remove_leftovers(self.folder)
+            leftovers.clear(self.folder)
         self._manager.reload()
         newest = self.latest_step
         have = "there is none yet" if newest is None else f"the newest is of step {newest}"
@@ -244,8 +245,7 @@ class Checkpointer:
         self._fault = f"{self.folder}: a checkpoint was not saved ({reason}); {have}"
         if self._failed >= ATTEMPTS:
             raise NotSavedError(f"{self._fault}. The same command goes on from there") from error
-        again = f"Saving is tried again ({self._failed} of {ATTEMPTS} have failed)"
-        self._say(f"{self._fault}. {again}")
+        self._say(f"{self._fault}. Saving is tried again ({self._failed} of {ATTEMPTS} failed)")
 
     def restore(self, described: Any, record: dict[str, Any], step: Which = None) -> Any:
         """Restores a checkpoint onto the placement of a described state.

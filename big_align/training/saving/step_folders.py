@@ -16,7 +16,6 @@ DAMAGED = "damaged_"
 """Prefix of the name of a checkpoint that was set aside."""
 STRAY = "stray_"
 """Prefix for a folder that is named like a checkpoint but does not hold one."""
-UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
@@ -97,10 +96,3 @@ def find_reason(error: Exception) -> str:
     """Returns the system's error text, which the array writer puts at the end of a page of text."""
     said = (os.strerror(number) for number in errno.errorcode)
     return next((reason for reason in said if reason in str(error)), tell_in_a_line(error))
-
-
-def remove_leftovers(folder: epath.Path) -> None:
-    """Removes what a failed save has left behind."""
-    for path in list(folder.iterdir()) if folder.is_dir() else ():
-        if UNFINISHED in path.name:
-            path.rmtree(missing_ok=True)

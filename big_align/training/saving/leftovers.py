@@ -1,0 +1,52 @@
+"""What interrupted saves leave behind.
+
+On a disk, Orbax writes a checkpoint under another name and renames it when it is complete. In a
+bucket, where nothing can be renamed, it writes under the final name and adds a file in the end.
+Every folder without that file is unfinished to Orbax, data and other runs in the bucket too, so it
+is not left to it what to remove.
+"""
+
+import jax
+from etils import epath
+from orbax import checkpoint as ocp
+
+from big_align.distributed import agreement
+from big_align.training.saving import checksums, step_folders
+
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""In the name of a checkpoint that is being written to a disk."""
+COMMITTED = "commit_success.txt"
+"""The file that a finished checkpoint in a bucket has."""
+
+
+def clear(folder: epath.Path) -> None:
+    """Removes, in process 0, the leftovers of saves and nothing else; the other processes wait.
+
+    A checkpoint in a bucket whose files are all there, but for the one that says so, gets it again.
+    It is set aside if others are damaged.
+
+    Args:
+      folder: folder of the checkpoints; nothing happens if it is not there.
+    """
+    there = jax.process_index() == 0 and folder.is_dir()
+    for path in list(folder.iterdir()) if there else ():
+        if UNFINISHED in path.name:
+            path.rmtree(missing_ok=True)
+        elif path.name.isdecimal() and path.is_dir() and ocp.utils.is_tmp_checkpoint(path):
+            _finish_or_remove(path)
+    agreement.share("leftovers", None)
+
+
+def _finish_or_remove(path: epath.Path) -> None:
+    """Deals with a folder of a bucket that is named like a checkpoint and lacks `COMMITTED`."""
+    if not any((path / item).exists() for item in ("state", "record")):
+        return  # not ours
+    if not (path / checksums.ITEM / checksums.FILE).exists():  # they are written last
+        path.rmtree(missing_ok=True)
+        return
+    fault = checksums.find_fault(path, int(path.name))
+    if fault is None:
+        (path / COMMITTED).write_text("")
+        print(f"{path} is whole, and {COMMITTED}, which was missing, is written again", flush=True)
+    else:
+        print(step_folders.set_aside(path.parent, int(path.name), fault), flush=True)
