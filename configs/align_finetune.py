@@ -95,10 +95,10 @@ def get_classification(config: ConfigDict, data: str, head: bool) -> ConfigDict:
     config.model.image.fixed_statistics = head or data != "imagenet"
     if config.model.image.fixed_statistics:
         config.model.image.group_size = None
-    config.objective = dict(name="cross_entropy", train_image_tower=not head)
+    config.objective = dict(name="cross_entropy")
     config.optimizer = dict(name="sgd", momentum=0.9, weight_decay=0.0)
     if head:
-        config.optimizer.frozen = ("model/image",)
+        config.model.locked = ("image",)
     else:
         # "10x smaller ... on the backbone", of ImageNet; here of the others too, whose rates are
         # given without it.

@@ -86,7 +86,6 @@ def lock_images(config) -> None:
     config.data.transform = config.evaluators.retrieval.transform = transform
     config.model.image_dropout = 0.5
     config.model.locked = config.cached_features.towers = ("image",)
-    config.optimizer.frozen = ("model/image",)
     config.total_steps = config.evaluate_every = config.checkpoint.every = 600
     config.average_decay = 0.99
     config.schedule.warmup_steps = 50

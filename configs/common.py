@@ -1,4 +1,8 @@
-"""Every field that a config has, with the value it takes when a config does not say otherwise."""
+"""What configs have in common: a base, and the values that differ from those of signatures.
+
+Fields that belong to a class or function, such as `optimizer.clip_norm`, have the default of its
+signature; `complete_config` adds them.
+"""
 
 import os
 from collections.abc import Mapping
@@ -20,10 +24,10 @@ def get_base() -> ConfigDict:
             average_decay=config_dict.placeholder(float),
             on_divergence="report",
             log_every=10,
-            log=dict(wandb=config_dict.placeholder(str)),
+            log={},
             compilation_cache=config_dict.placeholder(str),
             compiler_options={},
-            mesh=dict(fsdp=1, shape=config_dict.placeholder(tuple)),
+            mesh={},
             data=dict(
                 source={},
                 mixture={},
@@ -35,16 +39,9 @@ def get_base() -> ConfigDict:
                 ),
                 tags=dict(path=config_dict.placeholder(str), max_tags=16, truth=False),
                 transform="",
-                window=2**17,
-                max_broken_fraction=0.01,
             ),
             tokenizer={},
-            model=dict(
-                image={},
-                text={},
-                embedding_dim=config_dict.placeholder(int),
-                image_projection=False,
-            ),
+            model=dict(image={}, text={}),
             init=dict(
                 all=config_dict.placeholder(str),
                 image=config_dict.placeholder(str),
@@ -56,21 +53,13 @@ def get_base() -> ConfigDict:
             first={},
             cached_features={},
             objective=dict(name="align"),
-            mixing=dict(mixup_alpha=0.0, cutmix_alpha=0.0),
-            schedule=dict(decay="linear", learning_rate=1e-3, warmup_steps=0),
-            optimizer=dict(
-                name="lamb",
-                weight_decay=1e-5,
-                clip_norm=config_dict.placeholder(float),
-            ),
+            mixing={},
+            schedule=dict(decay="linear", learning_rate=1e-3),
+            optimizer=dict(name="lamb", weight_decay=1e-5),
             evaluators={},
             evaluate_every=1000,
             evaluate_batch_size=256,
-            checkpoint=dict(
-                every=1000,
-                keep_last=2,
-                keep_every=config_dict.placeholder(int),
-            ),
+            checkpoint=dict(every=1000),
         )
     )
 

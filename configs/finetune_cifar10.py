@@ -43,13 +43,13 @@ def get_config(arg: str = ""):
     else:
         config.data.captions_per_image = 0
         config.tokenizer = dict(name="none")
-        config.objective = dict(name="cross_entropy", train_image_tower=arg != "head")
+        config.objective = dict(name="cross_entropy")
         config.optimizer.rates = ("model/image=0.1",)
         config.evaluators = dict(
             test=dict(name="classification", source=open_split("test"), transform=EVALUATE)
         )
     if arg == "head":
-        config.optimizer.frozen = ("model/image",)
+        config.model.locked = ("image",)
     config.evaluate_every = 100_000  # at the end
     config.evaluate_batch_size = 256
     config.log_every = 20

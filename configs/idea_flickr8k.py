@@ -85,7 +85,6 @@ def _lock_images(config) -> None:
     config.total_steps = round(EPOCHS * PHOTOGRAPHS / BATCH)
     config.model.image_dropout = 0.5 if config.model.text else 0.0
     config.model.locked = config.cached_features.towers = ("image",)
-    config.optimizer.frozen = ("model/image",)
     config.data.transform = f"resize({SIZE}, method='bilinear')"
     config.objective.head = "cls"  # ML-Decoder's tokens are not kept
     config.objective.threshold = 0.6  # §4.1

@@ -13,7 +13,6 @@ def get_config():
     config.total_steps = 500
     config.data.source = two_cores.flickr8k_captions()["source"]
     config.objective = dict(name="lit", temperature=0.1)
-    config.optimizer.frozen = ("model/image",)
     config.evaluators = dict(
         zero_shot=two_cores.zero_shot("tiny_imagenet", "val"), retrieval=two_cores.retrieval()
     )

@@ -81,7 +81,7 @@ def get_config(arg: str = ""):
     if given.get("stage", "image") == "text":
         # A.1: the hyper-parameters of the first stage; the vision model is frozen.
         config.objective = dict(name="lit", min_temperature=0.01)  # Table 10: at most 100, inverse
-        config.optimizer.frozen = ("model/image", "model/project_image")
+        config.optimizer.frozen = ("model/project_image",)
         return complete_config(config)
     config.data.source.caption = ""
     config.data.captions_per_image = 0

@@ -58,7 +58,6 @@ def get_frozen(dev: bool, size: int = SIZE):
     config.log_every = 50
     config.model.locked = ("image", "text")
     config.cached_features.towers = ("image", "text")
-    config.optimizer.frozen = ("model/image", "model/text")
     config.objective = dict(name="clip", temperature=0.07, label_smoothing=0.1)
     config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=50)
     return complete_config(config)
@@ -82,7 +81,7 @@ def get_config(arg: str = ""):
     config.average_decay = 0.98
     config.model.locked = ("image",)
     config.cached_features.towers = ("image",)
-    config.optimizer.frozen = ("model/image", *(f"model/text/{name}" for name in STAYS))
+    config.optimizer.frozen = tuple(f"model/text/{name}" for name in STAYS)
     config.objective = dict(name="clip", temperature=0.05, label_smoothing=0.1)
     config.schedule = dict(decay="cosine", learning_rate=4e-4, warmup_steps=20)
     return complete_config(config)

@@ -65,7 +65,6 @@ def set_method(
         config.objective = dict(name="supcon", temperature=0.1)
         config.data.views_per_image = 2
     if method == "supcon_classifier":
-        config.objective.train_image_tower = False
-        config.optimizer.frozen = ("model/image",)
+        config.model.locked = ("image",)
         config.total_steps = 300
         config.schedule.learning_rate = 1e-2

@@ -108,9 +108,9 @@ def use_no_texts(config, method: str, classifier_steps: int) -> None:
     if method == "cross_entropy":
         config.objective.label_smoothing = 0.1  # Swin's
     if method == "supcon_classifier":
-        config.objective.train_image_tower = False
+        config.model.locked = ("image",)
         config.total_steps = classifier_steps
-        config.optimizer = dict(name="sgd", nesterov=True, frozen=("model/image",))
+        config.optimizer = dict(name="sgd", nesterov=True)
         rate = 0.1 * config.batch_size / 256
         config.schedule = dict(decay="cosine", learning_rate=rate, warmup_steps=0)
         size = 224 if "imagenet" in config.evaluators else 32

@@ -40,8 +40,6 @@ class CrossEntropy(ComposedObjective):
       label_smoothing: fraction of the target spread over all classes.
       temperature: for "cosine", initial value of exp(-tau).
       min_temperature: for "cosine", lower bound of exp(-tau).
-      train_image_tower: False keeps the image tower in evaluation mode and without gradient; its
-        parameters do not change if the optimizer freezes `frozen`.
 
     Raises:
       ValueError: a value is out of range.
@@ -56,9 +54,8 @@ class CrossEntropy(ComposedObjective):
         label_smoothing: float = 0.0,
         temperature: float = 0.07,
         min_temperature: float = 0.01,
-        train_image_tower: bool = True,
     ):
-        super().__init__(ImageTower(model, NO_TEXTS, locked=not train_image_tower), mesh)
+        super().__init__(ImageTower(model, NO_TEXTS), mesh)
         if classifier not in CLASSIFIERS:
             known = ", ".join(CLASSIFIERS)
             raise ValueError(f"classifier = {classifier!r} is unknown; known: {known}")

@@ -18,11 +18,11 @@ from big_align.types import Batch, Metrics, Outputs, Params
 class Lit(ComposedObjective):
     """Trains the text tower, up to two linear projections, and the temperature with CLIP's loss.
 
-    The tower itself is locked; its parameters should come from `config.init.image`, and the
-    optimizer freezes `frozen`. `model.image_projection = False` uses its features directly as the
-    embedding; True adds a linear layer that was not part of it and is trained. If the projection
-    does come with the tower (`config.init.all` from a dual encoder), naming "model/project_image"
-    in `config.optimizer.frozen` as well locks it too.
+    The tower itself is locked; its parameters come from `config.init.image`. With
+    `model.image_projection = False` its features are the embedding; True adds a linear layer that
+    was not part of it and is trained. If the projection does come with the tower
+    (`config.init.all` from a dual encoder), "model/project_image" in `config.optimizer.frozen`
+    locks it too.
 
     A batch with `image_embedding` needs no images: float [b f], the tower's pooled features, as
     written by the tool embed. They may be scaled to unit length if there is no projection.

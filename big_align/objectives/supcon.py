@@ -2,9 +2,8 @@
 
 Training has two stages, and this is the first: it trains the tower, followed by a projection head
 that only the loss uses. The second stage trains a classifier on the locked tower: a config with the
-same image tower, `config.objective.name = "cross_entropy"` with `train_image_tower =
-False`, and `config.init.image` naming this stage's workdir. k-NN and linear probe need no second
-stage.
+same image tower, `config.objective.name = "cross_entropy"`, `config.model.locked = ("image",)`, and
+`config.init.image` naming this stage's workdir. k-NN and linear probe need no second stage.
 """
 
 from collections.abc import Mapping

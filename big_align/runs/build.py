@@ -60,17 +60,28 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
     return objective
 
 
+def find_frozen(config: Node, objective: Objective) -> tuple[str, ...]:
+    """Returns the paths of all parameters that are not trained: locked towers, and those named."""
+    named = config["optimizer"].get("frozen") or ()
+    return tuple(dict.fromkeys((*objective.frozen, *named)))
+
+
 def build_optimizer(
-    config: Node,
+    config: Node, frozen: tuple[str, ...] = ()
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer chain and its learning rate."""
+    """Builds the optimizer chain and its learning rate.
+
+    Args:
+      config: the run's config.
+      frozen: paths of parameters that are not trained; `optimizer.frozen` if there are none.
+    """
     schedule = make(
         optimizers.make_schedule,
         config["schedule"],
         "config.schedule",
         total_steps=config["total_steps"],
     )
-    node = dict(config["optimizer"])
+    node = dict(config["optimizer"]) | ({"frozen": frozen} if frozen else {})
     # The name is an argument here, since one function makes every chain.
     name = {"name": node.get("name")}
     optimizer = make(

@@ -3,7 +3,7 @@
 import inspect
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -56,7 +56,7 @@ def check_config(config: Node, training: bool = True) -> None:
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
     _check_init(config["init"], objective, training)
-    check_cached_features(config)
+    check_cached_features(config, objective.frozen)
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
     if training:
@@ -193,15 +193,10 @@ def _check_objective(
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error
-    jax.eval_shape(build.build_optimizer(config)[0].init, params)  # checks its paths
+    optimizer, _ = build.build_optimizer(config, build.find_frozen(config, objective))
+    jax.eval_shape(optimizer.init, params)  # checks its paths
     rows = build.build_row_optimizer(config)
     jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
-    loose = set(objective.frozen) - set(config["optimizer"].get("frozen") or ())
-    if loose:
-        raise ConfigError(
-            f"config.optimizer.frozen must hold {sorted(loose)[0]!r}: the objective does not train "
-            "it, and weight decay would shrink it"
-        )
     return params, model_state
 
 
@@ -279,8 +274,12 @@ def read_cached_features(config: Node) -> CachedFeatures:
     return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
 
 
-def check_cached_features(config: Node) -> None:
+def check_cached_features(config: Node, frozen: Collection[str]) -> None:
     """Checks that features can replace the inputs of the towers, without reading anything.
+
+    Args:
+      config: the run's config.
+      frozen: paths of what the objective does not train.
 
     Raises:
       ConfigError: a tower is trained, or its inputs are not the same on every visit.
@@ -288,7 +287,7 @@ def check_cached_features(config: Node) -> None:
     towers = read_cached_features(config).towers
     where = "config.cached_features.towers"
     for tower in towers:
-        if tower not in (config["model"].get("locked") or ()):
+        if f"model/{tower}" not in frozen:
             raise ConfigError(
                 f"{where} has {tower!r}, a tower that is trained: its features change"
                 f"{advise('config.model', locked=(tower,))}"

@@ -71,7 +71,8 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
     Raises:
       ConfigError: a value of the optimizer or its schedule does not fit.
     """
-    optimizer, learning_rate = build.build_optimizer(config)
+    frozen = build.find_frozen(config, objective)
+    optimizer, learning_rate = build.build_optimizer(config, frozen)
     row_optimizer = build.build_row_optimizer(config)
     state, create = describe_state(
         objective,
@@ -91,7 +92,7 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         row_optimizer=row_optimizer,
         learning_rate=learning_rate,
         gradient_dtype=config["gradient_dtype"],
-        frozen=tuple(config["optimizer"].get("frozen") or ()),
+        frozen=frozen,
     )
     options = choose_options(mesh, config["compiler_options"])
     return Program(mesh, objective, learning_rate, state, create, step, options)

@@ -64,7 +64,7 @@ def _start(config: Any, program: Program, workdir: str, folder: epath.Path) -> T
     check_not_begun(workdir, folder)
     shapes = program.state.weight_shapes
     weights, report = read_initial_weights(shapes, config.init)
-    check_frozen(config.optimizer.get("frozen") or (), shapes, weights)
+    check_frozen(build.find_frozen(config, program.objective), shapes, weights)
     own, more = read_initial_parameters(config, program.state.params)
     if (report or more) and jax.process_index() == 0:
         print("\n".join(report + more))

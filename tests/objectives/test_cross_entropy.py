@@ -18,8 +18,8 @@ from tests import tiny
 CLASSES = 8
 
 
-def make_objective(devices=1, fsdp=1, **options):
-    model = tiny.make_model(group_size=2).clone(text=None)
+def make_objective(devices=1, fsdp=1, locked=(), **options):
+    model = tiny.make_model(group_size=2).clone(text=None, locked=locked)
     return CrossEntropy(model, tiny.make_mesh(devices, fsdp), CLASSES, **options)
 
 
@@ -134,7 +134,7 @@ def test_eight_devices_equal_one(classifier, fsdp):
 
 
 def test_a_fixed_tower_stays_bit_for_bit_while_the_classifier_learns():
-    objective = make_objective(8, fsdp=4, train_image_tower=False)
+    objective = make_objective(8, fsdp=4, locked=("image",))
     first, last, metrics = run_steps(objective, [make_batch(16)], 20)
     jax.tree.map(np.testing.assert_array_equal, last.params["model"], first.params["model"])
     jax.tree.map(np.testing.assert_array_equal, last.model_state, first.model_state)
@@ -149,7 +149,7 @@ def test_a_fixed_tower_stays_bit_for_bit_while_the_classifier_learns():
 
 @pytest.mark.slow
 def test_a_fixed_tower_is_that_of_evaluation_and_gets_no_gradient():
-    objective = make_objective(train_image_tower=False)
+    objective = make_objective(locked=("image",))
     params, model_state = make_params(objective)
     batch = jax.tree.map(jnp.asarray, make_batch(4))
     rng = jax.random.PRNGKey(0)

@@ -100,9 +100,8 @@ def test_one_tower_is_locked_and_the_other_learns(locked, trained):
 
 @pytest.mark.slow
 def test_a_classifier_learns_the_same_from_features():
-    objective = CrossEntropy(
-        tiny.make_model(), tiny.make_mesh(), num_classes=3, train_image_tower=False
-    )
+    model = tiny.make_model().clone(locked=("image",))
+    objective = CrossEntropy(model, tiny.make_mesh(), num_classes=3)
     variables = make_params(objective)
     batch = tiny.make_batch(8) | {"label": np.arange(8, dtype=np.int32) % 3}
     embedded = with_features(objective, variables, batch, ("image_embedding",))

@@ -15,12 +15,13 @@ from tests import tiny
 from tests.device_counts import DEVICES
 
 CLASSES = 4
-MIXUP, CUTMIX = {"cutmix_alpha": 0.0}, {"mixup_alpha": 0.0}
+BOTH = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
+MIXUP, CUTMIX = BOTH | {"cutmix_alpha": 0.0}, BOTH | {"mixup_alpha": 0.0}
 
 
 def make_cross_entropy(devices=1, **options):
     inner = CrossEntropy(tiny.make_model(2).clone(text=None), tiny.make_mesh(devices), CLASSES)
-    return MixedLabels(inner, **options)
+    return MixedLabels(inner, **(BOTH | options))
 
 
 def make_batch(size=16, masked=0, seed=0):
@@ -164,7 +165,7 @@ def test_cross_entropy_is_that_of_soft_targets():
 @pytest.mark.parametrize("devices", DEVICES)
 def test_unicl_is_that_of_soft_targets_in_both_directions(devices):
     """A text keeps its class; an image is positive for the texts of both of its classes."""
-    objective = MixedLabels(Unicl(tiny.make_model(2), tiny.make_mesh(devices)))
+    objective = MixedLabels(Unicl(tiny.make_model(2), tiny.make_mesh(devices)), **BOTH)
     mixed = augment(objective, make_batch(), seed=3)
     fraction, label = float(mixed["mix_fraction"][0]), np.asarray(mixed["label"])
     assert 0.01 < fraction < 0.99
@@ -251,4 +252,4 @@ def test_an_objective_of_clusters_or_tags_cannot_be_mixed(lacking):
     inner = CrossEntropy(tiny.make_model(2).clone(text=None), tiny.make_mesh(), CLASSES)
     inner.__dict__.update(lacking)
     with pytest.raises(ValueError, match="not the clusters or tags that the objective learns from"):
-        MixedLabels(inner)
+        MixedLabels(inner, **BOTH)

@@ -19,7 +19,6 @@ from tests.run_main import TINY, read_losses
 
 STEPS = 6
 BOTH = "('image','text')"
-FROZEN = "('model/image','model/text')"
 SMALL = (
     "--config.data.transform=resize(8)",
     "--config.evaluators={}",
@@ -71,7 +70,6 @@ def lock(pairs, trained, *flags, towers=BOTH):
         pairs,
         f"--config.init.all={trained}",
         f"--config.model.locked={BOTH}",
-        f"--config.optimizer.frozen={FROZEN}",
         f"--config.cached_features.towers={towers}",
         *flags,
     )
@@ -175,14 +173,17 @@ def test_a_classifier_on_a_locked_tower_has_the_same_image_features(pairs, train
     (tmp_path / "classes.json").write_text(json.dumps([{"name": "one"}, {"name": "two"}]))
     classifier = lock(pairs, trained, towers="('image',)")
     with classifier.unlocked():
-        classifier.objective = dict(name="cross_entropy", train_image_tower=False)
+        classifier.objective = dict(name="cross_entropy")
         classifier.data.classes = str(tmp_path / "classes.json")
         classifier.model.text, classifier.model.locked = {}, ("image",)
+    lit = make_config(pairs, f"--config.init.all={trained}", "--config.objective.name=lit",
+                      "--config.cached_features.towers=('image',)")  # fmt: skip
+    check.check_config(lit)  # it locks the tower itself
     fed = [
         cache_features(config, str(tmp_path)).data.precomputed.image_embedding
-        for config in (lock(pairs, trained, towers="('image',)"), classifier)
+        for config in (lock(pairs, trained, towers="('image',)"), classifier, lit)
     ]
-    assert fed[0] == fed[1] and len(list_files(tmp_path)) == 2
+    assert fed[0] == fed[1] == fed[2] and len(list_files(tmp_path)) == 2
 
 
 @pytest.mark.slow
@@ -209,7 +210,7 @@ def test_inputs_that_change_from_visit_to_visit_are_refused(field, value, messag
     config = lock("pairs.tar", "weights")
     config.update_from_flattened_dict({field: value})
     with pytest.raises(UserError, match=message):
-        check.check_cached_features(config)
+        check.check_cached_features(config, [f"model/{tower}" for tower in config.model.locked])
 
 
 def test_captions_that_are_drawn_have_their_own_features():

@@ -151,7 +151,6 @@ def lit_config(files, tower, **fields):
     defaults = {
         "objective.temperature": 0.1,
         "optimizer.name": "adamw",
-        "optimizer.frozen": ("model/image",),
         "init.image": str(tower),
         "evaluators": {"zero_shot": zero_shot | TEST},
         "total_steps": 32,

@@ -231,10 +231,6 @@ REFUSED = {
         lambda f: ("iclip", labels_of(f), {"model.text": {}}),
         "config.model.text is None, but texts are to be encoded",
     ),
-    "a tower that only decays": (
-        lambda f: ("cross_entropy", labels_of(f), {"objective.train_image_tower": False}),
-        "config.optimizer.frozen must hold 'model/image'",
-    ),
     "a template without a place": (
         lambda f: ("unicl", labels_of(f, templates=("a photo",)), {}),
         "config.data: template 'a photo' needs one {} where the class name goes",

@@ -202,8 +202,7 @@ def test_devices_and_microbatches_change_nothing(objective, files):
 def test_a_classifier_is_tuned_on_the_tower_of_a_first_stage(files, trained, tmp_path):
     stage_one, first, expected = trained("supcon")
     fields = {
-        "objective.train_image_tower": False,
-        "optimizer.frozen": ("model/image",),
+        "model.locked": ("image",),
         "optimizer.weight_decay": 0.1,
         "init.image": str(first),
     }

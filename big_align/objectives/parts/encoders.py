@@ -37,8 +37,9 @@ class Encoder:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Paths of parameters that the optimizer must leave unchanged: the locked towers."""
-        return tuple(f"model/{part}" for part in self.model.locked)
+        """Paths of parameters that the optimizer leaves unchanged: those of the locked towers."""
+        locked = (part for part in self.model.locked if getattr(self.model, part) is not None)
+        return tuple(f"model/{part}" for part in locked)
 
     def init_by(
         self, method: str | None, rng: PRNGKeyArray, *inputs: Array
@@ -145,15 +146,14 @@ class ImageTower(Encoder):
     """Encodes images alone, to the features that the tower pools.
 
     Args:
-      model: the dual encoder; its text tower, if any, is not used.
+      model: the dual encoder; its text tower, if any, is left out.
       no_texts: why there are no texts to embed, and what to do.
-      locked: whether to keep the tower in evaluation mode and without gradient.
     """
 
     takes_features = ("image_embedding",)
 
-    def __init__(self, model: DualEncoder, no_texts: str, locked: bool = False):
-        super().__init__(lock_image(model) if locked else model, no_texts)
+    def __init__(self, model: DualEncoder, no_texts: str):
+        super().__init__(model.clone(text=None), no_texts)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics of the image tower."""

@@ -41,8 +41,8 @@ class MixedLabels:
     def __init__(
         self,
         objective: Objective,
-        mixup_alpha: float = 0.8,
-        cutmix_alpha: float = 1.0,
+        mixup_alpha: float = 0.0,
+        cutmix_alpha: float = 0.0,
         probability: float = 1.0,
         switch_probability: float = 0.5,
     ):
