@@ -36,7 +36,8 @@ setup(
         "orbax-checkpoint>=0.11.30,<0.13",
         "pillow>=10.3",
         "pyarrow>=15",
-        "scann==1.4.2",
+        # It has wheels for Linux only; without it, searches are exact.
+        "scann==1.4.2; sys_platform == 'linux'",
         "scikit-learn>=1.4",
         "scipy>=1.11",
         "tensorboardX>=2.6",

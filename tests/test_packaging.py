@@ -10,6 +10,7 @@ import sys
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -38,6 +39,14 @@ def test_what_the_package_requires_is_pinned():
         if "extra ==" not in requirement:
             name = re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
             assert name in names, requirement
+
+
+@pytest.mark.parametrize("name", ["setup.py", "requirements.lock", "requirements.hashes"])
+def test_scann_which_has_wheels_for_linux_only_is_installed_there_only(name):
+    (written,) = re.findall(r"scann==[^\"\\\n]+", (ROOT / name).read_text())
+    marker = Requirement(written).marker
+    systems = {s for s in ("linux", "darwin", "win32") if marker.evaluate({"sys_platform": s})}
+    assert systems == {"linux"}
 
 
 def test_the_package_says_that_it_has_types():
