@@ -41,7 +41,9 @@ class ScannSearch:
         try:
             import scann
         except ImportError as error:
-            raise UserError(f"search = 'scann' needs the package scann ({error})") from error
+            raise UserError(
+                f"search = 'scann' needs the package scann, which is for Linux only ({error})"
+            ) from error
         self._count, self._chunk = count, chunk
         builder = scann.scann_ops_pybind.builder(np.float32(centers), count, "dot_product")
         if len(centers) > EXACT_MAX:

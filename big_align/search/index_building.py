@@ -1,5 +1,6 @@
 """Builds an index of a source, continues one that was stopped, and brings one up to date."""
 
+import importlib.util
 import pathlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +123,8 @@ class IndexBuilder:
           source: the images, with captions if they are to be found.
           metadata: columns for filters.
           recall: the fraction of the 10 nearest that a search by ScaNN has to find.
-          method: "exact", "scann", or "auto": ScaNN from 50,000 rows on, if it reaches the recall.
+          method: "exact", "scann", or "auto": ScaNN from 50,000 rows on, if it is installed and
+            reaches the recall.
 
         Raises:
           UserError: no image can be used; the index has no image of the source; another process
@@ -264,6 +266,9 @@ class IndexBuilder:
         vectors = made.vectors[kind]
         count = len(vectors)
         if method == "exact" or count < EXACT_BELOW and (method == "auto" or count < 2):
+            return {"method": "exact", "rows": count}
+        if method == "auto" and importlib.util.find_spec("scann") is None:
+            logging.warning("ScaNN is not installed: the search of %s stays exact", kind)
             return {"method": "exact", "rows": count}
         begin = time.monotonic()
         rows = ScannRows.build(vectors)

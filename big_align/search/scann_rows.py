@@ -198,5 +198,8 @@ def _scann() -> Any:
     try:
         from scann import scann_ops_pybind
     except ImportError as error:
-        raise UserError(f"--search=scann needs the package scann ({error})") from error
+        raise UserError(
+            f"a search by ScaNN needs the package scann, which is for Linux only ({error}); build "
+            "the index with --search=exact"
+        ) from error
     return scann_ops_pybind

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +94,17 @@ def test_an_index_notes_its_recall_and_searches_by_scann(model, tmp_path, monkey
     with pytest.raises(UserError, match="ScaNN finds .* less than 1.01; give a lower --recall"):
         build(model, source, tmp_path / "index", method="scann", recall=1.01)
     assert len(load(tmp_path / "index", model)) == 120  # what was there still is
+
+
+def test_without_scann_the_search_stays_exact(model, tmp_path, monkeypatch, caplog):
+    source = write_photos(tmp_path / "photos", {f"{n:03d}.jpg": n for n in range(60)})
+    monkeypatch.setattr(index_building, "EXACT_BELOW", 50)
+    monkeypatch.setitem(sys.modules, "scann", None)  # as if it were not installed
+    report = build(model, source, tmp_path / "index")
+    assert report.search["images"] == {"method": "exact", "rows": 60}
+    assert "ScaNN is not installed: the search of images stays exact" in caplog.text
+    with pytest.raises(UserError, match="needs the package scann, .* with --search=exact"):
+        build(model, source, tmp_path / "index", method="scann")
 
 
 def test_where_the_recall_is_not_reached_the_search_stays_exact(
