@@ -80,6 +80,7 @@ setup(
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
         # libtpu describes TPUs and compiles for them without one; jax names the version it needs.
-        "plan": ["jax[tpu]"],
+        # It has wheels for this system only. Plans for GPUs do without it.
+        "plan": ["jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"],
     },
 )

@@ -7,6 +7,8 @@ process and slice indices as on the real machine; programs can be compiled for t
 import importlib.util
 import math
 import os
+import platform
+import sys
 from dataclasses import dataclass
 
 import jax
@@ -99,7 +101,10 @@ def check_libtpu(name: str) -> None:
       UserError: libtpu is not installed.
     """
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError(f"describing {name} needs libtpu: pip install '.[plan]'")
+        how = ": pip install '.[plan]'"
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            how = ", which is for Linux on x86-64 only; plans for GPUs, as h100:8x8, do without"
+        raise UserError(f"describing {name} needs libtpu{how}")
 
 
 def topology_devices(name: str, slices: int = 1) -> list[jax.Device]:

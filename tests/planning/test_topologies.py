@@ -2,6 +2,8 @@
 
 import collections
 import importlib.util
+import platform
+import sys
 
 import pytest
 
@@ -52,8 +54,20 @@ def test_an_unknown_topology_lists_the_known_ones():
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with pytest.raises(UserError, match=r"pip install '\.\[plan\]'"):
         topology_devices("v5e:4x4")
+
+
+@pytest.mark.parametrize("system, machine", [("darwin", "arm64"), ("linux", "aarch64")])
+def test_no_install_is_advised_where_libtpu_has_no_wheels(system, machine, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(UserError, match="v5e:4x4 needs libtpu, .* x86-64 only; .*h100") as error:
+        topology_devices("v5e:4x4")
+    assert "install" not in str(error.value)
 
 
 def test_names_are_all_parsed():
