@@ -211,6 +211,24 @@ def files_of(path: str) -> Files:
         raise UserError(f"{path}: {error}") from error
 
 
+def exists(path: str) -> bool:
+    """Returns whether there is a file or a folder, local or remote.
+
+    Raises:
+      UserError: nothing here can open such a path.
+      ValueError: no file can have it.
+      OSError: it cannot be told, such as without permission.
+    """
+    files = files_of(path)
+    try:
+        files.stamp(path)
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        raise ValueError(f"no file has the path {path!a}: {error}") from error
+    return True
+
+
 def split_lines(text: str) -> list[str]:
     r"""Splits a text at `\n` and `\r\n` alone, as editors count lines.
 
@@ -250,30 +268,19 @@ def expand_paths(path: Paths) -> list[str]:
 
 def _match(pattern: str) -> list[str]:
     """Returns the files that a name or a pattern without braces means."""
-    files = files_of(pattern)
     if re.search(r"[*?\[]", pattern):
-        return sorted(files.glob(pattern))
-    return [pattern] if _exists(files, pattern) else []
+        return sorted(files_of(pattern).glob(pattern))
+    return [pattern] if exists(pattern) else []
 
 
 def _is_file(entry: str) -> bool:
     """Returns whether an entry of a list is the name of a file, and so no pattern."""
     try:
-        return _exists(files_of(entry), entry)
+        return exists(entry)
     except UserError:
         raise
     except (OSError, ValueError):  # too long for a name; or a bucket tells nothing of such a name
         return False
-
-
-def _exists(files: Files, path: str) -> bool:
-    try:
-        files.stamp(path)
-    except FileNotFoundError:
-        return False
-    except ValueError as error:
-        raise ValueError(f"no file has the path {path!a}: {error}") from error
-    return True
 
 
 def _split_commas(path: str) -> list[str]:

@@ -1,12 +1,12 @@
 """The streams of rows of the training data, built from a config without JAX."""
 
-import os
 import shlex
 from typing import Any, NamedTuple
 
 from big_align.components.signatures import lookup, make
 from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
+from big_align.data import files
 from big_align.data.examples import Source
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -51,7 +51,7 @@ def make_tokenizer(config: Node) -> Any:
     node = config["tokenizer"]
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
     vocabulary = node.get("vocabulary") if getattr(target, "learned_by_tool", False) else None
-    if isinstance(vocabulary, str) and not os.path.isfile(locate(vocabulary)):
+    if isinstance(vocabulary, str) and not files.exists(locate(vocabulary)):
         told = _tell_vocabulary(config)
         raise ConfigError(f"config.tokenizer.vocabulary: there is no file {vocabulary}; {told}")
     return make(target, node, "config.tokenizer")
@@ -66,7 +66,8 @@ def _tell_vocabulary(config: Node) -> str:
                 f"it has to be that of the text tower, config.init.{field} = {weights!r}: write "
                 "--config.tokenizer.vocabulary=FOLDER/vocab.txt, or where its vocabulary lies"
             )
-    return f"this makes it of your captions: {_write_build_vocab(config)}"
+    copied = ", to be copied there" if "://" in config["tokenizer"]["vocabulary"] else ""
+    return f"this makes it of your captions{copied}: {_write_build_vocab(config)}"
 
 
 def _write_build_vocab(config: Node) -> str:
@@ -76,7 +77,8 @@ def _write_build_vocab(config: Node) -> str:
     if len(nodes) == 1 and not nodes[0].get("classes"):
         flags = write_source_flags(nodes[0]["source"])
     size = ((config.get("model") or {}).get("text") or {}).get("vocab_size") or 30_000
-    output = shlex.quote(config["tokenizer"]["vocabulary"])
+    output = config["tokenizer"]["vocabulary"]
+    output = shlex.quote(output.rpartition("/")[2] if "://" in output else output)
     if (temperature := nodes[0].get("language_temperature")) is not None:
         flags += f" --temperature={temperature:g}"
     return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"

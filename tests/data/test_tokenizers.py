@@ -1,17 +1,21 @@
 import gzip
+import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 import numpy as np
 import pytest
 
 from big_align.data.labels.classes import ClassList, read_classes, write_classes
 from big_align.data.text.clip_tokenizer import clean_text
+from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.data.text.tokenizers import (
     ClassNameTokenizer,
     ClipTokenizer,
     WordPieceTokenizer,
     WordTokenizer,
 )
+from tests.data.byte_pair_files import write_byte_pairs
 
 PIECES = (
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
@@ -99,6 +103,31 @@ def test_vocabulary_files_are_checked(tmp_path):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"vocabulary: '.*{name}' cannot be read: "):
             WordPieceTokenizer(str(tmp_path / name))
+
+
+def test_a_vocabulary_in_a_bucket_reads_as_a_local_one(tmp_path, data_dir):
+    roberta = write_byte_pairs(tmp_path)
+    clip = data_dir / "text" / "clip_bpe_simple_vocab_16e6.txt.gz"
+    files = {
+        WordPieceTokenizer: [write_pieces(tmp_path)],
+        ClipTokenizer: [str(clip)],
+        RobertaTokenizer: roberta,
+    }
+    for tokenizer, paths in files.items():
+        there = [f"memory://words/{path.rpartition('/')[2]}" for path in paths]
+        for path, name in zip(paths, there, strict=True):
+            fsspec.filesystem("memory").pipe(name, pathlib.Path(path).read_bytes())
+        local, remote = tokenizer(*paths, length=9), tokenizer(*there, length=9)
+        assert remote.fingerprint == local.fingerprint
+        with pytest.raises(ValueError, match="no file 'memory://words/none.json'; "):
+            tokenizer(*["memory://words/none.json"] * len(paths), length=9)
+
+
+def test_merges_that_end_early_are_told(tmp_path):
+    path = tmp_path / "merges.txt.gz"
+    path.write_bytes(gzip.compress(b"a b\n" * 1000)[:-9])
+    with pytest.raises(ValueError, match="merges.txt.gz' cannot be read as merges"):
+        ClipTokenizer(str(path))
 
 
 def test_clip_ids(clip):

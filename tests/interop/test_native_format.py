@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import fsspec
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -85,6 +86,15 @@ def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     with pytest.raises(UserError, match="its vocabulary in .*pieces.txt, which is missing"):
         interop.save(tmp_path / "again", first, format="big_align")
     assert not (tmp_path / "again").exists()
+
+
+def test_a_vocabulary_in_a_bucket_goes_out_too(tmp_path):
+    tokenizer = make_tokenizer(tmp_path / "vocabulary")
+    local, path = tokenizer["vocabulary"], f"memory://{tmp_path.name}/pieces.txt"
+    fsspec.filesystem("memory").put(local, path)
+    first = make_pretrained("resnet and bert", tokenizer=tokenizer | {"vocabulary": path})
+    interop.save(tmp_path / "out", first, format="big_align")
+    assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
 
 
 def test_all_that_differs_from_the_config_is_listed(tmp_path):

@@ -2,9 +2,11 @@
 
 import shlex
 
+import fsspec
 import pytest
 
 from big_align.components.source_flags import open_source, write_source_flags
+from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.runs import build, check, dataset, train
 from big_align.runs.command_line import load_config
 from big_align.tools import build_vocab
@@ -39,6 +41,18 @@ def test_a_missing_vocabulary_is_told_with_the_command_that_makes_it(tmp_path, p
     assert tokenizer.vocab_size <= config.model.text.vocab_size
     text, mask = tokenizer(["number 17"])
     assert 1 not in text[mask]  # no unknown piece
+
+
+def test_a_vocabulary_in_a_bucket_is_read_there_and_made_here(tmp_path, pairs):
+    path = f"memory://{tmp_path.name}/vocabulary.txt"
+    config = own_config(tmp_path, pairs, f"--config.tokenizer.vocabulary={path}")
+    with pytest.raises(ValueError, match=f"no file {path}; .*, to be copied there: ") as error:
+        build.build_tokenizer(config)
+    words = shlex.split(str(error.value).partition("python -m ")[2])
+    assert words[-1] == "--output=vocabulary.txt"
+    pieces = [*SPECIAL_TOKENS, "number"]
+    fsspec.filesystem("memory").pipe(path, "\n".join(pieces).encode())
+    assert build.build_tokenizer(config).vocab_size == len(pieces)
 
 
 def test_a_missing_vocabulary_of_a_trained_text_tower_is_not_one_to_make(tmp_path, pairs):

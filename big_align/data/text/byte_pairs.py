@@ -4,11 +4,12 @@ import functools
 import gzip
 import json
 import math
-import os
 import sys
 import unicodedata
+import zlib
 from collections.abc import Mapping
 
+from big_align.data import files
 from big_align.data.package_files import locate
 
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
@@ -57,7 +58,8 @@ def read_merges(path: str, published: str) -> list[str]:
     """Reads merges as they are written, without the version line above them.
 
     Args:
-      path: text with one merge per line, maybe gzipped, or a `tokenizer.json` of transformers.
+      path: text with one merge per line, maybe gzipped, or a `tokenizer.json` of transformers; it
+        may be in a bucket or in a package.
       published: what to get if the file is missing, for the message.
 
     Returns:
@@ -67,19 +69,18 @@ def read_merges(path: str, published: str) -> list[str]:
       ValueError: the file is missing or is none of these.
     """
     path = locate(path)
-    if not os.path.isfile(path):
-        raise ValueError(f"merges: no file {path!r}; {published}")
     try:
-        opener = gzip.open if path.endswith(".gz") else open
-        with opener(path, "rt", encoding="utf-8") as file:
-            text = file.read()
+        data = files.files_of(path).read_all(path)
+        text = (gzip.decompress(data) if path.endswith(".gz") else data).decode()
         if path.endswith(".json"):
             merges = json.loads(text)["model"]["merges"]
             return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except FileNotFoundError as error:
+        raise ValueError(f"merges: no file {path!r}; {published}") from error
+    except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"merges: {path!r} cannot be read as merges ({error})") from error
-    lines = text.removesuffix("\n").split("\n")
-    return lines[1:] if "#version" in lines[0] or lines == [""] else lines
+    lines = files.split_lines(text)
+    return lines[1:] if lines == [""] or lines and "#version" in lines[0] else lines
 
 
 @functools.cache

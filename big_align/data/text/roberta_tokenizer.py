@@ -3,13 +3,13 @@
 import functools
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from big_align.data import files
 from big_align.data.package_files import locate
 from big_align.data.text.byte_pairs import (
     CONTRACTIONS,
@@ -120,14 +120,13 @@ def read_vocabulary(path: str) -> dict[str, int]:
         not the numbers from 0 on, each once.
     """
     path = locate(path)
-    if not os.path.isfile(path):
-        raise ValueError(f"vocabulary: no file {path!r}; {PUBLISHED}")
     try:
-        with open(path, encoding="utf-8") as file:
-            ids = json.load(file)
+        ids = json.loads(files.files_of(path).read_all(path))
         if isinstance(ids.get("model"), dict):
             added = {token["content"]: token["id"] for token in ids["added_tokens"]}
             ids = ids["model"]["vocab"] | added
+    except FileNotFoundError as error:
+        raise ValueError(f"vocabulary: no file {path!r}; {PUBLISHED}") from error
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"vocabulary: {path!r} cannot be read as a vocabulary ({error!r}); {PUBLISHED}"
         raise ValueError(message) from error

@@ -8,7 +8,6 @@ Those that do not know every word have `unknown_id`, which stands for what they 
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -185,7 +184,8 @@ class WordPieceTokenizer:
     """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
 
     Args:
-      vocabulary: a file with one piece per line, continued pieces with ##, or a `tokenizer.json`.
+      vocabulary: a file with one piece per line, continued pieces with ##, or a `tokenizer.json`;
+        it may be in a bucket or in a package.
       length: ids per text; a longer one keeps its first pieces and [SEP].
       lowercase: whether case and accents are dropped; must be as when the vocabulary was made.
 
@@ -258,7 +258,7 @@ def list_wordpieces(vocabulary: str) -> list[str]:
 
     Args:
       vocabulary: a file with one piece per line, or a `tokenizer.json` of transformers; it may be
-        in a package (`package_files.locate`).
+        in a bucket, or in a package (`package_files.locate`).
 
     Returns:
       Pieces in the order of their ids.
@@ -268,16 +268,15 @@ def list_wordpieces(vocabulary: str) -> list[str]:
     """
     make = "python -m big_align.tools.build_vocab makes a vocabulary"
     vocabulary = locate(vocabulary)
-    if not os.path.isfile(vocabulary):
-        raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}")
     try:
-        with open(vocabulary, encoding="utf-8") as file:
-            text = file.read()
+        text = files.files_of(vocabulary).read_all(vocabulary).decode()
         if vocabulary.endswith(".json"):
             ids = json.loads(text).get("model", {}).get("vocab", {})
             pieces = sorted(ids, key=ids.__getitem__)
         else:
             pieces = files.split_lines(text)
+    except FileNotFoundError as error:
+        raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}") from error
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         reason = tell_in_a_line(error)
         raise ValueError(f"vocabulary: {vocabulary!r} cannot be read: {reason}") from error

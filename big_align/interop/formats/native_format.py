@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from big_align.components.tables import TOKENIZERS
+from big_align.data.files import exists, files_of
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop.arrays.weight_files import open_weights
 from big_align.interop.formats import architecture
@@ -100,13 +101,13 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     """
     files, tokenizer = {}, dict(pretrained.tokenizer or {}) or None
     for file in _vocabularies_of(tokenizer):
-        source = pathlib.Path(tokenizer[file])
-        if not source.is_file():
+        source = str(tokenizer[file])
+        if not exists(source):
             raise UserError(f"the model's tokenizer has its {file} in {source}, which is missing")
-        content = source.read_bytes()
-        if files.setdefault(source.name, content) != content:
-            raise UserError(f"the model's tokenizer has two files {source.name}; rename one")
-        tokenizer[file] = source.name
+        content, name = files_of(source).read_all(source), source.rpartition("/")[2]
+        if files.setdefault(name, content) != content:
+            raise UserError(f"the model's tokenizer has two files {name}; rename one")
+        tokenizer[file] = name
     seen = pretrained.preprocessing
     values = (
         pretrained.node,
