@@ -18,6 +18,9 @@ JOIN_SECONDS = 300
 LOST = re.compile("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
 """Found in errors that a process gets when it has lost another one."""
 
+OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"
+"""The variable for the number of processes that every version of Open MPI sets."""
+
 _watch: Any = None
 """The `failures.Watch` of a process that has joined others."""
 
@@ -25,8 +28,9 @@ _watch: Any = None
 def join_processes() -> None:
     """Joins the other processes of the run; from here on they fail together.
 
-    JAX finds them on Slurm, TPU pods and Open MPI, and reads JAX_COORDINATOR_ADDRESS itself;
-    elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID give their number and that of this process.
+    JAX finds them on Slurm, TPU pods and Open MPI 4, and reads JAX_COORDINATOR_ADDRESS itself;
+    elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID give their number and that of this process, or
+    the variables of Open MPI 5 do.
 
     Raises:
       UserError: they cannot be found.
@@ -34,14 +38,13 @@ def join_processes() -> None:
     global _watch
     import jax
 
-    given = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
     # When its own timeout expires, JAX ends the process with a page of C++.
     impatience = threading.Timer(JOIN_SECONDS, _give_up)
     impatience.daemon = True
     impatience.start()
     try:
-        numbers = {k: int(os.environ[name]) for k, name in given.items() if name in os.environ}
-        jax.distributed.initialize(**numbers, initialization_timeout=JOIN_SECONDS + 60)
+        timeout = JOIN_SECONDS + 60
+        jax.distributed.initialize(**_read_numbers(), initialization_timeout=timeout)
     except ValueError as error:
         raise UserError(
             f"--distributed: {error} See launch/ for how to start several processes."
@@ -96,6 +99,21 @@ def fail(error: BaseException) -> None:
     lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and LOST.search(str(error))
     first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
     _watch.fail(text, first_line, is_consequence=bool(lost))
+
+
+def _read_numbers() -> dict[str, int]:
+    """Returns what the environment says of this process and JAX does not read by itself."""
+    names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
+    given = {k: int(os.environ[name]) for k, name in names.items() if name in os.environ}
+    # JAX knows Open MPI by the address of mpirun, which version 5 does not pass on.
+    if given or OMPI_SIZE not in os.environ or "OMPI_MCA_orte_hnp_uri" in os.environ:
+        return given
+    if "JAX_COORDINATOR_ADDRESS" not in os.environ:
+        raise ValueError("mpirun of Open MPI 5 needs -x JAX_COORDINATOR_ADDRESS=HOST:PORT.")
+    names = {"num_processes": OMPI_SIZE, "process_id": "OMPI_COMM_WORLD_RANK"}
+    if "JAX_LOCAL_DEVICE_IDS" not in os.environ:  # a process takes the GPU of its local rank
+        names["local_device_ids"] = "OMPI_COMM_WORLD_LOCAL_RANK"
+    return {k: int(os.environ[name]) for k, name in names.items()}
 
 
 def _give_up() -> None:
