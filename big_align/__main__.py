@@ -21,11 +21,19 @@ from big_align.runs import command_line  # noqa: E402
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
 DISTRIBUTED = flags.DEFINE_bool(
-    "distributed", False, "Join the other processes; JAX finds them (Slurm, TPU pods), or launch/."
+    "distributed", None, "Join the other processes; JAX finds them (Slurm, TPU pods), or launch/."
 )
 PROFILE = flags.DEFINE_string(
     "profile", None, "Trace these steps of training, FIRST:LAST, into WORKDIR/profile."
 )
+
+
+@flags.validator("distributed")
+def _check_distributed(distributed: bool | None) -> bool:
+    """Refuses to take one of several processes for a run of its own, unless told to."""
+    if distributed is None:
+        processes.check_alone()
+    return True
 
 
 def main() -> None:

@@ -64,6 +64,22 @@ def join_processes() -> None:
         atexit.register(_watch.finish)  # runs before JAX's, which shuts the store down
 
 
+def check_alone() -> None:
+    """Checks that a process which joins no others was not started as one of several.
+
+    Raises:
+      UserError: it was, so all of them would write into one workdir.
+    """
+    # A batch script of Slurm has SLURM_NTASKS too; the variable of a step is set for its tasks.
+    for name in ("JAX_NUM_PROCESSES", OMPI_SIZE, "SLURM_STEP_NUM_TASKS"):
+        number = os.environ.get(name, "")
+        if number.isdecimal() and int(number) > 1:
+            raise UserError(
+                f"{number} processes were started ({name}={number}): add --distributed, or "
+                f"--nodistributed for {number} runs of their own"
+            )
+
+
 def coordination() -> Any:
     """Returns the state with `client`, `process_id` and `num_processes`, which JAX does not export.
 

@@ -7,7 +7,8 @@ import pytest
 
 from big_align.distributed import processes
 from big_align.errors import UserError
-from tests.run_main import ROOT, environment, find_port
+from tests.forked_programs import forking_python
+from tests.run_main import ROOT, TINY, environment, find_port
 
 JOINED = """
 import jax
@@ -52,3 +53,48 @@ def test_open_mpi_5_has_to_be_told_where_process_0_is(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="--distributed: .* -x JAX_COORDINATOR_ADDRESS=HOST:PORT"):
         processes.join_processes()
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Starts main.py as a launcher does, with a config that no run accepts."""
+    folder, variables = tmp_path_factory.mktemp("start"), environment(devices=1)
+    with forking_python(folder / "bin", variables) as python:
+
+        def start(started: dict[str, str], *flags: str) -> subprocess.CompletedProcess:
+            command = [python, "main.py", f"--config={TINY}", f"--workdir={folder}/run", REFUSED]
+            return subprocess.run(
+                [*command, *flags],
+                cwd=ROOT, env=variables | started, capture_output=True, text=True,
+            )  # fmt: skip
+
+        yield start
+
+
+REFUSED = "--config.batch_size=0"
+STEP = {"SLURM_NTASKS": "8", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "started, named",
+    [
+        ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}, "JAX_NUM_PROCESSES=2"),
+        (rank(3, 4), "OMPI_COMM_WORLD_SIZE=4"),
+        (STEP, "SLURM_STEP_NUM_TASKS=8"),
+    ],
+)
+def test_one_of_several_processes_is_a_run_of_its_own_only_if_told(start, started, named):
+    ended, number = start(started), named.partition("=")[2]
+    assert ended.returncode == 2  # starting again is of no use
+    assert ended.stderr == (
+        f"error: {number} processes were started ({named}): add --distributed, or "
+        f"--nodistributed for {number} runs of their own\n"
+    )
+    assert "config.batch_size = 0" in start(started, "--nodistributed").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("started", [rank(0, 1), {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}])
+def test_a_process_of_its_own_and_a_batch_script_of_slurm_are_alone(start, started):
+    assert "config.batch_size = 0" in start(started).stderr
