@@ -13,6 +13,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU, TPU = ROOT / "launch/kubernetes.yaml", ROOT / "launch/kubernetes_tpu.yaml"
+VOLUME = ROOT / "launch/kubernetes_volume.yaml"
 
 # https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/ and, for reasons and actions,
 # https://jobset.sigs.k8s.io/docs/tasks/failure_policy/
@@ -65,7 +66,7 @@ def read_jobs() -> dict[str, dict]:
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
 def test_manifests_fit_the_schemas(version):
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    for resource in [*read(GPU), *read_jobs().values()]:
+    for resource in [*read(GPU), *read(VOLUME), *read_jobs().values()]:
         kubernetes_validate.validate(resource, version, strict=True)
 
 
@@ -168,10 +169,22 @@ def test_pods_share_memory_storage_and_time_to_save(name):
     shared = [v for name, v in volumes.items() if paths[name] == "/dev/shm"]
     assert [v["emptyDir"]["medium"] for v in shared] == ["Memory"]
     (workdir,) = (a for a in container["command"] if a.startswith("--workdir="))
-    stored = [paths[name] for name, v in volumes.items() if "persistentVolumeClaim" in v]
-    assert workdir.removeprefix("--workdir=").startswith(stored[0])
+    claims = {n: v["persistentVolumeClaim"] for n, v in volumes.items() if paths[n] != "/dev/shm"}
+    ((stored, claim),) = claims.items()
+    assert workdir.removeprefix("--workdir=").startswith(paths[stored])
+    (made,) = read(VOLUME)
+    assert claim["claimName"] == made["metadata"]["name"]
+    assert made["spec"]["accessModes"] == ["ReadWriteMany"]
     assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 300
     assert job["spec"]["completionMode"] == "Indexed"
+
+
+@pytest.mark.parametrize("path", [GPU, TPU], ids=["gpu", "tpu"])
+def test_the_manual_makes_the_volume_before_the_pods_that_wait_for_it(path):
+    sections = (ROOT / "docs/scale.md").read_text().split("\n### ")
+    (section,) = (s for s in sections if f"kubectl apply -f launch/{path.name}" in s)
+    before = section.partition(f"kubectl apply -f launch/{path.name}")[0]
+    assert f"kubectl apply -f launch/{VOLUME.name}" in before
 
 
 def test_the_dockerfile_is_clean_to_hadolint():
