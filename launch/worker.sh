@@ -13,10 +13,14 @@
 set -u
 
 say() { echo "worker.sh on $(hostname -s): $*"; }
-running() { [[ -e run.pid && ! -e run.status ]] && kill -0 "$(<run.pid)" 2>/dev/null; }
+# After the machine has started again, the number may be that of another program.
+running() {
+  [[ -e run.pid && ! -e run.status ]] && grep -q worker.sh "/proc/$(<run.pid)/cmdline" 2>/dev/null
+}
 
 install() {
-  if [[ ! -e .venv ]]; then
+  if ! .venv/bin/pip --version &>/dev/null; then
+    rm -rf .venv # an install that was interrupted
     # TPU VMs come with Python 3.10; uv brings another one.
     python3 -m pip install --quiet --user uv && python3 -m uv venv --seed --python 3.11 .venv || exit
   fi

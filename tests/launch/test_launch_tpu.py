@@ -30,6 +30,13 @@ elif verb == "ssh":
     sys.exit(subprocess.run(["bash", "-c", command], cwd=worker, env=environment).returncode)
 """
 
+# Stands for pip, uv and the Python that uv brings.
+PYTHON = """#!/bin/bash
+echo "$@" >> "$HOME/installed"
+[[ "$*" == *venv* ]] || exit 0
+mkdir .venv .venv/bin; touch .venv/bin/activate; cp "$0" .venv/bin/pip
+"""
+
 
 class Tpu:
     """The launcher, a gcloud that records, and the home directory of one worker."""
@@ -115,15 +122,8 @@ def test_install_needs_git_to_know_what_to_copy(tmp_path):
 
 @pytest.mark.skipif(not (LAUNCH.parent / ".git").exists(), reason="this is not a Git clone")
 def test_install_copies_the_checkout_to_every_worker_and_installs_the_locked_versions(tpu):
-    # Stands for pip, uv and the Python that uv brings.
-    tpu.add_program(
-        "python3",
-        """#!/bin/bash
-        echo "$@" >> "$HOME/installed"
-        [[ "$*" == *venv* ]] || exit 0
-        mkdir -p .venv/bin; touch .venv/bin/activate; cp "$0" .venv/bin/pip
-        """,
-    )
+    (tpu.checkout / ".venv/bin").mkdir(parents=True)  # of an install that was interrupted
+    tpu.add_program("python3", PYTHON)
     tpu.add_program("gcloud", GCLOUD.replace("/usr/bin/env python3", "/usr/bin/python3"))
     done = tpu.run("install", BATCH_SIZE="100")
     assert done.returncode == 0, done.stderr
@@ -140,6 +140,17 @@ def test_install_copies_the_checkout_to_every_worker_and_installs_the_locked_ver
         "-m uv venv --seed --python 3.11 .venv",
         "install --quiet -e .[tpu] -c requirements.lock",
     ]
+
+
+def test_the_number_of_a_worker_may_be_that_of_another_program_after_a_reboot(tpu):
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tpu.checkout / "run.pid").write_text(f"{other.pid}\n")
+        assert "not running" in tpu.run("status").stdout
+        tpu.run("stop")
+        assert other.poll() is None
+        assert "started as process" in tpu.run("start", "true").stdout
+        other.kill()
+    tpu.wait_for_log("ended with status 0")
 
 
 def test_a_command_arrives_on_every_worker_as_it_was_written(tpu):
