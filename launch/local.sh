@@ -18,6 +18,10 @@
 # a signal, as it was when it stopped (75) without this launcher being asked. SIGHUP lets the run
 # save and starts it again on all N; that does not count.
 set -u
+if ((BASH_VERSINFO[0] < 5)); then # a Mac has 3
+  echo "local.sh needs bash 5: brew install bash" >&2
+  exit 2
+fi
 
 if [[ $# -lt 3 || ! $1 =~ ^[1-9][0-9]*$ || $2 != -- ]]; then
   sed -n '2s/^# //p' "$0" >&2

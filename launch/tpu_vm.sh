@@ -23,6 +23,10 @@
 # (64): the next ones wait until these have returned, so nothing here blocks in between. Several
 # workers need the key in an agent: ssh-add ~/.ssh/google_compute_engine
 set -euo pipefail
+if ((BASH_VERSINFO[0] < 5)); then # a Mac has 3
+  echo "tpu_vm.sh needs bash 5: brew install bash" >&2
+  exit 2
+fi
 
 usage() {
   sed -n '2s/^# //p' "$0" >&2
@@ -54,11 +58,14 @@ install() {
     echo "error: $checkout is not a Git clone, and Git lists the files to copy; use git clone" >&2
     exit 1
   fi
-  archive=$(mktemp --suffix=.tar.gz)
+  archive=$(mktemp)
   trap 'rm -f "$archive"' EXIT # which no longer sees local variables
-  git -C "$checkout" ls-files --cached --others --exclude-standard -z |
+  cd "$checkout"
+  git ls-files --cached --others --exclude-standard -z |
     # A file that was deleted is still listed.
-    tar -C "$checkout" --null --files-from=- --ignore-failed-read -czf "$archive"
+    while IFS= read -r -d '' file; do [[ ! -e $file ]] || printf '%s\0' "$file"; done |
+    # A Mac's tar would add files of attributes.
+    COPYFILE_DISABLE=1 tar -czf "$archive" --null -T -
   queued_resources scp "$archive" "$TPU:big_align.tar.gz" --node=all --worker=all \
     --batch-size="${BATCH_SIZE:-64}"
   queued_resources ssh "$TPU" --node=all --worker=all --batch-size="${BATCH_SIZE:-64}" \

@@ -51,6 +51,15 @@ def test_a_launcher_without_arguments_says_how_it_is_used(name):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["local.sh", "tpu_vm.sh"])
+def test_a_launcher_on_ones_own_machine_says_that_its_bash_is_too_old(name, tmp_path):
+    copy = tmp_path / name
+    copy.write_text((LAUNCH / name).read_text().replace("BASH_VERSINFO[0]", "3"))
+    done = subprocess.run(["bash", copy], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"{name} needs bash 5: brew install bash\n"
+
+
 @pytest.mark.parametrize("name", ["local.sh", "slurm.sh", "tpu_vm.sh", "worker.sh"])
 def test_launchers_are_clean_to_shellcheck(name):
     beside = str(pathlib.Path(sys.executable).parent)

@@ -56,9 +56,11 @@ class Tpu:
         (self.programs / name).write_text(text)
         (self.programs / name).chmod(0o755)
 
-    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    def run(
+        self, *arguments: str, checkout: pathlib.Path = LAUNCH.parent, **variables: str
+    ) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [LAUNCH / "tpu_vm.sh", *arguments],
+            [checkout / "launch/tpu_vm.sh", *arguments],
             env={
                 "PATH": f"{self.programs}:/usr/local/bin:/usr/bin:/bin",
                 "CALLS": str(self._calls),
@@ -140,6 +142,26 @@ def test_install_copies_the_checkout_to_every_worker_and_installs_the_locked_ver
         "-m uv venv --seed --python 3.11 .venv",
         "install --quiet -e .[tpu] -c requirements.lock",
     ]
+
+
+def test_install_takes_what_is_there_with_the_tools_of_a_mac(tpu, tmp_path):
+    checkout = tmp_path / "checkout"
+    shutil.copytree(LAUNCH, checkout / "launch")
+    for name in ("kept", "with space", "deleted"):
+        (checkout / name).touch()
+    subprocess.run(["git", "init", "--quiet"], cwd=checkout, check=True)
+    subprocess.run(["git", "add", "."], cwd=checkout, check=True)
+    (checkout / "deleted").unlink()
+    tpu.add_program("python3", PYTHON)
+    tpu.add_program("gcloud", GCLOUD.replace("/usr/bin/env python3", "/usr/bin/python3"))
+    for name, unknown in {"tar": "--ignore-failed-read", "mktemp": "--suffix"}.items():
+        script = f'#!/bin/bash\n[[ "$*" != *{unknown}* ]] && exec /usr/bin/{name} "$@"\n'
+        tpu.add_program(name, script)
+    done = tpu.run("install", checkout=checkout)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tpu.worker / "big_align.tar.gz") as archive:
+        names = {name for name in archive.getnames() if not name.startswith("launch/")}
+    assert names == {"kept", "with space"}
 
 
 def test_the_number_of_a_worker_may_be_that_of_another_program_after_a_reboot(tpu):
