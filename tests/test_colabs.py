@@ -54,17 +54,23 @@ def test_they_open_from_a_link_that_names_what_is_installed(name):
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_the_package_is_installed_only_where_it_is_missing(missing, monkeypatch):
+@pytest.mark.parametrize("gpu", ["nvidia-smi", None])
+def test_the_package_is_installed_only_where_it_is_missing_and_for_the_gpu(
+    missing, gpu, monkeypatch
+):
     commands = []
 
     class Shell:
-        def run_line_magic(self, magic, line):
-            commands.append((magic, line))
+        def run_line_magic(self, magic, line):  # IPython fills in variables
+            commands.append(f"{magic} {line.format_map(names)}")
 
-    cell = read(NAMES[0]).cells[1]
+    cell, names = read(NAMES[0]).cells[1], {"get_ipython": Shell}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if missing else name)
-    exec(compile(parse(cell), "cell", "exec"), {"get_ipython": Shell})
-    assert commands == [("pip", "install --quiet {SOURCE}")] * missing
+    monkeypatch.setattr("shutil.which", lambda name: gpu if name == gpu else None)
+    exec(compile(parse(cell), "cell", "exec"), names)
+    extra = "[cuda]" if gpu else ""
+    installed = f'"big_align{extra} @ {names["SOURCE"]}"'
+    assert commands == [f"pip install --quiet {installed}"] * missing
 
 
 @pytest.mark.parametrize("name", NAMES)
