@@ -63,6 +63,20 @@ def test_what_the_source_left_out_counts():
         BrokenTally(make_source(900, left_out=10), max_fraction=0.01)
 
 
+def test_what_was_left_out_is_of_all_examples_and_not_of_those_read():
+    """90 and 10 of 10,090 are few, though they are many beside the 2000 that count as read."""
+    tally = BrokenTally(make_source(left_out=90), max_fraction=0.01)
+    tally.count_read(1000)
+    add(tally, *range(10))
+    assert tally.count == 100
+    with pytest.raises(BrokenDataError, match="101 of 10090 examples"):
+        add(tally, 10)
+    tally = BrokenTally(make_source(left_out=50), max_fraction=0.01)
+    add(tally, *range(20))
+    with pytest.raises(BrokenDataError, match="21 of 2000 examples"):
+        add(tally, 20)
+
+
 def count_broken(fraction: float, max_fraction: float, steps: int) -> int:
     """Visits batches of 500 of a source with a fraction of broken examples, evenly spread."""
     stream = ExampleStream(make_source(), 500, max_broken_fraction=max_fraction)

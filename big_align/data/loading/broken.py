@@ -16,8 +16,9 @@ READ_BEFORE_STOP = 2000  # fewer examples say too little about the fraction in t
 class BrokenTally:
     """Counts each broken example once, names it in the log, and stops when there are too many.
 
-    The fraction is that of the examples read, including those that the source left out during
-    indexing. Until 2000 examples (or all, if there are fewer) are read, it is taken of that number.
+    Those found by reading may be `max_fraction` of the examples read; together with those that the
+    source left out during indexing, they may be that fraction of all. Until 2000 examples (or all,
+    if there are fewer) are read, that many are counted as read.
 
     Args:
       source: gives the shards, their sizes, their names and what was broken at the start.
@@ -36,7 +37,7 @@ class BrokenTally:
         self._found: set[tuple[int, int]] = set()
         self._last = ""
         self._lock = threading.Lock()
-        self._check(self._num_examples)
+        self._check(0, self._num_examples)
 
     @property
     def count(self) -> int:
@@ -60,7 +61,7 @@ class BrokenTally:
         if found <= LOGGED_FIRST or found % LOGGED_EVERY == 0:
             logging.warning("skipped %s: %s (%d skipped so far)", name, reason, found)
         self._last = f"; the last one is {name}: {reason}"
-        self._check(read)
+        self._check(found, read)
 
     def knows(self, shard: int, index: int) -> bool:
         """Returns whether an example was found to be broken."""
@@ -77,12 +78,12 @@ class BrokenTally:
         shard = put_in_a_line(self._source.shard_name(worst))
         return f"most are in {shard} ({per_shard[worst]} broken there){self._last}"
 
-    def _check(self, read: int) -> None:
-        count = self.count
-        if count <= self._max_fraction * (read + self._left_out):
-            return
-        raise BrokenDataError(
-            f"{count} of {read + self._left_out} examples are broken, which is more than "
-            f"max_broken_fraction={self._max_fraction:g}; {self.tell_worst()}. Mend the shard or "
-            "raise max_broken_fraction"
-        )
+    def _check(self, found: int, read: int) -> None:
+        total = self._num_examples + self._left_out
+        for count, examined in ((found, read), (self._left_out + found, total)):
+            if count > self._max_fraction * examined:
+                raise BrokenDataError(
+                    f"{count} of {examined} examples are broken, which is more than "
+                    f"max_broken_fraction={self._max_fraction:g}; {self.tell_worst()}. Mend the "
+                    "shard or raise max_broken_fraction"
+                )
