@@ -6,6 +6,7 @@
 #   JAX_NUM_PROCESSES        N
 #   JAX_PROCESS_ID           its number, from 0
 #   JAX_LOCAL_DEVICE_IDS     the GPU that it takes, the same number
+#   BIG_ALIGN_LOCAL_PROCESSES  N, which share the cores that decode images
 # and, where DEVICES_PER_PROCESS is set, that many virtual CPU devices instead:
 #   JAX_PLATFORMS            cpu
 #   XLA_FLAGS                ... --xla_force_host_platform_device_count=DEVICES_PER_PROCESS
@@ -42,7 +43,7 @@ ask_to_stop() { kill -TERM "${!running[@]}" 2>/dev/null; }
 run_once() {
   local code i pid timer='' tick=''
   status=0 failed=''
-  export JAX_NUM_PROCESSES=${#devices[@]}
+  export JAX_NUM_PROCESSES=${#devices[@]} BIG_ALIGN_LOCAL_PROCESSES=${#devices[@]}
   export JAX_COORDINATOR_ADDRESS=127.0.0.1:${PORT:-$((20000 + RANDOM % 12000))}
   for ((i = 0; i < JAX_NUM_PROCESSES; i++)); do
     JAX_PROCESS_ID=$i JAX_LOCAL_DEVICE_IDS=${devices[i]} "$@" &

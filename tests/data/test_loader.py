@@ -154,6 +154,35 @@ def test_threads_and_processes_follow_the_machine(
     assert parallel.choose_workers(num_threads, num_processes, rows=64) == expected
 
 
+@pytest.mark.parametrize(
+    ("files", "processes", "expected"),
+    [
+        ({}, None, 96),
+        ({"cpu.max": "max 100000"}, None, 96),
+        ({"cpu.max": "350000 100000"}, None, 4),
+        ({"cpu.max": "9900000 100000"}, None, 96),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "50000"}, None, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None, 96),
+        ({}, "8", 12),
+        ({"cpu.max": "1600000 100000"}, "8", 2),
+        ({"cpu.max": "400000 100000"}, "8", 1),
+    ],
+)
+def test_cores_are_those_of_a_container_shared_by_its_processes(
+    tmp_path, monkeypatch, files, processes, expected
+):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(parallel, "CGROUP", tmp_path)
+    monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda process: set(range(96)))
+    if processes:
+        monkeypatch.setenv(parallel.LOCAL_PROCESSES, processes)
+    else:
+        monkeypatch.delenv(parallel.LOCAL_PROCESSES, raising=False)
+    assert parallel.count_cores() == expected
+
+
 def test_a_mixture_of_one_is_that_one():
     streams = [make_stream(make_array(50), 8, FLIP, WORDS) for _ in range(2)]
     with TrainLoader(streams[0]) as one, TrainLoader({"name": streams[1]}) as named:

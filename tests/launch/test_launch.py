@@ -72,10 +72,10 @@ def test_launchers_are_clean_to_shellcheck(name):
 
 def test_each_local_process_has_its_number_and_all_one_coordinator():
     script = 'echo "$JAX_PROCESS_ID $JAX_LOCAL_DEVICE_IDS $JAX_NUM_PROCESSES"'
-    script += ' "$JAX_COORDINATOR_ADDRESS $XLA_FLAGS"'
+    script += ' "$BIG_ALIGN_LOCAL_PROCESSES $JAX_COORDINATOR_ADDRESS $XLA_FLAGS"'
     process = local(3, script, DEVICES_PER_PROCESS="4", XLA_FLAGS="--a", PORT="1234")
     out, _ = finish(process)
-    rest = "127.0.0.1:1234 --a --xla_force_host_platform_device_count=4"
+    rest = "3 127.0.0.1:1234 --a --xla_force_host_platform_device_count=4"
     assert sorted(out.splitlines()) == [f"{i} {i} 3 {rest}" for i in range(3)]
     assert process.returncode == 0
 

@@ -3,7 +3,9 @@
 import collections
 import concurrent.futures
 import itertools
+import math
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -16,6 +18,11 @@ CHUNK_MIN = 16  # of a process's job, if the batch has them: each job has a cost
 
 THREADS_SUFFICE = 8
 """Cores up to which threads fill batches by default: with more, they wait for Python's lock."""
+
+LOCAL_PROCESSES = "BIG_ALIGN_LOCAL_PROCESSES"
+"""Variable that says how many processes of a run share this machine's cores (launch/local.sh)."""
+CGROUP = pathlib.Path("/sys/fs/cgroup")
+"""Where a container's limits are."""
 
 
 class Filling:
@@ -46,10 +53,23 @@ class Filling:
 
 
 def count_cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Returns how many cores this process may use: its share of what the machine allows."""
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    sharing = int(os.environ.get(LOCAL_PROCESSES, 1))
+    return max(1, math.ceil(min(cores, _read_quota())) // sharing)
+
+
+def _read_quota() -> float:
+    """Returns how many cores' time a container may use, as `docker --cpus` sets it."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup 2, 1
+        try:
+            quota, period = " ".join((CGROUP / name).read_text() for name in names).split()
+            if int(quota) > 0:  # -1 is no limit
+                return int(quota) / int(period)
+        except (OSError, ValueError):  # no such file, or the quota is "max"
+            continue
+    return math.inf
 
 
 def choose_workers(
