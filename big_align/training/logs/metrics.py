@@ -123,6 +123,7 @@ class Progress:
             initial=step,
             unit="step",
             dynamic_ncols=True,
+            smoothing=0,  # the rate of late would count an evaluation as a slow step, or not at all
             disable=jax.process_index() != 0,
         )
 

@@ -1,6 +1,8 @@
 """Metrics on disk survive kills and never repeat a step."""
 
 import json
+import re
+import types
 
 import pytest
 
@@ -67,6 +69,27 @@ def test_rates_split_a_step_into_waiting_and_computing():
     assert rates["data_wait_seconds"] == pytest.approx(0.25)
     assert rates["device_flops_per_second"] == pytest.approx(100)
     assert "model_flop_utilization" not in rates  # nobody publishes the peak of a CPU
+
+
+def test_the_time_left_includes_evaluations(capsys, monkeypatch):
+    """A run continues from step 100: steps take a second, and each hundredth 100 more."""
+    clock = FakeClock()
+    monkeypatch.setattr("tqdm.std.time", lambda: clock.now)
+    now = types.SimpleNamespace(monotonic=lambda: clock.now)
+    monkeypatch.setattr("big_align.progress.time", now)
+    progress = metrics.Progress(100, 1000, batch_size=8, step_flops=1.0, clock=clock)
+    for step in range(101, 701):
+        clock.pass_time(1)
+        progress.advance()
+        clock.pass_time(0 if step % 100 else 100)
+    progress.close()
+    told = re.findall(r"(\d+)/1000 \[[\d:]+<(\d+):(\d+),", capsys.readouterr().err)
+    left = {int(step): 60 * int(minutes) + int(seconds) for step, minutes, seconds in told}
+    late = [step for step in left if step > 400]
+    assert len(late) > 5
+    for step in late:
+        evaluations = 9 - step // 100  # before the last step
+        assert left[step] == pytest.approx(1000 - step + 100 * evaluations, rel=0.25)
 
 
 def test_utilization_is_a_fraction_of_the_published_peak(monkeypatch):
