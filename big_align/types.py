@@ -181,6 +181,8 @@ class TrainingData(Protocol):
       batch_size: rows of the global batch.
       num_examples: examples of all processes together; None if not known.
       broken: number of examples that this process knows to be broken.
+      sizes: by the name of each part of the examples, their number and a checksum of the sizes of
+        their shards, which a run that continues must find again; empty if not known.
       shards: the name and contents of each shard, which all processes must agree on.
       saved: what a checkpoint must hold for `iterate` to start at its step, by name; empty if the
         step alone is enough.
@@ -189,6 +191,7 @@ class TrainingData(Protocol):
     batch_size: int
     num_examples: int | None
     broken: int
+    sizes: Mapping[str, str]
     shards: Mapping[str, str]
     saved: Mapping[str, SavedPart]
 

@@ -28,9 +28,12 @@ from big_align.runs.defaults import complete_config
 from big_align.training.logs.line_files import read_lines, replace_file
 from big_align.training.logs.metrics import FILE
 from big_align.training.saving.checkpoint import ATTEMPTS, Which
-from big_align.training.saving.step_folders import find_folder, list_steps
+from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
 from big_align.types import Objective
+
+SIZES = "sizes"
+"""What the sizes of the training data are called in the record of a checkpoint."""
 
 
 def check_not_begun(workdir: str, folder: epath.Path) -> None:
@@ -59,6 +62,27 @@ def check_not_begun(workdir: str, folder: epath.Path) -> None:
             f"make the folder available. To train from the start, use another --workdir, or remove "
             f"{workdir}"
         )
+
+
+def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) -> None:
+    """Checks that the examples are those that a run began with, as far as their sizes tell.
+
+    Args:
+      workdir: workdir of the run.
+      checkpoint: folder of the checkpoint that was restored; an earlier version's does not say.
+      sizes: `TrainingData.sizes` now.
+
+    Raises:
+      CheckpointMismatch: the sizes differ; the message names the first part for which they do.
+    """
+    saved = (read_record(checkpoint) or {}).get(SIZES, {})
+    for name, size in sizes.items():
+        if saved.get(name, size) != size:
+            raise CheckpointMismatch(
+                f"config.data{name and f'.mixture.{name}'} had {saved[name]} and now has {size}: "
+                f"{workdir} would skip some and repeat others. Restore the data, or start another "
+                f"run from the weights with --config.init.all={workdir} and its own --workdir"
+            )
 
 
 def load_weights(

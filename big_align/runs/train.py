@@ -29,7 +29,7 @@ from big_align.exhibits.clusters import show_clusters
 from big_align.exhibits.exhibit import Show
 from big_align.reports import report, starts
 from big_align.reports.gallery import Gallery
-from big_align.runs import build, check, dataset
+from big_align.runs import build, check, dataset, restore
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
@@ -40,7 +40,6 @@ from big_align.runs.initial_weights import (
     start_tables,
 )
 from big_align.runs.program import Program, build_program
-from big_align.runs.restore import check_not_begun, keep_config, named_tokenizers
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
@@ -61,7 +60,7 @@ FIRST = "first"
 
 def _start(config: Any, program: Program, workdir: str, folder: epath.Path) -> TrainState:
     """Makes the state of step 0, from earlier weights if the config names some."""
-    check_not_begun(workdir, folder)
+    restore.check_not_begun(workdir, folder)
     shapes = program.state.weight_shapes
     weights, report = read_initial_weights(shapes, config.init)
     check_frozen(build.find_frozen(config, program.objective), shapes, weights)
@@ -80,7 +79,7 @@ def _leave_description(
     if jax.process_index() != 0:
         return
     folder = pathlib.Path(workdir)
-    for line in keep_config(workdir, config, int(state.step)):
+    for line in restore.keep_config(workdir, config, int(state.step)):
         print(line)
     table = parameter_overview.get_parameter_overview(state.params, include_stats=False)
     (folder / "parameters.txt").write_text(table + "\n")
@@ -224,6 +223,7 @@ def _run_on(
         signals = stack.enter_context(StopSignals())
         loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
         agreement.check_data(loader.shards)
+        record = {**parts.record, restore.SIZES: dict(loader.sizes)}
         # Errors in the data are reported before a workdir is created.
         first_batch = sharding.place_batch(loader.batch(0), parts.mesh)
         stack.callback(report.refresh_report, workdir)
@@ -235,8 +235,10 @@ def _run_on(
         stack.callback(clock.begin, "saving")  # closing waits for what is being written
         example = build.example_batch(config, parts.tokenizer)
         program = build_program(config, parts.mesh, parts.objective, example)
-        with clock.phase("restoring"), named_tokenizers(workdir, config, parts.tokenizer):
+        with clock.phase("restoring"), restore.named_tokenizers(workdir, config, parts.tokenizer):
             state = checkpointer.restore(program.state, parts.record)
+        if state:
+            restore.check_sizes(workdir, checkpointer.folder / str(int(state.step)), loader.sizes)
         state = state or _start(config, program, workdir, checkpointer.folder)
         facts = {"examples": _count_examples(loader, parts.evaluators), **(command or {})}
         _leave_description(workdir, given, state, facts)
@@ -257,7 +259,7 @@ def _run_on(
             pictures=gallery.finish,
             health=health,
             learning_rate=program.learning_rate,
-            record=parts.record,
+            record=record,
             epochs=lambda step: loader.epochs(health.data_step(step)),
             signals=signals,
             batch_size=config.batch_size,

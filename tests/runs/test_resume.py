@@ -9,13 +9,15 @@ import time
 import jax
 import numpy as np
 import pytest
+from etils import epath
 
 import big_align
-from big_align.errors import ConfigError, MissingCheckpoint, Stopped
+from big_align.errors import CheckpointMismatch, ConfigError, MissingCheckpoint, Stopped
 from big_align.runs import build, evaluate, restore, train
 from big_align.runs.command_line import load_config
 from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.logs.goodput import PHASES
+from tests.data.samples import make_members, write_tar
 from tests.run_main import TINY, Run, read_losses
 
 STEPS = 60
@@ -129,6 +131,54 @@ def test_a_workdir_of_another_model_is_refused_with_the_differences(stopped):
     assert "belongs to another model" in run.err
     assert "(16, 32) in the checkpoint, (16, 48) in the config's model" in run.err
     assert (stopped.workdir / "config.json").read_text() == before
+
+
+def write_shards(folder, *sizes):
+    for number, size in enumerate(sizes):
+        members = [m for example in range(size) for m in make_members(100 * number + example)]
+        write_tar(folder / f"{number}.tar", members)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pipeline", ["", "big_align.data.tf_pipelines:image_text"])
+def test_a_run_continues_with_as_many_examples_in_another_place_and_with_no_others(
+    tmp_path, pipeline
+):
+    before, after = tmp_path / "before", tmp_path / "after"
+
+    def train_to(step, place, *flags):
+        fields = (f"source.path={place}/*.tar", "source.name=tar", f"pipeline={pipeline}")
+        flags += tuple(f"--config.data.{field}" for field in fields)
+        config = load_config(TINY, *FLAGS, f"--config.total_steps={step}", *flags)
+        train.run(config, str(tmp_path / "run"))
+
+    before.mkdir()
+    write_shards(before, 30, 20)
+    train_to(2, before)
+    for sizes in ((30, 24), (20, 30)):
+        write_shards(before, *sizes)
+        message = f"^config.data had 50 examples .* now has {sum(sizes)} examples .*config.init.all"
+        with pytest.raises(CheckpointMismatch, match=message):
+            train_to(3, before)
+    write_shards(before, 30, 20)
+    with pytest.raises(CheckpointMismatch, match="hold_out"):  # the cause, and not its effect
+        train_to(3, before, "--config.data.hold_out=0.1")
+    before.rename(after)
+    train_to(3, after)
+    assert [step for step, _ in read_losses(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_sizes_that_differ_name_their_part_and_an_earlier_checkpoint_has_none(tmp_path):
+    checkpoint = epath.Path(tmp_path)
+    record = tmp_path / "record" / "metadata"
+    record.parent.mkdir()
+    record.write_text(json.dumps({"sizes": {"pairs": "5 examples", "labels": "6 examples"}}))
+    now = {"pairs": "5 examples", "labels": "8 examples"}
+    message = "^config.data.mixture.labels had 6 examples and now has 8 examples: run would"
+    with pytest.raises(CheckpointMismatch, match=message):
+        restore.check_sizes("run", checkpoint, now)
+    record.write_text(json.dumps({"seed": 0}))
+    restore.check_sizes("run", checkpoint, now)
 
 
 @pytest.mark.slow

@@ -98,6 +98,11 @@ class TrainLoader:
         return self._processes.pids if self._processes else []
 
     @property
+    def sizes(self) -> dict[str, str]:
+        """What each stream says of its size: it differs if the order of examples does."""
+        return {name: stream.examples.size for name, stream in self._streams.items()}
+
+    @property
     def shards(self) -> dict[str, str]:
         """What each shard of each stream is called and holds, by its number."""
         return {

@@ -1,5 +1,6 @@
 """The endless stream of the examples of a source, and what happens to broken ones."""
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -80,6 +81,12 @@ class ExampleStream:
     def steps_per_epoch(self) -> float:
         """Global batches in one pass over the examples."""
         return self.num_examples / self.batch_size
+
+    @property
+    def size(self) -> str:
+        """The number of examples and a checksum of the shards' sizes: the order depends on both."""
+        sizes = np.ascontiguousarray(self.source.shard_sizes, "<i8")
+        return f"{self.num_examples} examples (shard sizes {zlib.crc32(sizes):08x})"
 
     @property
     def shards(self) -> list[str]:

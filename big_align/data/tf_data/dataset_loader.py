@@ -62,6 +62,11 @@ class DatasetLoader:
         return self._facts.broken()
 
     @property
+    def sizes(self) -> Mapping[str, str]:
+        """A text for each part of the examples that differs if their order does, if known."""
+        return self._facts.sizes
+
+    @property
     def shards(self) -> Mapping[str, str]:
         """What each shard is called and holds, as far as it is known."""
         return self._facts.shards

@@ -13,6 +13,7 @@ class DatasetFacts:
 
     Attributes:
       num_examples: the number of examples of all processes; None if it is not known.
+      sizes: a text for each part of the examples that differs if their order does.
       shards: what each shard is called and holds; the same in every process.
       epochs: maps a step to how many times the examples were passed through before it, by the names
         under which that is logged.
@@ -21,6 +22,7 @@ class DatasetFacts:
     """
 
     num_examples: int | None = None
+    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     shards: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs: Callable[[int], dict[str, float]] = lambda step: {}
     broken: Callable[[], int] = lambda: 0

@@ -72,6 +72,7 @@ def make_stream_dataset(
         dataset.with_options(options),
         DatasetFacts(
             num_examples=loader.num_examples,
+            sizes=loader.sizes,
             shards=loader.shards,
             epochs=loader.epochs,
             broken=lambda: loader.broken,

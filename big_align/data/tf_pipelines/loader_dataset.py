@@ -27,6 +27,7 @@ def as_dataset(loader: TrainLoader, start_step: int = 0) -> Any:
     )
     facts = DatasetFacts(
         num_examples=loader.num_examples,
+        sizes=loader.sizes,
         shards=loader.shards,
         epochs=loader.epochs,
         broken=lambda: loader.broken,
