@@ -268,7 +268,8 @@ def _run_on(
             profiler=profiler,
             trackers=trackers,
         )
-        batches = loader.iterate(health.data_step(int(state.step)))
+        start = int(state.step)
+        batches = health.leave_out(loader.iterate(health.data_step(start)), start)
         placed = (sharding.place_batch(batch, parts.mesh) for batch in batches)
         try:
             return loop.run(state, placed, step)

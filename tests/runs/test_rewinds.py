@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 
 import numpy as np
@@ -70,6 +71,19 @@ def test_killed_and_continued_it_is_the_run_that_never_stopped(straight, tmp_pat
     assert Run(tmp_path, *FLAGS, config=CONFIG, devices=1).wait() == 0
     assert read_losses(tmp_path) == read_losses(straight.workdir)
     assert read(tmp_path, "rewinds.jsonl") == read(straight.workdir, "rewinds.jsonl")
+
+
+@pytest.mark.slow
+def test_continued_from_before_it_went_back_it_leaves_the_same_data_out(straight, tmp_path):
+    """As it is when the newer checkpoints are lost."""
+    flags = *FLAGS, "--config.checkpoint.keep_last=99"
+    assert Run(tmp_path, *flags, config=CONFIG, devices=1).wait() == 0
+    for folder in (tmp_path / "checkpoints").iterdir():
+        if int(folder.name) >= POISON - POISON % 8:
+            shutil.rmtree(folder)
+    assert Run(tmp_path, *flags, config=CONFIG, devices=1).wait() == 0
+    assert read_losses(tmp_path) == read_losses(straight.workdir)
+    assert len(read(tmp_path, "rewinds.jsonl")) == 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from big_align.errors import DivergedError, NotFiniteError, Rewound
 from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
 from big_align.training.logs.line_files import append_line, read_lines, replace_file
+from big_align.types import Batch
 
 HEALTH = "health"
 """What decisions and spreads are called in the record of a checkpoint."""
@@ -99,6 +100,20 @@ class Health:
     def data_step(self, step: int) -> int:
         """Returns the number of the data stream's batch that a step uses; both count from 0."""
         return find_data_step(self._rewinds, step)
+
+    def leave_out(self, batches: Iterator[Batch], step: int) -> Iterator[Batch]:
+        """Yields the batches that the steps after one use.
+
+        There may be rewinds to later steps, if the run continues from an older checkpoint.
+
+        Args:
+          batches: the data stream from `data_step(step)` on.
+          step: the step that the run continues from.
+        """
+        for number, batch in enumerate(batches, self.data_step(step)):
+            if number == self.data_step(step):
+                yield batch
+                step += 1
 
     def save(self, step: int) -> dict[str, Any]:
         """Stores the spreads of a step that is about to be saved.

@@ -1,5 +1,6 @@
 """What an alarm leaves in the workdir, and which data a run takes after it has gone back."""
 
+import itertools
 import json
 import math
 
@@ -90,6 +91,18 @@ def test_a_run_that_goes_back_leaves_its_decision_to_whoever_continues(tmp_path,
         again.check(LEAST + 1, USUAL | wrong)
     assert read(tmp_path, "suspects.jsonl")[-1]["keys"] == [f"example {LEAST + 5}"]
     assert make(tmp_path, LEAST).data_step(LEAST) == LEAST + 6
+
+
+def test_a_run_that_continues_from_before_its_rewinds_leaves_the_same_data_out(tmp_path):
+    for checkpoint, step in ((4, 7), (4, 6), (10, 11)):
+        with pytest.raises(Rewound):
+            make(tmp_path, goes_back=True, saved=checkpoint).check(step, USUAL | {"loss": math.nan})
+    for start in (0, 3, 4, 10, 12):
+        health = make(tmp_path, start)
+        batches = ({"number": number} for number in itertools.count(health.data_step(start)))
+        used = [batch["number"] for batch in itertools.islice(health.leave_out(batches, start), 9)]
+        assert used == [health.data_step(step) for step in range(start, start + 9)]
+    assert [health.data_step(step) for step in (3, 4, 9, 10)] == [3, 9, 14, 16]
 
 
 def test_without_a_checkpoint_a_run_goes_back_to_its_start(tmp_path):
