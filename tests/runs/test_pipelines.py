@@ -1,14 +1,17 @@
 """Runs on a tf.data pipeline that the config names, and what is wrong with pipelines."""
 
+import gc
 import random
 import shutil
 import signal
+import weakref
 
 import numpy as np
 import pytest
 from etils import epy
 
-from big_align.data.tf_data.dataset_loader import DatasetLoader
+from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
+from big_align.data.tf_data.facts import DatasetFacts, attach_facts
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import build, check, train
 from big_align.runs.command_line import load_config
@@ -214,6 +217,30 @@ def test_looking_at_the_first_batch_does_not_skip_it():
             assert number or got is first
             for name in got:
                 np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.mark.parametrize("kind", [DatasetLoader, SavedDatasetLoader])
+def test_going_on_at_a_step_lets_go_of_the_data_set_of_the_first_batch(kind):
+    opened = []
+
+    def make(step):
+        sources = {len(opened)}
+        opened.append(weakref.ref(sources))
+        dataset = tf.data.Dataset.from_tensors(spec()).repeat()
+        facts = DatasetFacts(broken=lambda: max(sources), error=lambda: sources and None)
+        return attach_facts(dataset, facts)
+
+    def held():
+        gc.collect()
+        return [number for number, each in enumerate(opened) if each() is not None]
+
+    with kind(make, ROW, 16, 16, "config.data.pipeline = 'a:b'") as loader:
+        loader.batch(0)
+        assert held() == [0] and loader.broken == 0
+        batches = loader.iterate(5)
+        newest = len(opened) - 1
+        assert held() == [newest] and loader.broken == newest > 0
+        next(batches)
 
 
 def test_an_iterator_that_was_saved_goes_on_where_it_stood(tmp_path):

@@ -47,9 +47,7 @@ class DatasetLoader:
     ):
         self.batch_size = batch_size
         self._make, self._expected, self._rows, self._where = make, expected, rows, where
-        dataset = self._open(0)
-        self._facts = facts_of(dataset)
-        self._ahead: tuple[int, _Batches] | None = (0, self._start(dataset))
+        self._ahead: tuple[int, _Batches] | None = (0, self._start(0))
 
     @property
     def num_examples(self) -> int | None:
@@ -104,8 +102,12 @@ class DatasetLoader:
         self.close()
 
     def _begin(self, step: int) -> "_Batches":
-        ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead and ahead[0] == step else self._start(self._open(step))
+        at, batches = self._ahead or (None, None)
+        self._ahead = None
+        if at == step:
+            return batches
+        del batches  # ends its work before other work begins
+        return self._start(step)
 
     def _open(self, step: int) -> Any:
         """Makes the data set that begins at a step, and checks it."""
@@ -119,7 +121,10 @@ class DatasetLoader:
         check_spec(dataset.element_spec, self._expected, self._rows, self._where)
         return dataset
 
-    def _start(self, dataset: Any) -> "_Batches":
+    def _start(self, step: int) -> "_Batches":
+        """Begins the data set of a step, which from now on is what is reported on."""
+        dataset = self._open(step)
+        self._facts = facts_of(dataset)
         return _Batches(dataset, self._rows, self._where)
 
 
@@ -146,7 +151,7 @@ class SavedDatasetLoader(DatasetLoader):
         super().__init__(make, expected, rows, batch_size, where)
         self.saved = {SAVED: self}
         with tempfile.TemporaryDirectory() as folder:  # before hours of training rely on it
-            self._start(self._open(0)).write(folder)
+            _Batches(self._open(0), rows, where).write(folder)
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
         """Yields the batches from a step on, continuing from the position given to `read`."""
@@ -166,7 +171,8 @@ class SavedDatasetLoader(DatasetLoader):
     def _begin(self, step: int) -> "_Batches":
         if step == 0:
             return super()._begin(step)
-        batches, at = self._start(self._open(0)), 0
+        self._ahead = None
+        batches, at = self._start(0), 0
         if self._position is not None:
             batches.read(self._position)
             saved = pathlib.Path(self._position, STEP)  # earlier versions did not write it
