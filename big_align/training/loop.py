@@ -214,9 +214,11 @@ class Loop:
                 raise
             if results:
                 kept = self.checkpointer.folder / str(step) if saving or best else None
+                self.writer.write(step, results)
+                self.writer.flush()
+                # Last, since a run that continues does not repeat an evaluation that is in here.
                 self.evaluations.write(step, results, time.monotonic() - start, kept)
             self.writer.show(step, self.pictures(step))
         if results:
-            self.writer.write(step, results)
             self.progress.say(f"step {step}\n{format_table(results)}")
         return results, best

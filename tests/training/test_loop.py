@@ -1,9 +1,11 @@
 """When what is due, and what a queue of metrics lets through."""
 
+import json
 import pathlib
 
 import jax.numpy as jnp
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from big_align.errors import Stopped
 from big_align.training.health.rewinds import Health
@@ -62,7 +64,7 @@ def make_health(workdir):
     )
 
 
-def run_loop(workdir, stop_at, start=0):
+def run_loop(workdir, stop_at, start=0, pictures=lambda step: {}):
     """Prepares the rest of three steps, with a request to stop during one of them."""
     saves, signals = Saves(), StopSignals()
 
@@ -73,7 +75,7 @@ def run_loop(workdir, stop_at, start=0):
 
     loop = Loop(
         str(workdir), Schedule(3, log_every=1, evaluate_every=9, save_every=9), saves,
-        evaluate=lambda state: {"evaluated": float(state.step)}, pictures=lambda step: {},
+        evaluate=lambda state: {"evaluated": float(state.step)}, pictures=pictures,
         evaluations=EvaluationLog(str(workdir), TRAINING, {}),
         health=make_health(workdir), learning_rate=lambda step: 0.0,
         record={}, epochs=lambda step: {}, signals=signals, batch_size=1, step_flops=1.0,
@@ -98,6 +100,29 @@ def test_a_request_to_stop_is_not_kept_waiting_by_an_evaluation(tmp_path):
         saves, again = run_loop(tmp_path, stop_at=None, start=3)
         again()
         assert [line["numbers"] for line in read_evaluations(tmp_path)] == [{"evaluated": 3.0}]
+
+
+class Killed(BaseException):
+    """What ends a run like SIGKILL."""
+
+
+@pytest.mark.parametrize("when", ["before it is recorded", "while pictures are drawn"])
+def test_an_evaluation_is_logged_once_if_the_run_is_killed_after_it(tmp_path, monkeypatch, when):
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if when == "before it is recorded":
+            patch.setattr(EvaluationLog, "write", kill)
+        with pytest.raises(Killed):
+            run_loop(tmp_path, stop_at=None, start=3, pictures=kill)[1]()
+    run_loop(tmp_path, stop_at=None, start=3)[1]()
+    logged = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in logged] == [{"step": 3, "evaluated": 3.0}]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(each.step, each.value) for each in events.Scalars("evaluated")] == [(3, 3.0)]
+    assert len(list(read_evaluations(tmp_path))) == 1
 
 
 def test_what_goes_wrong_with_measuring_loses_nothing(tmp_path):

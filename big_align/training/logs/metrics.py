@@ -52,7 +52,8 @@ def _read_numbers(path: pathlib.Path) -> Iterator[Line]:
 class MetricWriter:
     """Writes scalars to `metrics.jsonl` and trackers, from the first process only.
 
-    What an earlier run wrote after `step` is dropped, since the run repeats those steps.
+    What an earlier run wrote after `step` is dropped, since the run repeats those steps. What it
+    wrote of `step`, such as an evaluation that the run repeats, is not written again.
 
     Args:
       workdir: folder of the files.
@@ -66,13 +67,15 @@ class MetricWriter:
             return
         path = pathlib.Path(workdir) / FILE
         keep_lines(path, lambda found: (found["step"] or 0) <= step, NEEDS)
-        self._board = TensorBoard(workdir, step, list(_read_numbers(path)))
+        lines = list(_read_numbers(path))
+        self._known = [(at, numbers.keys()) for at, numbers in lines if at == step]
+        self._board = TensorBoard(workdir, step, lines)
         self._file = path.open("a", buffering=1)
         self._trackers = [self._board, *trackers]
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Appends the scalars of a step; NaN and infinity are written as strings, valid JSON."""
-        if not self._active:
+        if not self._active or any(step == at and scalars.keys() <= x for at, x in self._known):
             return
         self._file.write(json.dumps({"step": step} | finite_or_text(scalars)) + "\n")
         for tracker in self._trackers:
