@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +17,7 @@ Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
 
 MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the memory
+PAUSES = 1.0, 5.0  # seconds before a remote file that could not be read is tried again
 OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 per process
 
 
@@ -126,7 +128,7 @@ class LocalFiles:
 
 
 class FsspecFiles:
-    """Files of any fsspec file system."""
+    """Files of any fsspec file system; a read that fails is tried again twice."""
 
     def __init__(self, filesystem: Any):
         self._filesystem = filesystem
@@ -143,10 +145,21 @@ class FsspecFiles:
         return self._filesystem.open(path, "rb")
 
     def read(self, path: str, start: int, size: int) -> bytes:
-        return self._filesystem.cat_file(path, start=start, end=start + size)
+        return self._read(path, start=start, end=start + size)
 
     def read_all(self, path: str) -> bytes:
-        return self._filesystem.cat_file(path)
+        return self._read(path)
+
+    def _read(self, path: str, **places: int) -> bytes:
+        """Reads a file; those of HTTP, unlike those of buckets, do not try again by themselves."""
+        for pause in PAUSES:
+            try:
+                return self._filesystem.cat_file(path, **places)
+            except (FileNotFoundError, IsADirectoryError, PermissionError):
+                raise
+            except OSError:  # a connection was refused or lost, or nothing came in time
+                time.sleep(pause)
+        return self._filesystem.cat_file(path, **places)
 
 
 class TensorFlowFiles:

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,40 @@ def test_local_and_remote_files_read_alike(tmp_path):
         with system.open(path) as file:
             file.seek(5)
             assert file.read(3) == data[5:8]
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ([ConnectionResetError()], None),
+        ([TimeoutError(), ConnectionRefusedError()], None),
+        ([TimeoutError()] * 2 + [ConnectionRefusedError()], ConnectionRefusedError),
+        ([FileNotFoundError()], FileNotFoundError),
+        ([PermissionError()], PermissionError),
+        ([ValueError()], ValueError),
+    ],
+)
+def test_a_remote_read_is_tried_again_if_the_network_fails(monkeypatch, errors, told):
+    fsspec.filesystem("memory").pipe("/bucket/x.bin", b"0123456789")
+    path, pauses = "memory://bucket/x.bin", []
+    system = files.files_of(path)
+    read, left = system._filesystem.cat_file, []
+
+    def fail(*arguments, **options):
+        if left:
+            raise left.pop(0)
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(system._filesystem, "cat_file", fail)
+    monkeypatch.setattr(files.time, "sleep", pauses.append)
+    for call, expected in (
+        (lambda: system.read(path, 3, 4), b"3456"),
+        (lambda: system.read_all(path), b"0123456789"),
+    ):
+        left[:], pauses[:] = errors, []
+        with pytest.raises(told) if told else contextlib.nullcontext():
+            assert call() == expected
+        assert not left and len(pauses) == len(errors) - bool(told)
 
 
 def test_tensorflow_files_read_alike(tmp_path):
