@@ -1,0 +1,39 @@
+"""The state and the step that a config trains."""
+
+import jax
+import pytest
+
+from big_align import sharding
+from big_align.objectives.align import Align
+from big_align.runs import build
+from big_align.runs.command_line import load_config
+from big_align.runs.program import build_program
+from tests import tiny
+from tests.run_main import TINY
+
+
+class Watched(Align):
+    """Remembers in which types its layers sum the gradients of their weights."""
+
+    def encode(self, *arguments):
+        self.sum_dtype = sharding.weight_place().sum_dtype
+        return super().encode(*arguments)
+
+
+def make_program(*flags):
+    config, mesh = load_config(TINY, *flags), tiny.make_mesh()
+    example = build.example_batch(config, build.build_tokenizer(config))
+    return build_program(config, mesh, Watched(build.build_model(config), mesh), example), example
+
+
+def test_another_seed_is_another_start():
+    one, two = (make_program(f"--config.seed={seed}")[0].create() for seed in (0, 1))
+    rows, others = (x.params["model"]["text"]["token_embedding"]["embedding"] for x in (one, two))
+    assert (rows != others).any() and (one.rng != two.rng).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_step_sums_gradients_in_the_type_of_the_config(dtype):
+    program, example = make_program(f"--config.gradient_dtype={dtype}")
+    jax.eval_shape(program.step, program.state, example)
+    assert program.objective.sum_dtype == dtype

@@ -1,0 +1,36 @@
+"""A fresh state: what its seed draws, and what given weights replace."""
+
+import jax
+import numpy as np
+import optax
+
+from big_align.training.state import describe_state, replace_weights
+from tests import tiny
+
+PATH = "params/text/block_00/mlp/up/kernel"
+
+
+def create(seed):
+    mesh = tiny.make_mesh()
+    objective, optimizer = tiny.make_objective(mesh), optax.identity()
+    given = objective, optimizer, tiny.make_batch(1), mesh
+    return describe_state(*given, seed=seed, averaged=True)[1]()
+
+
+def kernel(params):
+    return np.asarray(params["model"]["text"]["block_00"]["mlp"]["up"]["kernel"])
+
+
+def test_the_seed_draws_the_parameters_and_the_key_of_the_run():
+    one, again, two = map(create, (1, 1, 2))
+    jax.tree.map(np.testing.assert_array_equal, one, again)
+    assert (kernel(one.params) != kernel(two.params)).any() and (one.rng != two.rng).any()
+
+
+def test_the_average_begins_with_the_weights_that_are_given():
+    state = create(0)
+    given = np.ones_like(kernel(state.params))
+    started = replace_weights(state, {PATH: given})
+    np.testing.assert_array_equal(kernel(started.params), given)
+    jax.tree.map(np.testing.assert_array_equal, started.average[0], started.params)
+    jax.tree.map(np.testing.assert_array_equal, started.average[1], started.model_state)
