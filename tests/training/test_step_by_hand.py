@@ -8,6 +8,8 @@ import pytest
 
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import TwoTowers
+from big_align.row_tables import Drawn
+from big_align.training.optimizers import make_row_optimizer
 from big_align.training.state import TrainState
 from big_align.training.step import make_train_step
 from tests import tiny
@@ -35,15 +37,51 @@ class Line(ComposedObjective):
         return {"p": jnp.minimum(params["p"], 1.8)}
 
 
-def take_steps(count, microbatches=1):
-    """p = 2 and x = 1, 2, 3, 6: the mean is 3, the gradient 3 + 2 * 3 * p = 15."""
-    mesh, optimizer = tiny.make_mesh(1), optax.sgd(0.01)
+class NoisyLine(Line):
+    """Every row of x is multiplied by noise, as by dropout."""
+
+    def encode(self, params, model_state, batch, rng):
+        noise = jax.random.uniform(rng, batch["x"].shape)
+        outputs = {"y": noise * batch["x"] * params["p"], "noise": noise}
+        return outputs, {"mean": batch["x"].mean()}
+
+    def loss(self, params, outputs, prepared, batch):
+        loss = outputs["y"].mean() + params["p"] * prepared
+        return loss, {"slope": (outputs["noise"] * batch["x"]).mean() + 6 * params["p"]}
+
+
+class LineAndTable(Line):
+    """A step adds one row of a table of zeros to the loss."""
+
+    table_sizes = {"rows": 1000}
+
+    def draw(self, tables, batch, rng):
+        ids = jax.random.randint(rng, (1,), 0, self.table_sizes["rows"])
+        rows = tables["rows"].values[ids]
+        return {"rows": Drawn(ids, jnp.zeros(1, int), rows, jnp.ones(1, bool))}
+
+    def loss(self, params, outputs, prepared, batch):
+        drawn = params["drawn"]["rows"]
+        loss, _ = super().loss(params, outputs, prepared, batch)
+        return loss + drawn.rows.sum(), {"row": drawn.ids[0]}
+
+
+def take_steps(count, microbatches=1, objective=Line):
+    """p = 2 and x = 1, 2, 3, 6: the mean is 3, the gradient 3 + 2 * 3 * p = 15.
+
+    Rows of a table move at the rates 1, 2, 3, ...
+    """
+    mesh, made, optimizer = tiny.make_mesh(1), objective(), optax.sgd(0.01)
+    by_row = make_row_optimizer("sgd", momentum=0.0)
+    tables = {k: by_row.init(jnp.zeros((size, 1))) for k, size in made.table_sizes.items()}
     params = {"p": jnp.float32(2)}
     state = TrainState(
         step=jnp.int32(0), params=params, model_state={"mean": jnp.float32(0)},
         opt_state=optimizer.init(params), rng=jax.random.PRNGKey(0),
+        tables=tables,
     )  # fmt: skip
-    step = jax.jit(make_train_step(Line(), optimizer, mesh, microbatches=microbatches))
+    options = {"row_optimizer": by_row, "learning_rate": lambda step: step + 1.0}
+    step = jax.jit(make_train_step(made, optimizer, mesh, microbatches=microbatches, **options))
     seen = []
     for _ in range(count):
         state, metrics = step(state, {"x": jnp.float32([1, 2, 3, 6])})
@@ -69,3 +107,21 @@ def test_every_step_draws_anew_and_the_key_of_the_run_stays():
     np.testing.assert_array_equal(state.rng, jax.random.PRNGKey(0))
     again = take_steps(2)[1]
     assert [each["drawn"] for each in again] == [each["drawn"] for each in seen[:2]]
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_both_passes_of_a_step_draw_the_same_and_every_step_anew(microbatches):
+    _, seen = take_steps(2, microbatches, NoisyLine)
+    for metrics in seen:
+        np.testing.assert_allclose(metrics["gradient_norm"], metrics["slope"], rtol=1e-5)
+    noise = [metrics["slope"] - 6 * p for metrics, p in zip(seen, (2, 1.8), strict=True)]
+    assert abs(noise[0] - noise[1]) > 1e-3
+
+
+def test_every_step_draws_rows_anew_and_moves_them_at_its_rate():
+    state, seen = take_steps(3, objective=LineAndTable)
+    rows = [int(metrics["row"]) for metrics in seen]
+    assert len(set(rows)) == 3
+    expected = np.zeros((1000, 1))
+    expected[rows, 0] = -1, -2, -3
+    np.testing.assert_array_equal(state.tables["rows"].values, expected)
