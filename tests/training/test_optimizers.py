@@ -218,6 +218,16 @@ def test_clip_scales_the_whole_gradient():
         assert_close(updates, optax.tree.scale(-norm / length, direction))
 
 
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_clip_is_of_the_gradient_and_not_of_the_update(name):
+    """The first step of Adam is the sign of the gradient, however short that is."""
+    params, grads = draw_params(0), draw_params(1)
+    optimizer = make_optimizer(1.0, name, clip_norm=1e-3, eps=1e-12)
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    bias = grads["dense"]["bias"]  # without a trust ratio
+    np.testing.assert_allclose(updates["dense"]["bias"], -np.sign(bias), rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
 def test_sharded_update_equals_unsharded(name):
     mesh = jax.make_mesh((1, 8), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
