@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from big_align.evaluators.classifiers.cosine_regression import CosineClassifier, CosineRegression
-from big_align.evaluators.few_shot import FewShot, draw_shots
+from big_align.evaluators.features import LabeledFeatures
+from big_align.evaluators.few_shot import FewShot, draw_shots, measure_linear, measure_ridge
 from big_align.evaluators.zero_shot import measure_accuracy
 from tests.evaluators.colors import ColorEmbedder, make_source, tokenize
 
@@ -27,6 +28,32 @@ def test_draws_are_balanced_nested_and_apart_from_what_is_held_out():
     assert (draw_shots(label, 4, 0)[0] != draw_shots(label, 4, 1)[0]).any()
     with pytest.raises(ValueError, match="class 0 has 20 images; 17 shots need 21, 4 of them"):
         draw_shots(label, 17, 0)
+
+
+@pytest.mark.parametrize("wins", ["long", "short"])
+def test_images_that_are_held_out_choose_the_strength_and_the_test_set_is_scored(wins):
+    """A long feature is wrong for one image of four that are fitted, and a short one for none.
+
+    Strong regularization follows the long one, and weak regularization the short one. What is held
+    out, and the test set, contradict one of them.
+    """
+    label = np.tile([0, 1], 8)
+    fitted, held_out = draw_shots(label, 4, 0)
+    sign = np.float32(1 - 2 * label)
+    features = np.stack([3 * sign, 0.3 * sign], axis=1)
+    for c in (0, 1):
+        features[np.flatnonzero(fitted & (label == c))[0], 0] *= -1
+    features[held_out, 1 if wins == "long" else 0] *= -1
+    sets = [LabeledFeatures(features[part], label[part]) for part in (slice(None), held_out)]
+    assert measure_linear(tuple(sets), (4,), draws=1)["linear_4shot"] == 1
+
+
+def test_ridge_is_scored_on_the_test_set():
+    features, label = np.float32(np.repeat(np.eye(3), 4, 0)), np.repeat(np.arange(3), 4)
+    noise = np.random.default_rng(0).normal(size=features.shape)
+    train = LabeledFeatures(features + np.float32(0.01 * noise), label)
+    test = LabeledFeatures(features[:4], np.array([0, 0, 0, 1]))  # one is mislabeled
+    assert measure_ridge((train, test), (2,), draws=1)["ridge_2shot"] == 0.75
 
 
 def make_regression(seed=0, temperature=0.1):
