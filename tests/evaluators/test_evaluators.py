@@ -56,6 +56,16 @@ def source(colors, captions, label=None, class_names=None):
     return ArraySource(image, captions, label, class_names=class_names)
 
 
+class WithBroken(ArraySource):
+    """A source whose second image is no image."""
+
+    def read(self, shard, index):
+        example = super().read(shard, index)
+        if index == 1:
+            example.image = b"not an image"
+        return example
+
+
 def test_ranks_by_hand():
     queries = np.float32([[1.0, 0.0], [0.0, 1.0]])
     candidates = unit(np.float32([[1.0, 0.1], [1.0, 0.0], [0.2, 1.0], [0.0, -1.0]]))
@@ -94,14 +104,6 @@ def test_recall_with_several_captions_an_image():
 def test_padding_and_unreadable_images_do_not_count():
     captions = [[f"a {i}"] for i in range(5)]
     whole = source(range(5), captions)
-
-    class WithBroken(ArraySource):
-        def read(self, shard, index):
-            example = super().read(shard, index)
-            if index == 3:
-                example.image = b"not an image"
-            return example
-
     broken = WithBroken(whole._image, captions)
     for batch_size in (2, 4, 8):
         result = Retrieval(whole, "resize(2)", tokenize)(OneHotEmbedder(batch_size))
@@ -274,19 +276,20 @@ def test_classification_is_among_the_classes_of_the_part():
     assert Classification(data, "resize(2)", first_class=4)(OneHotEmbedder())["top1"] == 1
 
 
-def test_classification_leaves_unreadable_images_out():
-    class WithBroken(ArraySource):
-        def read(self, shard, index):
-            example = super().read(shard, index)
-            if index == 1:
-                example.image = b"not an image"
-            return example
-
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda *given, **more: Classification(*given, **more),
+        lambda *given, **more: ZeroShot(*given, tokenize, ("0", "1", "2"), ("{}",), **more),
+    ],
+    ids=["classification", "zero_shot"],
+)
+def test_classes_of_unreadable_images_are_left_out(make):
     whole = source([0, 1, 2], [["-"]] * 3, [0, 2, 2])
     broken = WithBroken(whole._image, [["-"]] * 3, [0, 2, 2])
-    evaluate = Classification(broken, "resize(2)", max_broken_fraction=0.5)
+    evaluate = make(broken, "resize(2)", max_broken_fraction=0.5)
     assert evaluate(OneHotEmbedder())["top1"] == 1
-    assert Classification(whole, "resize(2)")(OneHotEmbedder())["top1"] == pytest.approx(2 / 3)
+    assert make(whole, "resize(2)")(OneHotEmbedder())["top1"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
