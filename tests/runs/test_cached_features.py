@@ -1,5 +1,6 @@
 """Features of locked towers are computed once; training on them is training on what they are of."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from big_align import interop
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.precomputed.joins import choose_captions, open_joins
 from big_align.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
@@ -136,6 +138,16 @@ def test_features_are_found_again_and_what_is_missing_is_made(pairs, trained, tm
         batch = loader.batch(0)
     found = {row.tobytes() for path in first for row in arrays[path].astype(np.float32)}
     assert {np.float32(row).tobytes() for row in batch["image_embedding"]} <= found
+
+    # Other weights of a tower are other features; those of the other tower stay.
+    model = load(trained)
+    text = jax.tree.map(lambda x: 2 * x, model.variables["params"]["text"])
+    variables = model.variables | {"params": model.variables["params"] | {"text": text}}
+    changed = dataclasses.replace(model, variables=variables)
+    interop.save(tmp_path / "changed", changed, format="big_align")
+    fed = cache_features(lock(pairs, tmp_path / "changed", folder), "unused")
+    assert len(list_files(tmp_path)) == 10
+    assert fed.data.precomputed.image_embedding in {str(path.parent) for path in first}
 
 
 @pytest.mark.slow
