@@ -1,5 +1,6 @@
 """Parts of the data: what their labels count into, what a checkpoint remembers, what is refused."""
 
+import contextlib
 import json
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import build, dataset, train
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
-from tests import labeled_digits
+from tests import labeled_digits, tiny_config
 from tests.labeled_digits import get_config
 
 CAPTIONS = {"source": {"name": "digits", "split": "train"}, "weight": 0.5}
@@ -104,6 +105,19 @@ def test_the_fingerprint_tells_weights_names_and_lists(files):
     ]
     assert all(one != other for n, one in enumerate(seen) for other in seen[:n])
     assert fingerprint(labels=labels, pairs=pairs) == seen[0]
+
+
+@pytest.mark.parametrize("field", ["seed", "batch_size"])
+def test_a_checkpoint_is_not_continued_with_another_seed_or_batch_size(field, tmp_path):
+    config = tiny_config.get_config()
+    tokenizer = build.build_tokenizer(config)
+    with contextlib.closing(Checkpointer(str(tmp_path))) as checkpointer:
+        array = jnp.zeros(())
+        record = build.describe_run(config, tokenizer)
+        checkpointer.save(TrainState(jnp.int32(1), array, array, array, array), record)
+        config[field] += 8
+        with pytest.raises(CheckpointMismatch, match=f"{field} = "):
+            checkpointer.restore({}, build.describe_run(config, tokenizer))
 
 
 def test_a_checkpoint_is_not_continued_with_another_mixture(files, tmp_path):
