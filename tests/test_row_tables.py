@@ -117,6 +117,12 @@ def test_a_draw_is_replayed_by_its_key_and_another_key_draws_others():
     assert set(first[1]) != set(other[1])
 
 
+def test_every_device_draws_other_places():
+    _, numbers, _ = draw(800, 8, 0.1, np.full((4, 1), -1))
+    places = [tuple(part[part >= 0] % 100) for part in numbers.reshape(8, -1)]
+    assert len(set(places)) == 8 and all(len(each) == 10 for each in places)
+
+
 def test_arrays_of_a_draw_do_not_grow_with_the_table():
     mesh = make_mesh(1)
 
