@@ -3,11 +3,18 @@
 import itertools
 import types
 
+import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
 from big_align.distributed import agreement, processes
 from big_align.errors import UserError
+from big_align.runs import build, train
+from big_align.runs.command_line import load_config
+from big_align.training.state import TrainState
+from big_align.training.step import compile_step
+from tests import tiny
+from tests.run_main import TINY
 
 SHARDS = {f"shard {n}": f"train-{n:05}.tar (100 examples)" for n in range(2500)}
 
@@ -99,6 +106,38 @@ def test_a_file_or_library_that_differs_is_named(become, monkeypatch):
     monkeypatch.setattr(agreement.importlib.metadata, "version", lambda name: f"0 of {name}")
     with pytest.raises(UserError, match="process 1 has version of jax = 0 of jax, process 0 has "):
         agreement.check_start(ConfigDict())
+
+
+def test_a_run_compares_the_shards_of_its_data_before_it_writes_anything(tmp_path, monkeypatch):
+    config = load_config(TINY, "--config.evaluators={}")
+    with build.build_train_loader(config, build.build_tokenizer(config)) as loader:
+        expected = loader.shards
+
+    def refuse(shards):
+        assert shards == expected
+        raise UserError("process 1 has other shards")
+
+    monkeypatch.setattr(agreement, "check_data", refuse)
+    with pytest.raises(UserError, match="process 1 has other shards"):
+        train.run(config, str(tmp_path))
+    assert not list(tmp_path.rglob("*.json*"))
+
+
+def test_a_train_step_that_differs_is_not_compiled(become):
+    def compile_for(factor):
+        def step(state, batch):
+            return state.replace(params=factor * batch["x"]), {}
+
+        state = TrainState(*map(jnp.float32, range(5)))
+        compile_step(step, state, {"x": jnp.float32(1)}, tiny.make_mesh())
+
+    become(0)
+    compile_for(2)
+    become(1)
+    compile_for(2)
+    become(1)
+    with pytest.raises(UserError, match="process 1 has StableHLO of the train step = "):
+        compile_for(3)
 
 
 def test_one_process_compares_nothing():
