@@ -41,7 +41,7 @@ class Saves(Checkpointer):
     """The steps at which it was asked to save."""
 
     def __init__(self):
-        self.steps, self.folder = [], pathlib.Path("checkpoints")
+        self.steps, self.noted, self.folder = [], None, pathlib.Path("checkpoints")
 
     latest_step = None
 
@@ -77,11 +77,20 @@ def run_loop(workdir, stop_at, start=0, pictures=lambda step: {}):
         str(workdir), Schedule(3, log_every=1, evaluate_every=9, save_every=9), saves,
         evaluate=lambda state: {"evaluated": float(state.step)}, pictures=pictures,
         evaluations=EvaluationLog(str(workdir), TRAINING, {}),
-        health=make_health(workdir), learning_rate=lambda step: 0.0,
+        health=make_health(workdir), learning_rate=lambda step: 10.0 * step,
         record={}, epochs=lambda step: {}, signals=signals, batch_size=1, step_flops=1.0,
         time=RunTime(str(workdir), Clock()), profiler=Profiler(str(workdir), None, 0, 3),
     )  # fmt: skip
     return saves, lambda: loop.run(TrainState(start, {}, {}, (), 0), iter([{}] * 3), train_step)
+
+
+def test_the_learning_rate_that_is_logged_is_that_of_the_step(tmp_path):
+    """The first step is taken at the rate of no updates."""
+    _, run = run_loop(tmp_path, stop_at=None)
+    run()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = {line["step"]: line["learning_rate"] for line in lines if "learning_rate" in line}
+    assert rates == {1: 0.0, 2: 10.0, 3: 20.0}
 
 
 def test_a_request_to_stop_saves_the_step_and_ends_the_run(tmp_path):
@@ -96,10 +105,11 @@ def test_a_request_to_stop_is_not_kept_waiting_by_an_evaluation(tmp_path):
     with pytest.raises(Stopped, match="in the evaluation of step 3"):
         run()
     assert saves.steps == [3] and not list(read_evaluations(tmp_path))
-    for _ in range(2):  # what was not measured then is measured now, once
+    for first in (True, False):  # what was not measured then is measured now, once
         saves, again = run_loop(tmp_path, stop_at=None, start=3)
         again()
         assert [line["numbers"] for line in read_evaluations(tmp_path)] == [{"evaluated": 3.0}]
+        assert saves.noted == ((3, {"evaluated": 3.0}) if first else None)
 
 
 class Killed(BaseException):
