@@ -182,6 +182,14 @@ def test_random_resized_crop_keeps_its_area_and_ratio():
     assert 0.19 < min(areas) < 0.25 and 0.45 < max(areas) < 0.51
 
 
+def test_random_resized_crop_is_wide_as_often_as_high():
+    crop, square = OPERATIONS["random_resized_crop"], open_view(np.zeros((300, 300, 3), np.uint8))
+    options = {"scale_min": 0.1, "scale_max": 0.1, "ratio_min": 1 / 4, "ratio_max": 4.0}
+    boxes = [crop(square, random.Random(seed), 8, **options).box for seed in range(400)]
+    logs = [np.log((x1 - x0) / (y1 - y0)) for x0, y0, x1, y1 in boxes]
+    assert abs(np.mean(logs)) < 0.16  # four standard deviations; uniform ratios have 0.6
+
+
 def test_random_resized_crop_draws_again_what_stands_out():
     wide = open_view(np.zeros((20, 60, 3), np.uint8))
 

@@ -159,6 +159,18 @@ def test_blur_keeps_flat_color_and_mean_and_takes_variance():
     assert abs(strong.mean() - NOISE.mean()) < 2
 
 
+def test_blur_draws_its_deviation_uniformly(monkeypatch):
+    drawn, filter_of = [], pixel_ops.ImageFilter.GaussianBlur
+    record = lambda sigma: drawn.append(sigma) or filter_of(sigma)  # noqa: E731
+    monkeypatch.setattr(pixel_ops.ImageFilter, "GaussianBlur", record)
+    rng, count = random.Random(0), 400
+    for _ in range(count):
+        pixel_ops.gaussian_blur(Image.fromarray(NOISE[:2, :2]), rng, 1.0, 0.5, 1.5)
+    fractions, _ = np.histogram(drawn, 4, (0.5, 1.5))
+    assert fractions.sum() == count
+    assert np.abs(fractions - count / 4).max() < 5 * np.sqrt(count / 4)
+
+
 def test_erasing_touches_one_rectangle_of_the_areas_and_aspects_asked_for():
     areas, ratios, values = [], [], []
     flat = np.full((100, 120, 3), 1, np.uint8)
@@ -173,6 +185,7 @@ def test_erasing_touches_one_rectangle_of_the_areas_and_aspects_asked_for():
         values.append(apply("random_erasing(1)", flat, seed)[box].reshape(-1, 3))
     assert 0.019 < min(areas) < 0.03 and 0.3 < max(areas) < 0.34
     assert 0.28 < min(ratios) < 0.33 and 3 < max(ratios) < 3.55  # sides are whole pixels
+    assert abs(np.mean(np.log(ratios))) < 0.16  # four standard deviations; uniform ratios have 0.4
     values = np.concatenate(values) / 255
     np.testing.assert_allclose(values.mean(0), pixel_ops.IMAGENET_MEAN, atol=0.01)
     np.testing.assert_allclose(values.std(0), pixel_ops.IMAGENET_STD, atol=0.015)  # cut at 0, 1
