@@ -69,7 +69,7 @@ class Benchmark:
       license: URL of its license or terms.
       page: URL of its home page.
       get: how to get the data, in one line.
-      tables: the tables of papers that it belongs to, as in "CLIP Table 11".
+      tables: the tables and figures of papers that it belongs to, as in "CLIP Table 11".
       class_list: a list of the package; None if there are no classes, or they are in the data.
       subset: positions in the list of the classes that count, in the benchmark's order; None for
         all.

@@ -105,5 +105,16 @@ def test_a_suite_measures_the_table_that_its_line_is_about():
                     assert tables <= set(catalog.read_benchmark(name).tables), (first, name)
 
 
+@pytest.mark.parametrize("table", ["Table 8", "Table 9", "Table 10", "Figure 3"])
+def test_the_columns_of_aligns_studies_are_data_sets_of_these_tables(table):
+    evaluators = load_config(f"configs/{TABLES['ALIGN'][table][0]}").evaluators.values()
+    assert {(node.benchmark, node.task) for node in evaluators} == {
+        ("coco", "retrieval"),
+        ("imagenet", "knn"),
+    }
+    for node in evaluators:
+        assert f"ALIGN {table}" in catalog.read_benchmark(node.benchmark).tables
+
+
 def test_the_page_is_no_longer_than_its_lines_need():
     assert len(PAGE.splitlines()) <= 150
