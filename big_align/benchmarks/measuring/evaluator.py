@@ -227,17 +227,16 @@ class _Classes(_Kind):
     def _classify(self, embedder: Embedder) -> Outcome:
         classes, metric = self.classes, self.benchmark.metric
         splits = {split: self._read(embedder, split, x) for split, x in self.sources.items()}
-        test, train = splits[self.measured], splits.get("train")
+        test = splits.pop(self.measured)
         if self.task == "linear_probe":
-            given = classes, metric, self.settings
-            validation = splits.get("validation")
-            return measuring.measure_linear_probe(test, train, validation, *given)
+            given = splits["train"], splits.get("validation"), classes, metric, self.settings
+            return measuring.measure_linear_probe(test, *given)
         if self.task == "knn":
-            return measuring.measure_knn(test, train)
+            return measuring.measure_knn(test, splits["train"])
         texts = fill_class_templates(classes, self.templates)
         ztxt = embed_classes(embedder, self.tokenizer, texts)
         if self.task == "few_shot":
-            return measuring.measure_few_shot(test, train, ztxt, self.settings)
+            return measuring.measure_few_shot(test, list(splits.values()), ztxt, self.settings)
         return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)
 
     def _read(self, embedder: Embedder, split: str, source: Source) -> LabeledSplit:

@@ -131,16 +131,14 @@ class Measurer:
         if task == "zero_shot":
             given = self._embed_classes(), benchmark.metric, self._model.temperature
             return measuring.measure_zero_shot(test, classes, *given)
-        train = self._read("train")
+        others = {split: self._read(split) for split in self._plan.splits_of(task)[1:]}
         if task == "knn":
-            return measuring.measure_knn(test, train)
+            return measuring.measure_knn(test, others["train"])
         if task == "few_shot":
             ztxt = self._embed_classes() if self._model.embeds("text") else None
-            return measuring.measure_few_shot(test, train, ztxt, settings)
-        own = self._plan.splits_of(task)
-        validation = self._read("validation") if "validation" in own[1:] else None
-        given = classes, benchmark.metric, settings
-        return measuring.measure_linear_probe(test, train, validation, *given)
+            return measuring.measure_few_shot(test, list(others.values()), ztxt, settings)
+        given = others["train"], others.get("validation"), classes, benchmark.metric, settings
+        return measuring.measure_linear_probe(test, *given)
 
     def _embed_classes(self) -> Float[np.ndarray, "c d"]:
         texts = fill_class_templates(self._plan.classes, self._plan.templates)

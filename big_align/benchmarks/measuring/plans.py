@@ -26,6 +26,7 @@ TASKS_OF = {
 """The tasks that can be measured on a benchmark, by its own task."""
 TEXT_TASKS = ("zero_shot", "retrieval", *JUDGED)
 TRAIN_TASKS = ("linear_probe", "few_shot", "knn")
+VALIDATION_TASKS = ("linear_probe", "few_shot")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ class BenchmarkPlan:
 
     def splits_of(self, task: str) -> list[str]:
         """Returns the splits that a task reads."""
-        others = ["train", "validation"] if task == "linear_probe" else ["train"]
+        others = ["train", "validation"] if task in VALIDATION_TASKS else ["train"]
         wanted = [self.measured, *(others if task in TRAIN_TASKS else [])]
         return [split for split in dict.fromkeys(wanted) if split in self.sources]
 
@@ -160,8 +161,9 @@ def open_training(
       index_dir: a folder that keeps scans of shards for the next start.
 
     Returns:
-      "train" if a task reads it; and "validation" for linear probes, if there is such a split. If
-      there is none, or it is what is measured, they take a fifth of the training images instead.
+      "train" if a task reads it; and "validation" for linear probes, which choose settings by it,
+      and for few shots, which are drawn from both, if there is such a split. If there is none, or
+      it is what is measured, linear probes take a fifth of the training images instead.
 
     Raises:
       MissingData: the training images are missing.
@@ -169,7 +171,8 @@ def open_training(
     if not any(task in TRAIN_TASKS for task in tasks):
         return {}
     sources = {"train": open_split(benchmark, "train", data, index_dir)}
-    if "linear_probe" in tasks and choose_measured(benchmark) != "validation":
+    wanted = any(task in VALIDATION_TASKS for task in tasks)
+    if wanted and choose_measured(benchmark) != "validation":
         validation = open_validation(benchmark, data, index_dir)
         if validation is not None:
             sources["validation"] = validation

@@ -1,6 +1,7 @@
 """Measures what the evaluators measure, with existing embeddings."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -155,7 +156,7 @@ def measure_linear_probe(
 
 def measure_few_shot(
     test: LabeledSplit,
-    train: LabeledSplit,
+    drawn: Sequence[LabeledSplit],
     ztxt: Float[np.ndarray, "c d"] | None,
     settings: TaskSettings,
 ) -> Outcome:
@@ -163,18 +164,24 @@ def measure_few_shot(
 
     Args:
       test: the split to measure on.
-      train: the split that images are drawn from.
+      drawn: the splits that images are drawn from.
       ztxt: unit-length embeddings of the classes; None for linear probes only.
       settings: number of shots and draws.
     """
     given = settings.shots, settings.draws
-    sets, classes = number_classes(train.take("features"), test.take("features"))
+    sets, classes = number_classes(_join(drawn, "features"), test.take("features"))
     numbers = measure_linear(sets, *given) | measure_ridge(sets, *given)
     if ztxt is not None:
-        check_named(classes, len(ztxt), f"{train.name}, few_shot")
-        sets, _ = number_classes(train.take("embedding"), test.take("embedding"))
+        check_named(classes, len(ztxt), f"{drawn[0].name}, few_shot")
+        sets, _ = number_classes(_join(drawn, "embedding"), test.take("embedding"))
         numbers |= measure_texts(sets, ztxt[classes], TEMPERATURE, *given)
     return Outcome(numbers, numbers[f"linear_{max(settings.shots)}shot"], {})
+
+
+def _join(splits: Sequence[LabeledSplit], what: str) -> LabeledFeatures:
+    """Returns the readable images of several splits, one after the other."""
+    parts = [split.take(what) for split in splits]
+    return LabeledFeatures(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 def measure_knn(test: LabeledSplit, train: LabeledSplit) -> Outcome:
