@@ -99,7 +99,7 @@ def test_a_suite_measures_the_table_that_its_line_is_about():
         for first, what, config, _ in read_lines(paper):
             if what == "size of the test data":  # which no suite measures
                 continue
-            tables = {f"{paper} {name}" for name in read_names(first) if name.startswith("Table")}
+            tables = {f"{paper} {name}" for name in read_names(first)}
             for values in re.findall(r"--benchmarks=(\S+?)[` ]", config):
                 for name in catalog.expand(values.split(",")):
                     assert tables <= set(catalog.read_benchmark(name).tables), (first, name)
