@@ -64,6 +64,17 @@ def draw_shots(
     return place < shots, place >= size - held_out
 
 
+def choose_shots(label: Int[np.ndarray, "n"], shots: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns those numbers of shots that `draw_shots` can draw of every class.
+
+    Args:
+      label: the class of each image.
+      shots: images per class to fit on.
+    """
+    _, size = np.unique(label, return_counts=True)
+    return tuple(count for count in shots if count + min(count, MAX_HELD_OUT) <= size.min())
+
+
 Sets = tuple[LabeledFeatures, LabeledFeatures]
 """A training set and a test set."""
 

@@ -171,11 +171,6 @@ class Measurer:
             images.embedding[number], self._store.read_texts(captions), captions, owner, number
         )
 
-    def _name_score(self, task: str) -> str:
-        """Returns the name of the number that is the score of a task."""
-        names = {"few_shot": f"linear_{max(self._tasks.shots)}shot", "knn": "knn_r1"}
-        return names.get(task, self._benchmark.metric)
-
     def _write_row(
         self, task: str, outcome: Outcome, seconds: Mapping[str, float]
     ) -> dict[str, Any]:
@@ -195,7 +190,7 @@ class Measurer:
             "language": benchmark.language or "en",
             "split": self._plan.measured,
             "images": counts.get(self._plan.measured, 0),
-            "metric": self._name_score(task),
+            "metric": outcome.metric or benchmark.metric,
             "score": outcome.score,
             "metrics": outcome.numbers,
             "counts": counts,

@@ -29,12 +29,14 @@ class Outcome(NamedTuple):
       score: the number that tables in papers report.
       details: further results, for JSON: `per_class`, `calibration`, `folds`.
       confusions: which classes are mistaken for which.
+      metric: name of the score if it is not the metric of the data set.
     """
 
     numbers: dict[str, float]
     score: float
     details: dict[str, Any]
     confusions: Sequence[Confusion] = ()
+    metric: str = ""
 
 
 def describe_scores(

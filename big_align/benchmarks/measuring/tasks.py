@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 from jaxtyping import Bool, Float, Int
 
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
@@ -16,6 +17,7 @@ from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.features import LabeledFeatures, mark_classes, take_readable
 from big_align.evaluators.few_shot import (
+    choose_shots,
     measure_linear,
     measure_ridge,
     measure_texts,
@@ -162,20 +164,32 @@ def measure_few_shot(
 ) -> Outcome:
     """Measures few-shot classifiers; the score is that of a linear probe with the most shots.
 
+    Numbers of shots that a class has too few images for are left out, unless all of them are.
+
     Args:
       test: the split to measure on.
       drawn: the splits that images are drawn from.
       ztxt: unit-length embeddings of the classes; None for linear probes only.
       settings: number of shots and draws.
+
+    Raises:
+      UserError: a class has too few images for any number of shots.
     """
-    given = settings.shots, settings.draws
     sets, classes = number_classes(_join(drawn, "features"), test.take("features"))
+    shots = choose_shots(sets[0].label, settings.shots) or settings.shots
+    if left_out := [str(count) for count in settings.shots if count not in shots]:
+        logging.warning(
+            "%s, few_shot: %s shots are left out: a class has too few images for them",
+            *(drawn[0].name, ", ".join(left_out)),
+        )
+    given = shots, settings.draws
     numbers = measure_linear(sets, *given) | measure_ridge(sets, *given)
     if ztxt is not None:
         check_named(classes, len(ztxt), f"{drawn[0].name}, few_shot")
         sets, _ = number_classes(_join(drawn, "embedding"), test.take("embedding"))
         numbers |= measure_texts(sets, ztxt[classes], TEMPERATURE, *given)
-    return Outcome(numbers, numbers[f"linear_{max(settings.shots)}shot"], {})
+    metric = f"linear_{max(shots)}shot"
+    return Outcome(numbers, numbers[metric], {}, metric=metric)
 
 
 def _join(splits: Sequence[LabeledSplit], what: str) -> LabeledFeatures:
@@ -187,7 +201,8 @@ def _join(splits: Sequence[LabeledSplit], what: str) -> LabeledFeatures:
 def measure_knn(test: LabeledSplit, train: LabeledSplit) -> Outcome:
     """Measures recall of the class among the nearest training images (ALIGN §6)."""
     found = measure_neighbors(test.take("embedding"), train.take("embedding"), KS)
-    return Outcome({f"knn_{name}": number for name, number in found.items()}, found["r1"], {})
+    numbers = {f"knn_{name}": number for name, number in found.items()}
+    return Outcome(numbers, found["r1"], {}, metric="knn_r1")
 
 
 def pair_captions(

@@ -9,7 +9,7 @@ from tests.benchmarks.measuring import small
 from tests.benchmarks.measuring.test_runner import make_embedder
 
 SPLITS = {"train": 3, "valid": 3, "test": 5}
-"""Images a class; two shots need four, and three shots six."""
+"""Images a class; three shots need six, and four shots eight."""
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,20 @@ def test_shots_are_drawn_from_training_and_validation_images(model, data, tmp_pa
     named = NamedBenchmark("sst2", str(data), transform, tokenizer, "few_shot", **shots)(embedder)
     found = rows["sst2", "few_shot"]["metrics"]
     assert own == pytest.approx(found, abs=1e-6) and named == pytest.approx(found, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_shots_that_a_class_has_too_few_images_for_are_left_out(model, data, tmp_path, caplog):
+    numbers = {}
+    for shots in ("3", "4,3"):
+        out = tmp_path / f"{shots[0]}.csv"
+        given = dict(benchmarks="sst2", tasks="few_shot", shots=shots, draws=1)
+        assert small.run(model, data, out, **given) == 0
+        row = small.read_rows(out)["sst2", "few_shot"]
+        assert row["metric"] == "linear_3shot" and row["score"] == row["metrics"]["linear_3shot"]
+        numbers[shots] = row["metrics"]
+    assert numbers["3"] == numbers["4,3"]
+    (line,) = [record.getMessage() for record in caplog.records if "few_shot" in record.message]
+    assert line == (
+        "sst2 train, few_shot: 4 shots are left out: a class has too few images for them"
+    )
