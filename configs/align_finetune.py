@@ -100,8 +100,8 @@ def get_classification(config: ConfigDict, data: str, head: bool) -> ConfigDict:
     if head:
         config.model.locked = ("image",)
     else:
-        # "10x smaller ... on the backbone", of ImageNet; here of the others too, whose rates are
-        # given without it.
+        # "10x smaller ... on the backbone", of ImageNet; we read it as part of "the same ...
+        # optimizer" of the others too, whose rates are given without it.
         config.optimizer.rates = ("model/image=0.1",)
     if data == "imagenet":
         config.batch_size = 1024
