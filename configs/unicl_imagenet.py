@@ -18,6 +18,7 @@ Tables of the paper, and the arguments of their rows and columns:
 """
 
 from big_align.configs import clip_text, common
+from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
 from big_align.training.optimizers import EXCLUDE
 
@@ -90,8 +91,10 @@ def use_data(config, data: str, image: str) -> None:
     config.data.source = source | dict(split="train")
     config.data.transform = SMALL_TRAIN
     config.model.image.stem = "small"
+    # §4: "all 80 templates", which are ImageNet's; CLIP has 18 for CIFAR.
+    config.data.templates = templates = read_classes("imagenet").templates
     measured = dict(source=source | dict(split="test"), transform=SMALL_EVALUATE, names=data)
-    config.evaluators = {data: dict(name="zero_shot", **measured)}
+    config.evaluators = {data: dict(name="zero_shot", templates=templates, **measured)}
 
 
 def use_no_texts(config, method: str, classifier_steps: int) -> None:

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import pytest
 
+from big_align.data.labels.classes import read_classes
 from big_align.errors import ConfigError
 from big_align.runs import build, check
 from big_align.runs.command_line import load_config
@@ -102,6 +103,11 @@ def test_rows_say_what_the_papers_say():
     assert dict(alone.data.mixture).keys() == {"captions"} and alone.optimizer.weight_decay == 0.1
     sgd = load_config("configs/unicl_imagenet.py:image=resnet50,method=cross_entropy")
     assert (sgd.optimizer.name, sgd.schedule.learning_rate) == ("sgd", 0.4)  # B.1
+    imagenet = read_classes("imagenet").templates
+    for data in ("cifar10", "cifar100"):  # §4: "all 80 templates for validation"
+        small = load_config(f"configs/unicl_imagenet.py:data={data},image=resnet50")
+        assert small.data.templates == small.evaluators[data].templates == imagenet
+        assert len(imagenet) == 80
     both = load_config("configs/unicl_imagenet.py:image=resnet50")
     assert (both.optimizer.name, both.schedule.learning_rate) == ("adamw", 0.002)  # B.1
 
