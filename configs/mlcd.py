@@ -5,6 +5,8 @@ Arguments, separated by commas:
   data=laion400m | coyo700m
   stage=image          on clusters of CLIP's embeddings, --config.data.precomputed.clusters=FOLDER
   stage=text           a text tower for the image encoder, --config.init.all=WORKDIR of the former
+  figure=3 | 5         checkpoints for the curves of Figure 3 are kept; ImageNet is measured for
+                       those of Figure 5a
   epochs, and those of `ROWS`
 Tables of the paper, and the arguments of their rows:
   1 to 4   image=l14, then stage=text,image=l14; UNICOM in Table 1: image=l14,loss=unicom
@@ -14,6 +16,7 @@ Tables of the paper, and the arguments of their rows:
   5d       epochs=5,min_similarity=0.95 | 0.93 | 0.91 | 0.89 | 0.87 | 0.85
   6        loss=mlc | mlcd, then stage=text
   7        loss=unicom | mlcd,data=laion400m | coyo700m; its caption says ViT-B/32
+Figure 3   figure=3 with loss=mlc | mlcd; 5a: figure=5 with image=b32 | b16 | l14
 The clusters come from
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \
       --source='data/laion400m/*.tar'
@@ -30,6 +33,7 @@ LEGAL = {
     "data": ("laion400m", "coyo700m"),
     "stage": ("image", "text"),
     "epochs": ("5", "32"),
+    "figure": ("3", "5"),
 }
 ROWS = {
     "loss": ("mlcd", "mlc", "unicom"),
@@ -42,6 +46,8 @@ ROWS = {
 """Arguments that all configs of MLCD take, for `set_row`; an empty one is any number."""
 EVALUATE = "resize_small(224)|central_crop(224)"
 """§4.2, A.1: "the same evaluation setting as CLIP", whose released code has it."""
+CURVE = 20_000
+"""Steps from one point of a curve to the next; a multiple of `checkpoint.every`."""
 EXAMPLES = {"laion400m": 389_737_314, "coyo700m": 686_591_232}  # Table 11: train size
 
 
@@ -79,6 +85,8 @@ def get_config(arg: str = ""):
         warmup_steps=2000,  # Table 10
     )
     if given.get("stage", "image") == "text":
+        if "figure" in given:
+            raise ValueError(f"figure={given['figure']} is of stage=image")
         # A.1: the hyper-parameters of the first stage; the vision model is frozen.
         config.objective = dict(name="lit", min_temperature=0.01)  # Table 10: at most 100, inverse
         config.optimizer.frozen = ("model/project_image",)
@@ -100,7 +108,9 @@ def get_config(arg: str = ""):
     set_row(config.objective, given)
     probe = clip_text.imagenet_linear_probe() | dict(transform=EVALUATE)
     config.evaluators = dict(imagenet=probe)
-    config.evaluate_every = config.total_steps
+    config.evaluate_every = CURVE if given.get("figure") == "5" else config.total_steps
+    if given.get("figure") == "3":
+        config.checkpoint.keep_every = CURVE
     return complete_config(config)
 
 

@@ -162,9 +162,9 @@ PATTERNS = {
             "{500,1000,2000,4000,8000,20000,40000,80000,160000,320000,500000}",
         ),
         "Table 13": ("mlcd_imagenet.py:clusters={1000,160000,320000}",),
-        "Figure 3": ("mlcd.py:loss={mlc,mlcd}",),
+        "Figure 3": ("mlcd.py:figure=3,loss={mlc,mlcd}",),
         "Figure 4": ("mlcd.py:image=l14,loss={unicom,mlcd}", "mlcd.py:image=l14,stage=text"),
-        "Figure 5": ("mlcd.py:image={b32,b16,l14}",),
+        "Figure 5": ("mlcd.py:figure=5,image={b32,b16,l14}",),
         "Figure 6": ("mlcd.py:image=l14",),
     },
 }

@@ -112,6 +112,17 @@ def test_rows_say_what_the_papers_say():
     assert (both.optimizer.name, both.schedule.learning_rate) == ("adamw", 0.002)  # B.1
 
 
+def test_the_curves_of_mlcd_have_checkpoints_and_numbers():
+    """A checkpoint is kept only at a step that is saved."""
+    plain, kept, measured = (
+        load_config(f"configs/mlcd.py{figure}") for figure in ("", ":figure=3", ":figure=5")
+    )
+    assert plain.checkpoint.keep_every is None and plain.evaluate_every == plain.total_steps
+    assert kept.checkpoint.keep_every % kept.checkpoint.every == 0
+    assert 10 < kept.total_steps // kept.checkpoint.keep_every < 100
+    assert 10 < measured.total_steps // measured.evaluate_every < 100
+
+
 def test_iclip_is_evaluated_by_the_texts_that_it_trains():
     """Template, descriptions and, where ImageNet-1K itself is trained, the class list."""
     for row in ROWS["iclip.py"]:
@@ -129,6 +140,7 @@ def test_iclip_is_evaluated_by_the_texts_that_it_trains():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ("mlcd.py:stage=text,figure=3", "figure=3 is of stage=image"),
         ("mlcd.py:ratio=half", "ratio=half is no number"),
         ("unicl_captions.py:labels=none,method=multitask", "labels=none needs captions and method"),
         ("unicl_captions.py:labels=imagenet,half=yes", "half=yes is for labels=imagenet21k"),
