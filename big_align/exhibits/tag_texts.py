@@ -1,10 +1,10 @@
-"""How well captions and texts of found tags fit their images (IDEA, Huang et al. 2022, Fig. 8)."""
+"""How well captions and texts of tags fit their images (IDEA, Huang et al. 2022, Fig. 8)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from big_align.errors import UserError
 from big_align.exhibits.tags import Found
@@ -23,28 +23,29 @@ class Fit(NamedTuple):
 
 
 def write_texts(
-    found: Found, names: Sequence[str]
-) -> tuple[Int[np.ndarray, " n"], list[str], list[str]]:
+    found: Found, names: Sequence[str], written: Bool[np.ndarray, "n c"]
+) -> tuple[Int[np.ndarray, " k"], list[str], list[str]]:
     """Writes the two texts of each image in which a tag is found.
 
     Args:
       found: what a model found.
       names: names of all tags.
+      written: the tags that training would write into the new text of each image, if any.
 
     Returns:
-      Rows of `found`; the first given caption of each; and the names of its found tags in the order
-      in which training writes them, that of the list.
+      Rows of `found`; the first given caption of each; and the names of its tags in the order in
+      which training writes them, that of the list.
 
     Raises:
       UserError: tags are found in fewer than two images.
     """
-    rows = np.flatnonzero(found.found.any(axis=1) & np.array([bool(x) for x in found.captions]))
+    rows = np.flatnonzero(written.any(axis=1) & np.array([bool(x) for x in found.captions]))
     if len(rows) < 2:
         raise UserError(
             f"tags are found in {len(rows)} images that have a caption, but a comparison needs "
             "two: train for longer, or lower the evaluator's threshold"
         )
-    tags = [" ".join(names[n] for n in np.flatnonzero(found.found[row])) for row in rows]
+    tags = [" ".join(names[n] for n in np.flatnonzero(written[row])) for row in rows]
     return rows, [found.captions[row][0] for row in rows], tags
 
 

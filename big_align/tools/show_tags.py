@@ -5,8 +5,8 @@ For example:
       --workdir=DIR --output=tags.png
 
 Green tags are named by another caption of the photograph, gray ones by none. With --judge=MODEL it
-draws how well captions, and texts made of the found tags, fit their photographs as another model
-sees them (Fig. 8).
+draws how well captions, and the texts of tags that training makes of what it finds, fit their
+photographs as another model sees them (Fig. 8).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,11 @@ from big_align.runs import command_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from big_align.data.tags.tag_list import TagList
     from big_align.evaluators.found_tags import FoundTags
     from big_align.exhibits.pixels import Pixels
     from big_align.exhibits.tags import Found
+    from big_align.objectives.parts.tag_texts import TagTexts
 
 OUTPUT = flags.DEFINE_string("output", "tags.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(
@@ -35,7 +37,7 @@ SEED = flags.DEFINE_integer(
 JUDGE = flags.DEFINE_string(
     "judge",
     None,
-    "A model that compares captions and texts of found tags with their photographs, instead of a "
+    "A model that compares captions and texts of tags with their photographs, instead of a "
     "picture of them: a workdir, or a folder or file of weights (the paper: CLIP ViT-B/32).",
 )
 
@@ -68,12 +70,16 @@ def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags
     return known[name]
 
 
-def judge_texts(found: "Found", names: tuple[str, ...], pixels: "Pixels", judge: str) -> "Figure":
-    """Compares captions and texts of found tags with their photographs; prints the mean cosines.
+def judge_texts(
+    found: "Found", tags: "TagList", texts: "TagTexts", retain: bool, pixels: "Pixels", judge: str
+) -> "Figure":
+    """Compares captions and texts of tags with their photographs; prints the mean cosines.
 
     Args:
       found: what a model found.
-      names: names of all tags.
+      tags: the tag list.
+      texts: writes texts of tags in training.
+      retain: whether training writes the tags of the caption too.
       pixels: returns the picture of an example, given its number.
       judge: the model that embeds photographs and texts.
 
@@ -82,12 +88,14 @@ def judge_texts(found: "Found", names: tuple[str, ...], pixels: "Pixels", judge:
     """
     from big_align.exhibits.tag_texts import measure_fit, write_texts
     from big_align.inference.loaded_model import load
+    from big_align.objectives.parts.tag_texts import choose_written
     from big_align.plots.tag_pictures import draw_fits
 
-    rows, captions, tags = write_texts(found, names)
+    written = texts.keep_fitting(choose_written(found.given, found.found, retain))
+    rows, captions, of_tags = write_texts(found, tags.names, written)
     model = load(judge)
     zimg = model.embed_images([pixels(int(found.number[row])) for row in rows])
-    kinds = {"captions": captions, "found tags": tags}
+    kinds = {"captions": captions, "texts of tags": of_tags}
     fits = {name: measure_fit(zimg, model.embed_texts(texts)) for name, texts in kinds.items()}
     for name, fit in fits.items():
         own, other = fit.own.mean(), fit.other.mean()
@@ -99,6 +107,7 @@ def main() -> None:
     """Runs the command."""
     from big_align.exhibits import tags
     from big_align.exhibits.pixels import read_pixels
+    from big_align.objectives.parts.tag_texts import TagTexts
     from big_align.plots import tag_pictures
     from big_align.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
@@ -114,7 +123,9 @@ def main() -> None:
     found = evaluator.find(embedder)
     if JUDGE.value:
         pixels = read_pixels(evaluator.source, JUDGED_SIZE)
-        figure = judge_texts(found, evaluator.tags.names, pixels, JUDGE.value)
+        texts = TagTexts(evaluator.tags, tokenizer)
+        retain = bool(config.objective.get("retain"))
+        figure = judge_texts(found, evaluator.tags, texts, retain, pixels, JUDGE.value)
     else:
         pixels = read_pixels(evaluator.source)
         shown = [

@@ -91,7 +91,7 @@ def test_a_judge_compares_captions_and_texts_of_tags(folder, data_dir, tmp_path)
     assert done.returncode == 0, done.stderr
     cosine = r"-?[01]\.\d{3}"
     line = f"mean cosine {cosine}, with those of another photograph {cosine}"
-    assert re.match(f"captions: {line}\nfound tags: {line}\n", done.stdout), done.stdout
+    assert re.match(f"captions: {line}\ntexts of tags: {line}\n", done.stdout), done.stdout
     assert Image.open(output).size == (720, 420)
     done = show(folder, data_dir, *flags, "--config.evaluators.found.threshold=0.999")
     assert done.returncode == 1

@@ -20,7 +20,7 @@ from big_align.objectives.parts.encoders import (
     read_features,
     real_texts,
 )
-from big_align.objectives.parts.tag_texts import TagTexts
+from big_align.objectives.parts.tag_texts import TagTexts, choose_written
 from big_align.types import Batch, ModelState, Outputs, Params
 
 HEADS = ("ml_decoder", "cls")
@@ -154,8 +154,7 @@ class TagFinder:
         if self.written is None:
             return texts
         given, found = self.find(batch, logits)
-        chosen = found | given if self.retain else found
-        written = self.written(chosen & found.any(axis=1, keepdims=True))
+        written = self.written(choose_written(given, found, self.retain))
         length = texts[0].shape[-1]
         return tuple(
             jnp.concatenate([old.reshape(len(found), -1, length), new[:, None]], axis=1)

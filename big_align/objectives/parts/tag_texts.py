@@ -65,6 +65,10 @@ class TagTexts:
         real = exists & (place < written + len(self._end))
         return jnp.where(real, text, 0), real
 
+    def keep_fitting(self, chosen: Bool[np.ndarray, "n c"]) -> Bool[np.ndarray, "n c"]:
+        """Returns the tags of each row that its text contains: those up to the last that fits."""
+        return chosen & (np.cumsum(np.where(chosen, self._counts, 0), axis=1) <= self.room)
+
     def _lay_out(
         self, chosen: Bool[Array, "b c"]
     ) -> tuple[Int32[Array, "b room"], Bool[Array, "b room"]]:
@@ -83,6 +87,22 @@ class TagTexts:
         # The first position of a tag has its first token; outside tags, any valid index will do.
         offset = jnp.clip(place - end + counts[tag], 0, tokens.shape[1] - 1)
         return tokens[tag, offset], inside
+
+
+Marks = Bool[Array, "b c"] | Bool[np.ndarray, "b c"]
+"""Which tags an image has, on the device or on the host."""
+
+
+def choose_written(given: Marks, found: Marks, retain: bool) -> Marks:
+    """Returns the tags that each image's new text is made of: none where none is found (§3.3).
+
+    Args:
+      given: the tags of the given captions.
+      found: the tags that are found besides.
+      retain: whether the text also has the given tags.
+    """
+    chosen = found | given if retain else found
+    return chosen & found.any(axis=1, keepdims=True)
 
 
 def split_ends(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
