@@ -5,8 +5,8 @@
 
 Each model gets a panel. Names of the first list have one color and those of the second another;
 some of the first, given by --queries or drawn at random, are written out and joined to the nearest
-names of the second, which are also printed. A model is a workdir (its newest checkpoint), a folder
-saved by transformers, open_clip, timm or big_align, or a file of weights.
+names of the whole second list, which are also printed. A model is a workdir (its newest
+checkpoint), a folder saved by transformers, open_clip, timm or big_align, or a file of weights.
 """
 
 import argparse
@@ -14,9 +14,17 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from big_align.inference.loaded_model import LoadedModel
 
 SHOWN = 6
 """How many queries are drawn at random when none are given."""
+CHUNK = 1000
+"""How many names are embedded at a time, with all of their templates."""
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -41,7 +49,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--template", action="append",
         help="a text with {} for the class name; may be repeated (default: the lists' own)",
     )  # fmt: skip
-    add("--most", type=int, default=1000, help="maximum number of names per list (%(default)s)")
+    add("--most", type=int, default=1000, help="most names of a list in the map (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="tsne.png", help="the picture to write: png, pdf or svg (%(default)s)")
     return parser.parse_args(arguments)
@@ -63,12 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show(options: argparse.Namespace) -> None:
     """Embeds the names with every model and writes the picture."""
-    import numpy as np
-
     from big_align.data.labels.classes import read_classes
     from big_align.data.labels.prompts import fill_class_templates
     from big_align.errors import UserError
-    from big_align.evaluators.zero_shot import average_texts
     from big_align.inference.loaded_model import load
     from big_align.plots.picture_files import check_picture
     from big_align.plots.tsne_pictures import Concepts, draw_concepts
@@ -85,11 +90,10 @@ def show(options: argparse.Namespace) -> None:
     free = [n for n, name in enumerate(second.names) if name.lower() not in known]
     if not free:
         raise UserError(f"every name of {options.others} is in {options.names} too")
-    others = choose(free, options.most, rng)
     queries = wanted or sorted(rng.sample(chosen, min(SHOWN, len(chosen))))
 
     prompts = []
-    for classes, kept in ((first, chosen), (second, others)):
+    for classes, kept in ((first, chosen), (second, free)):
         try:
             texts = fill_class_templates(classes, options.template)
         except ValueError as error:
@@ -98,19 +102,32 @@ def show(options: argparse.Namespace) -> None:
     models = {}
     for path in options.models:
         model = load(path)
-        rows = []
-        for part in prompts:
-            ztxt = model.embed_texts([text for group in part for text in group])
-            rows.append(np.float32(average_texts(ztxt, [len(group) for group in part])))
-        models[path] = Concepts(*rows)
-    names = [first.names[n] for n in chosen], [second.names[n] for n in others]
+        models[path] = Concepts(*(embed_names(model, part) for part in prompts))
     places = [chosen.index(n) for n in queries]
+    nearest = {n for concepts in models.values() for n in concepts.nearest(places).tolist()}
+    others = choose(list(range(len(free))), options.most, rng, sorted(nearest))
+    models = {path: x._replace(second=x.second[others]) for path, x in models.items()}
+    names = [first.names[n] for n in chosen], [second.names[free[n]] for n in others]
     lists = Path(options.names).stem, Path(options.others).stem
     draw_concepts(models, names, lists, places, options.seed).savefig(options.output, dpi=100)
     for path, concepts in models.items():
         for place, found in zip(places, concepts.nearest(places), strict=True):
             cosine = concepts.first[place] @ concepts.second[found]
             print(path, names[0][place], names[1][found], f"{cosine:.3f}", sep="\t")
+
+
+def embed_names(model: "LoadedModel", texts: list[list[str]]) -> "np.ndarray":
+    """Returns an embedding of each name [n d], given its texts."""
+    import numpy as np
+
+    from big_align.evaluators.zero_shot import average_texts
+
+    rows = []
+    for start in range(0, len(texts), CHUNK):
+        part = texts[start : start + CHUNK]
+        ztxt = model.embed_texts([text for group in part for text in group])
+        rows.append(np.float32(average_texts(ztxt, [len(group) for group in part])))
+    return np.concatenate(rows)
 
 
 def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[int]:

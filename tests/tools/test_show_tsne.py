@@ -23,17 +23,21 @@ def flags(folder, tmp_path):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_the_nearest_other_name_is_printed_and_a_name_in_both_lists_is_none(flags, capsys):
-    assert show_tsne.main([*flags, "--queries=red cat, grass", "--template=a {}"]) == 0
+@pytest.mark.parametrize("most", [1, 1000])
+def test_the_nearest_other_name_is_printed_and_a_name_in_both_lists_is_none(flags, most, capsys):
+    """Of all, however few are in the map."""
+    queries = ("red cat", "grass", "dog")
+    given = f"--queries={', '.join(queries)}", "--template=a {}", f"--most={most}"
+    assert show_tsne.main([*flags, *given]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     model = big_align.load(flags[1])
     others = [name for name in OTHERS if name != "blue"]
     first, second = (
         average_texts(model.embed_texts([f"a {name}" for name in names]), [1] * len(names))
-        for names in (("red cat", "grass"), others)
+        for names in (queries, others)
     )
     cosines = first @ second.T
-    for line, query, row in zip(lines, ("red cat", "grass"), cosines, strict=True):
+    for line, query, row in zip(lines, queries, cosines, strict=True):
         expected = [flags[1], query, others[row.argmax()], f"{row.max():.3f}"]
         assert line == expected
     with open(flags[-1].removeprefix("--output="), "rb") as picture:
