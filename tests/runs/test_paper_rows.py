@@ -123,6 +123,18 @@ def test_the_curves_of_mlcd_have_checkpoints_and_numbers():
     assert 10 < measured.total_steps // measured.evaluate_every < 100
 
 
+def test_rows_of_idea_on_coco_that_recognize_tags_have_what_draws_them():
+    """`tools.show_tags` needs a `found_tags`, by the tag list that is trained with."""
+    for row in ROWS["idea_coco.py"]:
+        config = load_config(f"configs/{row}")
+        recognizes = config.objective.recognition and "evaluate=idea9" not in row
+        assert ("found" in config.evaluators) == recognizes
+        if recognizes:
+            found = config.evaluators.found
+            assert found.name == "found_tags" and found.tags == config.data.tags.path
+            assert found.given == config.data.captions_used == 1
+
+
 def test_iclip_is_evaluated_by_the_texts_that_it_trains():
     """Template, descriptions and, where ImageNet-1K itself is trained, the class list."""
     for row in ROWS["iclip.py"]:
