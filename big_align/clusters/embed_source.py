@@ -82,7 +82,7 @@ def make_encoder(
 
     Raises:
       UserError: the model has no image tower, does not say how images are made, or cannot take
-        those that the transform makes.
+        those that the transform makes; or the batch size is no such number.
     """
     if pretrained.kind == "text":
         raise UserError("the model is a tower for texts; an image encoder is needed")
@@ -100,6 +100,8 @@ def make_encoder(
     params, state = {"model": variables.pop("params")}, variables
     shape = shape_of_image(transform, "--transform")
     batch_size = _choose_batch_size(mesh) if batch_size is None else batch_size
+    if batch_size < 1:
+        raise UserError(f"--batch_size={batch_size} must be at least 1")
     batch = {"image": jax.ShapeDtypeStruct((batch_size, *shape), np.uint8)}
     try:
         verbs = [getattr(objective, verb) for verb in VERBS[what]]

@@ -5,6 +5,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.runner import create_runner
 
 from big_align.errors import UserError, put_in_a_line, suggest
@@ -28,7 +29,7 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
       ours: our flags, one of which may be meant.
 
     Raises:
-      UserError: a flag is neither ours nor Beam's.
+      UserError: a flag is neither ours nor Beam's, or Beam lacks one.
     """
     _import_runner(flags)
     known = {
@@ -48,6 +49,8 @@ def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
     standard = options.view_as(StandardOptions)
     if standard.runner in (None, "DirectRunner"):
         standard.runner = "FnApiRunner"
+    if faults := PipelineOptionsValidator(options, create_runner(standard.runner)).validate():
+        raise UserError(f"flags of Beam: {put_in_a_line(' '.join(faults))}")
     return options
 
 

@@ -54,7 +54,7 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
       overrides: as in `--config.batch_size=8`.
 
     Raises:
-      ValueError: there is no such file, or an override does not fit; the message is one line.
+      UserError: there is no such file, or an override does not fit; the message is one line.
     """
     argv = ["", f"--config={path}", *overrides]
     values = flags.FlagValues()
@@ -210,7 +210,7 @@ def _find_workdir_config(argv: list[str]) -> list[str]:
 
 
 def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) -> list[str]:
-    """Parses flags; any error becomes a one-line ValueError that names the flag."""
+    """Parses flags; any error becomes a one-line UserError that names the flag."""
     try:
         parser = values["config"].parser = ConfigParser(argv)
         rest = values(parser.argv)
@@ -220,9 +220,9 @@ def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) 
             with config.value.unlocked():  # for components that a flag sets as a whole
                 complete_config(config.value)
     except Exception as error:  # A config file is code: it may raise anything.
-        raise ValueError(_describe(error, argv)) from error
+        raise UserError(_describe(error, argv)) from error
     if rest[1:]:
-        raise ValueError(f"unexpected arguments {rest[1:]}; flags are written --name=value")
+        raise UserError(f"unexpected arguments {rest[1:]}; flags are written --name=value")
     return rest
 
 

@@ -23,14 +23,12 @@ import os
 import pathlib
 import sys
 
+from big_align.tools import command
+
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.benchmark",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("benchmark", __doc__)
     parser.add_argument("--model", help="a workdir, or a folder or file of weights")
     parser.add_argument("--benchmarks", help="comma-separated names of data sets and suites")
     parser.add_argument("--data", help="the folder that holds all data sets")
@@ -86,43 +84,22 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = parse_arguments(arguments)
-    # As in command_line: silence what libraries print at startup; real failures are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from absl import logging
-
-    from big_align.distributed import processes
-    from big_align.errors import Stopped, UserError
-
-    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    try:
-        if options.list:
-            print_names()
-            sys.stdout.flush()
-            return 0
-        return measure(options)
-    except BrokenPipeError:  # the reader of the list has seen enough, as in --list | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Stopped as stopped:
-        print(stopped)
-        return Stopped.STATUS
-    except (UserError, OSError) as error:
-        processes.fail(error)
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return command.run(print_names) if options.list else command.run(measure, options)
 
 
 def print_names() -> None:
     """Prints the suites and the data sets."""
     from big_align.benchmarks import catalog
 
-    print("suites:")
-    for name, about in catalog.suites().items():
-        print(f"  {name:<18} {about}")
-    print("data sets:")
+    lines = ["suites:", *(f"  {name:<18} {about}" for name, about in catalog.suites().items())]
+    lines.append("data sets:")
     for name in catalog.names():
         benchmark = catalog.read_benchmark(name)
-        print(f"  {name:<30} {benchmark.task:<15} {benchmark.title}")
+        lines.append(f"  {name:<30} {benchmark.task:<15} {benchmark.title}")
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:  # the reader has seen enough, as in --list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def measure(options: argparse.Namespace) -> int:

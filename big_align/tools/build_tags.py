@@ -24,17 +24,14 @@ from big_align.components.source_flags import add_source_flags, open_captions, r
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags import tag_counting, tag_list
 from big_align.errors import UserError
+from big_align.tools import command
 
 SHOWN = 20
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.build_tags",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("build_tags", __doc__)
     add_source_flags(parser)
     parser.add_argument(
         "--captions_used",
@@ -78,14 +75,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        build_tags(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(build_tags, parse_arguments(arguments))
 
 
 def build_tags(options: argparse.Namespace) -> None:

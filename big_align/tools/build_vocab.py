@@ -33,6 +33,7 @@ from big_align.data.text import vocabulary, word_counts
 from big_align.errors import UserError
 from big_align.nodes import Node
 from big_align.progress import make_bar
+from big_align.tools import command
 
 SHOWN = 20
 """How many of the dropped characters are listed."""
@@ -40,12 +41,7 @@ SHOWN = 20
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Reads the command line; also returns the flags of the config, or of Beam."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.build_vocab",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command.make_parser("build_vocab", __doc__, allow_abbrev=False)
     add_source_flags(parser, required=False)
     parser.add_argument("--config", help="a config file, instead of --source")
     parser.add_argument(
@@ -95,31 +91,29 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options, rest = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
+    return command.run(build_vocab, *parse_arguments(arguments))
+
+
+def build_vocab(options: argparse.Namespace, rest: list[str]) -> None:
+    """Learns and writes the vocabulary, and prints what it spells."""
     logging.set_verbosity(logging.INFO)
-    try:
-        os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-        if os.path.isdir(options.output):
-            raise UserError(f"--output={options.output} is a folder; name a file in it")
-        if options.runner:
-            counts, temperature = _count_on_beam(options, rest), None
-        else:
-            texts, temperature = _open(options, rest)
-            texts = iter(make_bar(texts, "counting words", unit=" texts", mininterval=1.0))
-            counts = word_counts.count_texts(texts, options.lowercase)
-        if options.temperature is not None:
-            temperature = options.temperature
-        words = word_counts.weigh_languages(counts, 1.0 if temperature is None else temperature)
-        learned = vocabulary.learn_vocabulary(words, options.size, options.character_coverage)
-        vocabulary.write_vocabulary(learned.pieces, options.output)
-    except (ValueError, OSError) as error:
-        print(f"build_vocab: {error}", file=sys.stderr)
-        return 1
+    os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
+    if os.path.isdir(options.output):
+        raise UserError(f"--output={options.output} is a folder; name a file in it")
+    if options.runner:
+        counts, temperature = _count_on_beam(options, rest), None
+    else:
+        texts, temperature = _open(options, rest)
+        texts = iter(make_bar(texts, "counting words", unit=" texts", mininterval=1.0))
+        counts = word_counts.count_texts(texts, options.lowercase)
+    if options.temperature is not None:
+        temperature = options.temperature
+    words = word_counts.weigh_languages(counts, 1.0 if temperature is None else temperature)
+    learned = vocabulary.learn_vocabulary(words, options.size, options.character_coverage)
+    vocabulary.write_vocabulary(learned.pieces, options.output)
     print(f"{options.output}: {len(learned.pieces)} pieces from {len(words)} different words")
     spelling = vocabulary.measure_spelling(options.output, counts, options.lowercase)
     print("\n".join([*_describe_characters(learned), *_describe_spelling(spelling)]))
-    return 0
 
 
 def _count_on_beam(

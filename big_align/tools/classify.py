@@ -10,17 +10,14 @@ exit status 1.
 """
 
 import argparse
-import os
 import sys
+
+from big_align.tools import command
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.classify",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("classify", __doc__)
     parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
     parser.add_argument(
         "--names", required=True,
@@ -36,15 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument("images", nargs="+", help="paths or URLs of images")
-    options = parser.parse_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from big_align.errors import UserError
-
-    try:
-        return classify(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return command.run(classify, parser.parse_args(arguments))
 
 
 def classify(options: argparse.Namespace) -> int:

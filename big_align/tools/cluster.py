@@ -13,46 +13,63 @@ folders.
 """
 
 import argparse
-import os
 import pathlib
 import sys
+
+from big_align.tools import command
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.cluster",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("cluster", __doc__)
     add = parser.add_argument
     add("--embeddings", required=True, help="the folder that big_align.tools.embed wrote")
     add("--k", required=True, type=int, help="number of clusters")
     add("--output", required=True, type=pathlib.Path, help="the folder to write")
-    add("--labels_per_image", type=int, default=8, help="maximum number of centers per image (8)")
+    add(
+        "--labels_per_image",
+        type=int,
+        default=8,
+        help="maximum number of centers per image (%(default)s)",
+    )
     add("--min_similarity", type=float, help="minimum cosine of a center to keep (default: all)")
-    add("--iterations", type=int, default=20, help="maximum number of k-means iterations (20)")
+    add(
+        "--iterations",
+        type=int,
+        default=20,
+        help="maximum number of k-means iterations (%(default)s)",
+    )
     add(
         "--tolerance", type=float, default=1e-4,
         help="stop when an iteration closes less than this fraction of the gap between the mean "
-        "cosine and 1 (0.0001)",
+        "cosine and 1 (%(default)s)",
     )  # fmt: skip
     add(
         "--start", default="kmeans++", choices=("kmeans++", "sampled"),
-        help="how to choose the first centers among the embeddings (kmeans++)",
+        help="how to choose the first centers among the embeddings (%(default)s)",
     )  # fmt: skip
-    add("--seed", type=int, default=0, help="random seed for choosing the first centers (0)")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="random seed for choosing the first centers (%(default)s)",
+    )
     add(
         "--search", default="exact", choices=("exact", "scann"),
         help="how to find the nearest centers at the end: exact compares with all centers on the "
-        "devices; scann runs on CPUs, and is faster but may miss some (exact)",
+        "devices; scann runs on CPUs, and is faster but may miss some (%(default)s)",
     )  # fmt: skip
     add(
         "--precision", default="highest", choices=("highest", "high", "default"),
         help="precision of products on accelerators; lower is faster, but rounding may change "
-        "which centers are nearest (highest)",
+        "which centers are nearest (%(default)s)",
     )  # fmt: skip
-    add("--chunk", type=int, default=4096, help="number of embeddings to read at a time (4096)")
+    add(
+        "--chunk",
+        type=int,
+        default=4096,
+        help="number of embeddings to read at a time (%(default)s)",
+    )
     add("--block", type=int, help="centers to compare with at a time (256 on CPUs, else 8192)")
     add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return parser.parse_args(arguments)
@@ -60,18 +77,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
-    from big_align.distributed import processes
-    from big_align.errors import UserError
-
-    try:
-        cluster(options)
-    except (UserError, OSError) as error:
-        processes.fail(error)
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(cluster, parse_arguments(arguments))
 
 
 def cluster(options: argparse.Namespace) -> None:

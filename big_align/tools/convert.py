@@ -12,25 +12,19 @@ the settings of image processing. If anything does not fit, nothing is written.
 """
 
 import argparse
-import os
 import sys
 
 import jax
-from absl import logging
 
-from big_align.errors import UserError
 from big_align.interop import api
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.runs import workdir
+from big_align.tools import command
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("convert", __doc__)
     parser.add_argument("--input", required=True, help="a workdir, or a folder or file of weights")
     parser.add_argument("--output", required=True, help="the folder to write")
     parser.add_argument(
@@ -42,20 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--part", choices=("image", "text"), help="convert only this tower of a dual encoder"
     )
-    options = parser.parse_args(arguments)
-    # As in command_line: silence what libraries print at startup; real failures are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    try:
-        pretrained = workdir.load(options.input)
-        if options.part:
-            pretrained = pretrained.tower(options.part)
-        api.save(options.output, pretrained, options.format)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return command.run(convert, parser.parse_args(arguments))
+
+
+def convert(options: argparse.Namespace) -> None:
+    """Converts, and prints what the model is."""
+    pretrained = workdir.load(options.input)
+    if options.part:
+        pretrained = pretrained.tower(options.part)
+    api.save(options.output, pretrained, options.format)
     print(f"{options.output}, for {options.format}: {describe(pretrained)}")
-    return 0
 
 
 def describe(pretrained: Pretrained) -> str:

@@ -20,15 +20,12 @@ from big_align.data.labels import descriptions
 from big_align.data.labels.classes import read_classes, write_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.errors import UserError
+from big_align.tools import command
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.describe_classes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("describe_classes", __doc__)
     parser.add_argument(
         "--classes",
         required=True,
@@ -57,30 +54,29 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    try:
-        if not options.output.endswith(".json"):
-            raise UserError(f"--output={options.output} must end in .json")
-        if os.path.exists(options.output) and not options.overwrite:
-            raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
-        word_net = WordNet(options.wordnet)
-        listed = read_classes(options.classes, allow_ids=True)
-        classes = descriptions.name_ids(listed, word_net, options.wordnet_names)
-        path = options.descriptions
-        given = descriptions.read_descriptions(path) if path else {}
-        found = descriptions.describe(classes, word_net, given)
-        described = descriptions.apply_descriptions(classes, found)
-        source = f"{options.classes}, described by big_align.tools.describe_classes"
-        if any(each.origin in ("id", "name") for each in found):
-            source += " from WordNet 3.0"
-        os.makedirs(os.path.dirname(options.output) or ".", exist_ok=True)
-        write_classes(described, options.output, source)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return command.run(describe, parse_arguments(arguments))
+
+
+def describe(options: argparse.Namespace) -> None:
+    """Writes the class list with descriptions, and prints what was found."""
+    if not options.output.endswith(".json"):
+        raise UserError(f"--output={options.output} must end in .json")
+    if os.path.exists(options.output) and not options.overwrite:
+        raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
+    word_net = WordNet(options.wordnet)
+    listed = read_classes(options.classes, allow_ids=True)
+    classes = descriptions.name_ids(listed, word_net, options.wordnet_names)
+    path = options.descriptions
+    given = descriptions.read_descriptions(path) if path else {}
+    found = descriptions.describe(classes, word_net, given)
+    described = descriptions.apply_descriptions(classes, found)
+    source = f"{options.classes}, described by big_align.tools.describe_classes"
+    if any(each.origin in ("id", "name") for each in found):
+        source += " from WordNet 3.0"
+    os.makedirs(os.path.dirname(options.output) or ".", exist_ok=True)
+    write_classes(described, options.output, source)
     print("\n".join(descriptions.report(described, found, given)))
     print(options.output)
-    return 0
 
 
 if __name__ == "__main__":

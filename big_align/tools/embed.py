@@ -29,21 +29,18 @@ embedded.
 """
 
 import argparse
-import os
 import pathlib
 import shutil
 import sys
+
+from big_align.tools import command
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     from big_align.components.source_flags import add_source_flags
 
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.embed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("embed", __doc__)
     parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
     add_source_flags(parser)
     parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
@@ -80,22 +77,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    # As in command_line: silence what libraries print at startup; real failures are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from absl import logging
-
-    from big_align.distributed import processes
-    from big_align.errors import UserError
-
-    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    try:
-        embed(options)
-    except (UserError, OSError) as error:
-        processes.fail(error)
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(embed, parse_arguments(arguments))
 
 
 def embed(options: argparse.Namespace) -> None:

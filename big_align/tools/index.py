@@ -18,16 +18,14 @@ import pathlib
 import sys
 from typing import Any
 
+from big_align.tools import command
+
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     from big_align.components.source_flags import add_source_flags
 
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.index",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("index", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="a workdir, or a folder or file of weights")
     add_source_flags(parser)
@@ -49,7 +47,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--thumbnail",
         type=int,
         default=256,
-        help="longer side of thumbnails in pixels; 0 for none (256)",
+        help="longer side of thumbnails in pixels; 0 for none (%(default)s)",
     )
     add(
         "--search", choices=("auto", "exact", "scann"), default="auto",
@@ -66,16 +64,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from big_align.errors import UserError
-
-    try:
-        index(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(index, parse_arguments(arguments))
 
 
 def index(options: argparse.Namespace) -> None:

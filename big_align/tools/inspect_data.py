@@ -16,18 +16,17 @@ import shlex
 import sys
 from typing import Any
 
+from big_align.tools import command
+
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Reads the command line; also returns the rest of it, the overrides of the config."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.inspect_data",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command.make_parser("inspect_data", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="the config file")
-    add("--examples", default="2000", help="examples to read, drawn at random, or all (2000)")
+    add(
+        "--examples", default="2000", help="examples to read, drawn at random, or all (%(default)s)"
+    )
     add("--pictures", type=int, default=24, help="number of pictures to show (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="data.html", help="the page to write (%(default)s)")
@@ -41,14 +40,8 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options, overrides = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    try:
-        inspect(options, overrides)
-    except (ValueError, OSError) as error:  # a config's mistakes are ValueErrors
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(inspect, options, overrides)
 
 
 def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -62,6 +55,8 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
         raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
     if options.pictures < 0:
         raise UserError(f"--pictures={options.pictures} must be at least 0")
+    if options.seed < 0:
+        raise UserError(f"--seed={options.seed} must be at least 0")
     folder = os.path.dirname(os.path.abspath(options.output))
     if not os.path.isdir(folder):
         raise UserError(f"--output={options.output}: there is no folder {folder}")
@@ -88,11 +83,13 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: Any) -> Any:
-    from big_align.components import signatures, tables
+    from big_align.components import signatures, tables, transforms
     from big_align.data.labels.prompts import choose_templates, fill_templates
     from big_align.data.loading import inspection
     from big_align.data.loading.settings import LoaderSettings
 
+    # An operation that does not fit is an error that names the field.
+    transforms.shape_of_image(part.loader["transform"], f"{part.where}.transform")
     texts = None
     if config.tokenizer.name != "none":
         node = config.tokenizer.to_dict()

@@ -20,15 +20,12 @@ import os
 import sys
 from typing import Any
 
+from big_align.tools import command
+
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Reads the command line; also returns the rest of it, the overrides of the config."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command.make_parser("plan", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="the config file")
     add(
@@ -39,7 +36,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         "--slices",
         type=int,
         default=1,
-        help="number of TPU slices, joined by the data center's network (1)",
+        help="number of TPU slices, joined by the data center's network (%(default)s)",
     )
     add(
         "--json",
@@ -59,22 +56,23 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         help="try values of fsdp, microbatches, remat and dtype, and report the cheapest that fits",
     )  # fmt: skip
     add(
-        "--fsdp", type=_parse_numbers, default=[1, 8],
-        help="values of config.mesh.fsdp that --search tries (1,8)",
+        "--fsdp", type=_parse_numbers, default="1,8",
+        help="values of config.mesh.fsdp that --search tries (%(default)s)",
     )  # fmt: skip
     add(
-        "--microbatches", type=_parse_numbers, default=[1, 2, 4],
-        help="values of config.microbatches that --search tries (1,2,4)",
+        "--microbatches", type=_parse_numbers, default="1,2,4",
+        help="values of config.microbatches that --search tries (%(default)s)",
     )  # fmt: skip
     add(
         "--chips", type=_parse_names,
         help="compare with the same number of these chips (v5e,h100), or with topologies of them",
     )  # fmt: skip
     add(
-        "--effort", type=_parse_effort, default=-1.0,
+        "--effort", type=_parse_effort, default="-1",
         help="XLA's effort to save time and memory of the program, from -1 to 1, or default. Less "
         "effort compiles faster; fusion, prefetching to on-chip memory and overlap are then "
-        "simpler, so bytes and temporaries are higher, but FLOPs and collectives the same (-1)",
+        "simpler, so bytes and temporaries are higher, but FLOPs and collectives the same "
+        "(%(default)s)",
     )  # fmt: skip
     add(
         "--machine_code", action="store_true",
@@ -114,30 +112,17 @@ def _parse_price(text: str) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options, overrides = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from big_align.errors import UserError
-
-    try:
-        reports = plan(options, tuple(overrides))
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if not reports:  # each has been said to be impossible
-        return 1
-    return 0 if any(report["fits"] for report in reports) else 3
+    return command.run(plan, options, tuple(overrides))
 
 
-def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Compiles what is asked for, prints it, and returns the reports."""
+def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
+    """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
     from big_align.errors import UserError
     from big_align.planning import host_speed
     from big_align.runs.command_line import load_config
 
-    try:
-        config = load_config(options.config, *overrides)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    config = load_config(options.config, *overrides)
     speed = options.images_per_core
     if speed is None and config.data.get("transform"):
         try:
@@ -156,7 +141,9 @@ def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> list[dict[s
 
         show(format_report(reports[0]))
     _write(options.json, reports)
-    return reports
+    if not reports:  # each has been said to be impossible
+        return 1
+    return 0 if any(report["fits"] for report in reports) else 3
 
 
 def _compile(

@@ -15,7 +15,6 @@ are passed on to Beam: --runner=DataflowRunner, or, to use all cores of a machin
 
 import argparse
 import dataclasses
-import os
 import sys
 from typing import Any
 
@@ -24,6 +23,7 @@ from absl import logging
 from big_align.errors import UserError, suggest
 from big_align.prepare import rules as rules_of
 from big_align.prepare.shards import FORMATS
+from big_align.tools import command
 
 NUMBERS = {
     "min_side": (int, "the shorter side of an image must have more than N pixels"),
@@ -42,12 +42,7 @@ NUMBERS = {
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of our flags of the command line; the others are Beam's."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.prepare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command.make_parser("prepare", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--input", required=True,
         help="raw pairs: Parquet, tar, tables or folders; takes globs, braces and comma-separated "
@@ -123,19 +118,11 @@ def _read_number(kind: type) -> Any:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options, flags = make_parser().parse_known_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as in command_line
-    logging.set_verbosity(logging.ERROR)  # each of thousands of files would log what it holds
-    try:
-        print(prepare(options, flags))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(prepare, *make_parser().parse_known_args(arguments))
 
 
-def prepare(options: argparse.Namespace, flags: list[str]) -> str:
-    """Runs the job; returns a summary."""
+def prepare(options: argparse.Namespace, flags: list[str]) -> None:
+    """Runs the job, and prints a summary."""
     from big_align.data.record_encoding import import_array_record
     from big_align.prepare import job
     from big_align.prepare.examination import Examination
@@ -143,6 +130,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     from big_align.prepare.plan import JobPlan
     from big_align.prepare.sketch import choose_width
 
+    logging.set_verbosity(logging.ERROR)  # each of thousands of files would log what it holds
     rules = make_rules(options)
     for name in ("shard_size", "sample", "wave_megabytes"):
         if getattr(options, name) < 1:
@@ -171,7 +159,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> str:
     found = job.run(plan, beam, options.wave_megabytes * 2**20)
     if not options.work:
         job.remove_work(plan)
-    return job.tell(plan, found)
+    print(job.tell(plan, found))
 
 
 def make_rules(options: argparse.Namespace) -> rules_of.Rules:

@@ -11,17 +11,13 @@ time went, and commands to continue with. Nothing is computed again, so the run 
 import argparse
 import sys
 
-from big_align.errors import UserError
 from big_align.reports.report import write_report
+from big_align.tools import command
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("report", __doc__)
     parser.add_argument(
         "--workdir", required=True, action="append",
         help="the workdir of a run; repeat the flag to compare several",
@@ -30,12 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if len(options.workdir) > 1 and not options.output:
         parser.error("--output is missing: the page of several runs belongs to none of them")
-    try:
-        print(write_report(options.workdir, options.output))
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(report, options)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Writes the page, and prints where it is."""
+    print(write_report(options.workdir, options.output))
 
 
 if __name__ == "__main__":

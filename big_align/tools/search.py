@@ -12,18 +12,15 @@ are printed, or written as JSON or as a page with pictures, depending on the end
 """
 
 import argparse
-import os
 import re
 import sys
+
+from big_align.tools import command
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line, in which -cars is a text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.search",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("search", __doc__)
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
     add("texts", nargs="*", help="texts to search for; -TEXT subtracts one")
@@ -59,16 +56,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from big_align.errors import UserError
-
-    try:
-        search(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(search, parse_arguments(arguments))
 
 
 def search(options: argparse.Namespace) -> None:

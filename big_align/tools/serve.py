@@ -10,10 +10,12 @@ proxy with TLS in front. It requires pip install -e '.[serve]'.
 """
 
 import argparse
-import os
+import contextlib
 import socket
 import sys
 from urllib.parse import quote
+
+from big_align.tools import command
 
 TOKEN_LEAST = 16  # characters
 CONNECTIONS = 64
@@ -21,11 +23,7 @@ CONNECTIONS = 64
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("serve", __doc__)
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
     add("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
@@ -46,18 +44,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command until it is stopped; returns its exit status."""
-    options = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from big_align.errors import UserError
-
-    try:
-        serve(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:  # how it is stopped
-        pass
-    return 0
+    return command.run(serve, parse_arguments(arguments))
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -98,7 +85,8 @@ def serve(options: argparse.Namespace) -> None:
         port = listening.getsockname()[1]
         print(f"http://{options.host}:{port}/{query}", flush=True)
         settings = {"log_level": "warning", "limit_concurrency": CONNECTIONS}
-        uvicorn.Server(uvicorn.Config(app, **settings)).run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # how it is stopped
+            uvicorn.Server(uvicorn.Config(app, **settings)).run(sockets=[listening])
 
 
 if __name__ == "__main__":

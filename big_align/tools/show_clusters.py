@@ -19,11 +19,7 @@ import random
 import sys
 from pathlib import Path
 
-# As in command_line: silence what libraries print at startup; real failures are exceptions.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import numpy as np
-from absl import logging
 from matplotlib.figure import Figure
 
 from big_align.components.source_flags import add_source_flags, open_source
@@ -36,17 +32,14 @@ from big_align.errors import UserError
 from big_align.exhibits.clusters import Place, find_examples
 from big_align.plots import cluster_pictures
 from big_align.runs import workdir
+from big_align.tools import command
 
 BATCH = 1024
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.show_clusters",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("show_clusters", __doc__)
     add = parser.add_argument
     add("--output", required=True, help="the folder for the pictures")
     add_source_flags(parser, required=False)
@@ -72,22 +65,20 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    try:
-        for field in ("images", "labels", "examples", "samples", "negatives"):
-            if getattr(options, field) < 1:
-                raise UserError(f"--{field}={getattr(options, field)} must be at least 1")
-        figures = draw(options)
-        os.makedirs(options.output, exist_ok=True)
-        for name, figure in figures.items():
-            path = os.path.join(options.output, f"{name}.png")
-            figure.savefig(path, dpi=100)
-            print(path)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(show, parse_arguments(arguments))
+
+
+def show(options: argparse.Namespace) -> None:
+    """Draws the pictures, writes them and prints where they are."""
+    for field in ("images", "labels", "examples", "samples", "negatives"):
+        if getattr(options, field) < 1:
+            raise UserError(f"--{field}={getattr(options, field)} must be at least 1")
+    figures = draw(options)
+    os.makedirs(options.output, exist_ok=True)
+    for name, figure in figures.items():
+        path = os.path.join(options.output, f"{name}.png")
+        figure.savefig(path, dpi=100)
+        print(path)
 
 
 def draw(options: argparse.Namespace) -> dict[str, Figure]:

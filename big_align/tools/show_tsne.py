@@ -10,7 +10,6 @@ checkpoint), a folder saved by transformers, open_clip, timm or big_align, or a 
 """
 
 import argparse
-import os
 import random
 import sys
 from pathlib import Path
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
     from big_align.inference.loaded_model import LoadedModel
 
+from big_align.tools import command
+
 SHOWN = 6
 """How many queries are drawn at random when none are given."""
 CHUNK = 1000
@@ -29,11 +30,7 @@ CHUNK = 1000
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m big_align.tools.show_tsne",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command.make_parser("show_tsne", __doc__)
     add = parser.add_argument
     add("--models", nargs="+", required=True, help="workdirs, or folders or files of weights")
     add("--names", required=True, help="the first class list: one of the package, or a file")
@@ -57,16 +54,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from big_align.errors import UserError
-
-    try:
-        show(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return command.run(show, parse_arguments(arguments))
 
 
 def show(options: argparse.Namespace) -> None:

@@ -103,6 +103,7 @@ def test_what_cannot_be_read_is_counted(shards, tmp_path, capsys, caplog):
     [
         (["--runner=Driect"], "--runner=Driect: "),
         (["--runner=DirectRunner", "--sise=3"], "unknown flag --sise"),
+        (["--runner=DirectRunner", "--environment_type=PROCESS"], "process_command"),
         (["--runner=DirectRunner", "--work={full}"], "is not an empty folder: give another, or"),
         (["--runner=DirectRunner", "--work={full}/mine"], "mine is not an empty folder: give"),
         (["--runner=DirectRunner", "--source_argument=caption=json.none"], "has a caption"),
@@ -113,7 +114,7 @@ def test_bad_flags_are_one_line(shards, tmp_path, capsys, flags, message):
     (tmp_path / "full" / "mine").write_text("kept")
     flags = [flag.format(full=tmp_path / "full") for flag in flags]
     status, _, error = build(capsys, tmp_path / "v.txt", *shards, *flags)
-    assert status == 1 and error.startswith("build_vocab: ") and message in error
+    assert status == 1 and error.startswith("error: ") and message in error
     assert error.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert (tmp_path / "full" / "mine").read_text() == "kept"
@@ -123,7 +124,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path, capsys):
     (tmp_path / "x.parquet").write_bytes(b"no table")
     flags = f"--source={tmp_path}/x.parquet", "--runner=DirectRunner"
     status, _, error = build(capsys, tmp_path / "v.txt", *flags)
-    assert status == 1 and error.startswith("build_vocab: ") and "x.parquet" in error
+    assert status == 1 and error.startswith("error: ") and "x.parquet" in error
     assert error.count("\n") == 1
 
 

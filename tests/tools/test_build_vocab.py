@@ -106,7 +106,7 @@ def test_bad_input_is_one_line(captions, tmp_path, capsys, changed, message):
     options = {"source": captions, "size": "100", "output": str(tmp_path / "v.txt"), **changed}
     assert build_vocab.main([f"--{name}={value}" for name, value in options.items()]) == 1
     lines = capsys.readouterr().err.strip().splitlines()
-    assert message in lines[-1] and lines[-1].startswith("build_vocab: ")
+    assert message in lines[-1] and lines[-1].startswith("error: ")
     assert not (tmp_path / "v.txt").exists()
 
 

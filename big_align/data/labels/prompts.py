@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from big_align.data.labels.classes import ClassList
+from big_align.errors import UserError
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
@@ -28,7 +29,7 @@ def fill_class_templates(
       The texts of each class; a class with synonyms has more of them than one without.
 
     Raises:
-      ValueError: no template, or one without `{}`.
+      UserError: no template, or one without `{}`.
     """
     synonyms = classes.synonyms or ((),) * len(classes)
     templates = choose_templates(classes, templates)
@@ -49,11 +50,11 @@ def fill_templates(names: Sequence[str], templates: Sequence[str]) -> list[list[
       The filled templates of each class, in their order.
 
     Raises:
-      ValueError: no template, or one without `{}`.
+      UserError: no template, or one without `{}`.
     """
     if not templates:
-        raise ValueError("no template; '{}' alone uses the bare name")
+        raise UserError("no template; '{}' alone uses the bare name")
     for template in templates:
         if template.count("{}") != 1:
-            raise ValueError(f"template {template!r} needs one {{}} where the class name goes")
+            raise UserError(f"template {template!r} needs one {{}} where the class name goes")
     return [[template.replace("{}", name) for template in templates] for name in names]

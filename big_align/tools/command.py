@@ -1,0 +1,64 @@
+"""What all commands share: the parser of their flags, and how they end."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+
+from big_align.distributed import processes
+from big_align.errors import Stopped, UserError
+
+
+def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.ArgumentParser:
+    """Returns a parser whose help begins with what the command's module says.
+
+    Args:
+      name: the name of the module, which is that of the command.
+      doc: its docstring, of which the lines are kept.
+      settings: other arguments of `argparse.ArgumentParser`.
+    """
+    return argparse.ArgumentParser(
+        prog=f"python -m big_align.tools.{name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **settings,
+    )
+
+
+def run(act: Callable[..., int | None], *arguments: Any) -> int:
+    """Does what a command is for, and says in one line what has ended it early.
+
+    Only what the user can change is such a line; anything else is a bug, and keeps its traceback.
+
+    Args:
+      act: what to do. It imports what takes time, so that --help does not wait for it.
+      arguments: what it is called with.
+
+    Returns:
+      The exit status: what `act` returns, or 0; 1 after an error, 130 after Ctrl-C, and that of
+      `Stopped` after a request to stop.
+    """
+    # As in command_line: silence what libraries print at startup; real failures are exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.get_absl_logger().addFilter(_is_not_of_orbax)
+    try:
+        return act(*arguments) or 0
+    except (UserError, OSError) as error:
+        processes.fail(error)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as error:
+        processes.fail(error)
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except Stopped as stopped:
+        print(stopped)
+        return Stopped.STATUS
+
+
+def _is_not_of_orbax(record: Any) -> bool:
+    return "orbax" not in record.pathname

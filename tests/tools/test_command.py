@@ -1,0 +1,92 @@
+"""Every command ends alike: one line for what the user can change, and for Ctrl-C."""
+
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from big_align import tools
+from big_align.errors import Stopped, UserError
+from big_align.tools import command
+
+BAD = {
+    "benchmark": "--model=m --data=d --output=o.csv --benchmarks=no-such",
+    "build_tags": "--source=captions.txt --output=tags.txt",
+    "build_vocab": "--source=captions.txt --output=.",
+    "classify": "--model=m --names=a,b a.jpg --top=0",
+    "cluster": "--k=2 --output=o --embeddings=no-such",
+    "convert": "--output=o --input=no-such",
+    "describe_classes": "--classes=imagenet --output=classes.txt",
+    "embed": "--model=m --source=a.tar --output=o --key_column=id",
+    "find_duplicates": "--output=o.jsonl --against=a.tar --input=no-such",
+    "flickr8k": "--input=i --output=o --side=-1",
+    "index": "--model=m --source=a.tar --output=o --recall=2",
+    "inspect_data": "--config=no-such",
+    "plan": "--config=quickstart --images_per_core=1 --topology=no-such:8",
+    "plot_metrics": "--workdir=w --output=curves.txt",
+    "prepare": "--input=a.tar --output=o --rules=no-such",
+    "report": "--workdir=no-such",
+    "search": "--index=i text --output=hits.txt",
+    "serve": "--index=i --host=0.0.0.0",
+    "show_clusters": "--output=o --images=0",
+    "show_tsne": "--models m --names=imagenet --others=cifar100 --most=0",
+}
+"""Arguments of each command of which the last has a bad value."""
+
+
+def test_the_list_is_complete():
+    paths = pathlib.Path(tools.__file__).parent.glob("*.py")
+    commands = {path.stem for path in paths if "command.run(" in path.read_text()}
+    assert commands == BAD.keys()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_is_one_line(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = BAD[name].split()
+    assert importlib.import_module(f"big_align.tools.{name}").main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match("error: [^ ]", line)
+    flag, _, value = words[-1].strip("-").partition("=")
+    assert value in line or flag in line
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_ctrl_c_is_one_line(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(f"big_align.tools.{name}")
+    (act,) = re.findall(r"command\.run\((\w+), ", pathlib.Path(module.__file__).read_text())
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, act, interrupt)
+    assert module.main(BAD[name].split()) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def raise_error(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "printed"),
+    [
+        (UserError("k = 0"), 1, ("", "error: k = 0\n")),
+        (OSError(28, "full", "a.npy"), 1, ("", "error: [Errno 28] full: 'a.npy'\n")),
+        (Stopped("continue it"), Stopped.STATUS, ("continue it\n", "")),
+    ],
+)
+def test_what_ends_a_command_is_told(error, status, printed, capsys):
+    assert command.run(raise_error, error) == status
+    assert capsys.readouterr() == printed
+
+
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(ValueError, match="shapes"):
+        command.run(raise_error, ValueError("shapes differ"))
+
+
+def test_a_command_without_a_status_has_succeeded():
+    assert command.run(lambda: None) == 0 and command.run(lambda status: status, 3) == 3
