@@ -19,6 +19,7 @@ from big_align.data.precomputed.embedding_files import CENTERS, EmbeddingFolder
 from big_align.data.precomputed.shard_files import CLUSTERS, INDEX, Shard
 from big_align.errors import UserError
 from big_align.progress import make_bar
+from big_align.whole_files import open_whole
 
 PROGRESS = "progress.npz"
 SEARCHES = ("exact", "scann")
@@ -136,7 +137,7 @@ def find_centers(
             + f", {seconds:.1f} s"
         )
     if first:
-        shard_files.write_whole(folder / CENTERS, centers)
+        shard_files.write_array(folder / CENTERS, centers)
         shard_files.claim_folder(folder, wanted | {"objective": objective}, write=True)
         (folder / PROGRESS).unlink(missing_ok=True)
     return centers
@@ -146,9 +147,9 @@ def _write_progress(
     folder: pathlib.Path, wanted: dict, centers: np.ndarray, objective: list[float], empty: int
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"partial-{PROGRESS}"
-    np.savez(partial, centers=centers, objective=objective, empty=empty, wanted=json.dumps(wanted))
-    partial.replace(folder / PROGRESS)
+    there = {"centers": centers, "objective": objective, "empty": empty}
+    with open_whole(folder / PROGRESS) as file:
+        np.savez(file, **there, wanted=json.dumps(wanted))
 
 
 def _read_progress(

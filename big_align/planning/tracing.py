@@ -35,6 +35,7 @@ from big_align.runs.command_line import load_config
 from big_align.runs.program import build_program
 from big_align.training import flops
 from big_align.types import Objective
+from big_align.whole_files import write_whole
 
 
 def main(folder: Path) -> int:
@@ -63,9 +64,7 @@ def main(folder: Path) -> int:
 
 def _write(path: Path, content: Any) -> None:
     """Writes JSON so that a process that sees the file sees all of it."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content))
-    part.rename(path)
+    write_whole(path, json.dumps(content).encode())
 
 
 def _describe(compiled: jax.stages.Compiled) -> dict[str, Any]:

@@ -9,9 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from big_align import whole_files
 from big_align.errors import UserError
-
-TEMPORARY = ".part-"  # before the names of files that are not finished
 
 
 def join(folder: str, *names: str) -> str:
@@ -37,19 +36,9 @@ def open_whole(path: str) -> Iterator[Any]:
                 with system.open(name, "wb") as remote:  # an object exists once it is closed
                     shutil.copyfileobj(file, remote, 2**24)
             return
-        folder, base = os.path.split(path)
-        os.makedirs(folder or ".", exist_ok=True)
-        file = tempfile.NamedTemporaryFile(dir=folder or ".", prefix=f"{TEMPORARY}{base}-",
-                                           delete=False)  # fmt: skip
-        try:
-            with file:
-                yield file
-            os.chmod(file.name, 0o666 & ~_umask())
-            os.replace(file.name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with whole_files.open_whole(path) as file:
+            yield file
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
 
@@ -84,12 +73,6 @@ def lock_folder(folder: str, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)  # which unlocks it
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def exists(path: str) -> bool:
@@ -169,7 +152,7 @@ def list_names(folder: str) -> list[str]:
             found = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(name for name in found if not name.startswith(TEMPORARY))
+    return sorted(name for name in found if not name.endswith(whole_files.PARTIAL))
 
 
 def remove(path: str) -> None:
@@ -189,7 +172,7 @@ def remove_unfinished(folder: str) -> None:
     """Removes what a killed process has left half written in a local folder."""
     if "://" not in folder and os.path.isdir(folder):
         for name in os.listdir(folder):
-            if name.startswith(TEMPORARY):
+            if name.endswith(whole_files.PARTIAL):
                 remove(os.path.join(folder, name))
 
 

@@ -1,7 +1,6 @@
 """The pictures of a run: what its evaluations show, kept in the workdir and passed to logs."""
 
 import json
-import os
 import pathlib
 from collections.abc import Mapping
 
@@ -20,6 +19,7 @@ from big_align.exhibits.exhibit import (
 )
 from big_align.plots.exhibit_pictures import draw_exhibit
 from big_align.reports.run_record import read_pictures
+from big_align.whole_files import write_whole
 
 FILE = "pictures.json"
 TIMES = 20
@@ -104,9 +104,7 @@ class Gallery:
 
     def _write(self, step: int) -> None:
         shown = {name: [encode(x) for x in exhibits] for name, exhibits in self._shown.items()}
-        scratch = self._path.with_suffix(".rewrite")
-        scratch.write_text(json.dumps({"step": step, "exhibits": shown}) + "\n")
-        os.replace(scratch, self._path)
+        write_whole(self._path, json.dumps({"step": step, "exhibits": shown}).encode() + b"\n")
 
 
 def _try_to_show(name: str, show: Show) -> dict[str, list[Exhibit]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from big_align.plots.html_page import write_frame
 from big_align.reports import comparison, pictures, sections
 from big_align.reports.run_record import RunRecord, read_record
+from big_align.whole_files import write_whole
 
 FILE = "report.html"
 
@@ -30,9 +31,7 @@ def write_report(workdirs: Sequence[str], output: str | None = None) -> str:
     records = [read_record(workdir) for workdir in workdirs]
     page = describe_run(*records) if len(records) == 1 else comparison.compare_runs(records)
     path = pathlib.Path(output or os.path.join(workdirs[0], FILE))
-    scratch = path.with_name(f"{path.name}.rewrite")
-    scratch.write_text(page, encoding="utf-8", errors="backslashreplace")
-    os.replace(scratch, path)
+    write_whole(path, page.encode("utf-8", "backslashreplace"))
     return str(path)
 
 

@@ -25,12 +25,13 @@ from big_align.nodes import Node
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
 from big_align.runs.defaults import complete_config
-from big_align.training.logs.line_files import read_lines, replace_file
+from big_align.training.logs.line_files import read_lines
 from big_align.training.logs.metrics import FILE
 from big_align.training.saving.checkpoint import ATTEMPTS, Which
 from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
 from big_align.types import Objective
+from big_align.whole_files import write_whole
 
 SIZES = "sizes"
 """What the sizes of the training data are called in the record of a checkpoint."""
@@ -200,8 +201,8 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
     kept = path.with_name(f"config.{step}.json")
     # Of several changes at the same step, only the first replaces a config that was trained with.
     if lines and not kept.exists():
-        replace_file(kept, path.read_bytes())
-    replace_file(path, config.to_json_best_effort(indent=2).encode() + b"\n")
+        write_whole(kept, path.read_bytes(), sync=True)
+    write_whole(path, config.to_json_best_effort(indent=2).encode() + b"\n", sync=True)
     return lines
 
 

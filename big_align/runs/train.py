@@ -17,7 +17,7 @@ from clu import parameter_overview
 from etils import epath
 from jax.sharding import Mesh
 
-from big_align import sharding
+from big_align import sharding, whole_files
 from big_align.components.signatures import make
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
@@ -79,6 +79,7 @@ def _leave_description(
     if jax.process_index() != 0:
         return
     folder = pathlib.Path(workdir)
+    whole_files.remove_leftovers(folder)
     for line in restore.keep_config(workdir, config, int(state.step)):
         print(line)
     table = parameter_overview.get_parameter_overview(state.params, include_stats=False)

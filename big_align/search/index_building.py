@@ -11,7 +11,7 @@ from absl import logging
 
 from big_align.clusters.embed_source import digest_weights
 from big_align.data.examples import Source
-from big_align.data.precomputed.shard_files import PARTIAL, check_same
+from big_align.data.precomputed.shard_files import check_same
 from big_align.errors import UserError
 from big_align.inference.loaded_model import LoadedModel
 from big_align.progress import make_bar
@@ -34,6 +34,7 @@ from big_align.search.metadata import MetadataTable, add_labels, empty_metadata
 from big_align.search.pending_rows import PendingRows
 from big_align.search.scann_rows import EXACT_BELOW, ScannRows, choose_settings
 from big_align.search.source_entries import IndexEntry, LoadedEntry, SourceEntries
+from big_align.whole_files import PARTIAL
 
 BATCH = 128  # images that are embedded, and stored, at a time
 TEXTS = 1024  # captions, likewise

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from big_align.data import files
-from big_align.data.precomputed.shard_files import write_whole
 from big_align.errors import UserError, put_in_a_line
+from big_align.whole_files import write_whole
 
 FORMAT = 1
 INFO, LOCK = "index.json", "lock"

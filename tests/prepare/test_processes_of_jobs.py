@@ -10,6 +10,7 @@ import time
 import pytest
 from raw_pairs import read_output
 
+from big_align.whole_files import name_partial
 from tests.run_main import ROOT
 
 
@@ -47,7 +48,9 @@ def test_a_job_that_was_killed_twice_ends_as_one_that_never_was(done, tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         assert not (tmp_path / "killed" / "settings.json").exists()
-    half = tmp_path / "killed" / ".part-pairs-00000.tar-x"  # as a kill in the midst of it leaves
+    half = name_partial(
+        tmp_path / "killed" / "pairs-00000.tar"
+    )  # as a kill in the midst of it leaves
     half.write_bytes(b"half")
     wait(start(flags, tmp_path / "killed"))
     assert read_output(tmp_path / "killed") == read_output(done.output)

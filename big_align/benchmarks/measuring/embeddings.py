@@ -31,7 +31,7 @@ from big_align.data.precomputed.shard_files import (
     EMBEDDINGS,
     find_work,
     list_shards,
-    write_whole,
+    write_array,
 )
 from big_align.errors import UserError
 from big_align.evaluators.zero_shot import average_texts
@@ -198,7 +198,7 @@ class EmbeddingStore:
             raise UserError("the embedding of a text is not finite; the model is broken")
         if jax.process_index() == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, rows)
+            write_array(path, rows)
         return rows
 
 

@@ -10,7 +10,7 @@ from big_align.benchmarks.measuring.results import average_languages
 from big_align.plots.html_page import write_frame
 from big_align.reports.sections import STYLE as TABLES
 from big_align.reports.sections import write_table, write_tiles
-from big_align.training.logs.line_files import replace_file
+from big_align.whole_files import write_whole
 
 STYLE = """
 .bars { display: grid; grid-template-columns: minmax(8rem, max-content) minmax(6rem, 1fr);
@@ -70,7 +70,7 @@ def write_page(rows: Sequence[Mapping[str, Any]], path: str | pathlib.Path) -> N
     page = write_frame(f"Benchmarks of {title}", TABLES + STYLE, body)
     target = pathlib.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, page.encode())
+    write_whole(target, page.encode())
 
 
 def _summarize(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

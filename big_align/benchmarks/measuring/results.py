@@ -13,8 +13,8 @@ from typing import Any
 from big_align.errors import UserError
 from big_align.runs import workdir
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
-from big_align.training.logs.line_files import replace_file
 from big_align.training.logs.metrics import finite_or_text
+from big_align.whole_files import write_whole
 
 TASK_NAMES = {
     "zero_shot": "zeroshot_classification",
@@ -87,8 +87,8 @@ class ResultFiles:
             there = read_rows(self.json) if self.json.is_file() else []
             self.rows = there + [finite_json(dict(row)) for row in rows]
             text = json.dumps(self.rows, indent=1, ensure_ascii=False)
-            replace_file(self.json, f"{text}\n".encode())
-            replace_file(self.path, write_csv(self.rows).encode())
+            write_whole(self.json, f"{text}\n".encode(), sync=True)
+            write_whole(self.path, write_csv(self.rows).encode(), sync=True)
 
 
 @contextlib.contextmanager

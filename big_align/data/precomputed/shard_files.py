@@ -9,13 +9,9 @@ A file gets its name only when it is complete.
 """
 
 import collections
-import contextlib
 import json
-import os
 import pathlib
 import re
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -24,10 +20,10 @@ from jaxtyping import Shaped
 
 from big_align.data import files
 from big_align.errors import UserError, put_in_a_line
+from big_align.whole_files import open_whole, remove_leftovers, write_whole
 
 FORMAT = 1
-INDEX, KEYS, PARTIAL = "index.json", ".keys", ".partial"
-LEFT_AFTER = 3600  # seconds after which nobody writes to a file any more
+INDEX, KEYS = "index.json", ".keys"
 FILE_MAX = 100  # characters; `list_shards` makes names of at most 67
 EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
@@ -173,30 +169,10 @@ def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
     return shards
 
 
-def write_whole(path: pathlib.Path, content: bytes | np.ndarray) -> None:
-    """Writes a file under another name and renames it when it is complete.
-
-    The name is its own: two runs that share a folder may write the same file at the same time.
-    """
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")
-    try:
-        with partial.open("wb") as file:
-            if isinstance(content, bytes):
-                file.write(content)
-            else:
-                np.save(file, content)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def remove_leftovers(folder: pathlib.Path) -> None:
-    """Removes what writers that were killed have left, if none has written to it for an hour."""
-    for partial in folder.glob(f"*{PARTIAL}"):
-        with contextlib.suppress(OSError):  # another process may remove it
-            if time.time() - partial.stat().st_mtime > LEFT_AFTER:
-                partial.unlink()
+def write_array(path: pathlib.Path, rows: np.ndarray) -> None:
+    """Writes an array, whole or not at all."""
+    with open_whole(path) as file:
+        np.save(file, rows)
 
 
 def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
@@ -233,7 +209,7 @@ def write_shard(
 ) -> None:
     """Writes the files of a shard; the array comes last, so if it is there, all are."""
     write_whole(folder / (shard.file + KEYS), keys)
-    write_whole(folder / (shard.file + ending), rows)
+    write_array(folder / (shard.file + ending), rows)
 
 
 def join_keys(keys: Iterable[str]) -> bytes:

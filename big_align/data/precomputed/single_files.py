@@ -1,6 +1,5 @@
 """A folder of embeddings as one file, for other programs: `.npy` and its keys, or Parquet."""
 
-import os
 import pathlib
 
 import numpy as np
@@ -8,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
-from big_align.data.precomputed.shard_files import KEYS, PARTIAL, write_whole
+from big_align.data.precomputed.shard_files import KEYS
+from big_align.whole_files import open_whole, write_whole
 
 ENDINGS = (".npy", ".parquet")
 """How the names of single files end."""
@@ -25,16 +25,13 @@ def write_npy(rows: EmbeddingFolder, path: pathlib.Path) -> None:
       path: the path of the array, which appears only when everything is complete.
     """
     write_whole(path.with_suffix(KEYS), b"".join(rows.key_lines(s) for s in rows.shards if s.count))
-    partial, first = path.with_name(path.name + PARTIAL), 0
-    shape = rows.count, rows.dim
-    array = np.lib.format.open_memmap(partial, "w+", rows.dtype, shape)
-    for shard in rows.shards:
-        if shard.count:
-            array[first : first + shard.count] = rows.array(shard)
-            first += shard.count
-    array.flush()
-    del array
-    os.replace(partial, path)
+    kind = np.lib.format.dtype_to_descr(np.dtype(rows.dtype))
+    header = {"descr": kind, "fortran_order": False, "shape": (rows.count, rows.dim)}
+    with open_whole(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for shard in rows.shards:
+            if shard.count:
+                file.write(np.ascontiguousarray(rows.array(shard)).data)
 
 
 def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
@@ -47,10 +44,9 @@ def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
       rows: the folder.
       path: the path of the table, which appears only when it is complete.
     """
-    partial = path.with_name(path.name + PARTIAL)
     kind = pa.large_list(pa.from_numpy_dtype(np.dtype(rows.dtype)))
     schema = pa.schema([("key", pa.string()), ("embedding", kind)])
-    with pq.ParquetWriter(partial, schema) as writer:
+    with open_whole(path) as file, pq.ParquetWriter(file, schema) as writer:
         for shard in rows.shards:
             if not shard.count:
                 continue
@@ -62,4 +58,3 @@ def write_parquet(rows: EmbeddingFolder, path: pathlib.Path) -> None:
             embedding = pa.LargeListArray.from_arrays(ends, values, mask=pa.array(~there))
             keys = pa.array([key or None for key in lines], pa.string())
             writer.write_table(pa.Table.from_arrays([keys, embedding], schema=schema))
-    os.replace(partial, path)

@@ -4,7 +4,6 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from absl import logging
 
 from big_align.data import array_files, files
 from big_align.errors import UserError, put_in_a_line
+from big_align.whole_files import open_whole
 
 INDEX_THREADS = 16  # scans wait for storage, not for the processor
 
@@ -115,13 +115,12 @@ def _load(cache: str, stamp: str) -> ShardIndex | None:
 
 
 def _save(cache: str, stamp: str, index: ShardIndex) -> None:
-    """Writes another file and renames it, so that another process never reads half an index."""
+    """Writes an index whole, so that another process never reads half of it."""
     folder = os.path.dirname(cache)
     try:
         os.makedirs(folder, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        with open_whole(cache) as file:
             np.savez(file, stamp=stamp, **dataclasses.asdict(index))
-        os.replace(file.name, cache)
     except OSError as error:
         raise UserError(f"index_dir {folder} cannot be written: {error}") from error
 

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ from big_align.data.text.word_counts import (
 )
 from big_align.errors import UserError
 from big_align.progress import make_bar
+from big_align.whole_files import write_whole
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells by default."""
@@ -185,11 +185,8 @@ def measure_spelling(
 
 
 def write_vocabulary(pieces: list[str], path: str) -> None:
-    """Writes one piece per line to another file and renames it: never half a vocabulary."""
-    part = f"{path}.{os.getpid()}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        file.write("\n".join(pieces) + "\n")
-    os.replace(part, path)
+    """Writes one piece per line, never half a vocabulary."""
+    write_whole(path, "".join(f"{piece}\n" for piece in pieces).encode())
 
 
 def read_lines(paths: str) -> Iterator[str]:

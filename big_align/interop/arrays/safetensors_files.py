@@ -26,6 +26,7 @@ from big_align.interop.arrays.stored_arrays import (
     parse_json,
     recognize,
 )
+from big_align.whole_files import open_whole
 
 CODES = {
     "F64": DTYPES["float64"],
@@ -124,23 +125,16 @@ def write_safetensors(
     # Wide types first, so that every array begins at a multiple of the size of its elements.
     order = sorted(shapes, key=lambda name: -shapes[name].dtype.itemsize)
     header = _make_header(path, {name: shapes[name] for name in order}, metadata)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(header)
-            for name in order:
-                array = _make(arrays[name])
-                if (array.shape, array.dtype) != (shapes[name].shape, shapes[name].dtype):
-                    raise WeightFileError(
-                        f"{path}: {name!r} is {array.dtype}{list(array.shape)} when made again, "
-                        f"not {shapes[name].dtype}{list(shapes[name].shape)}"
-                    )
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with open_whole(path, sync=True) as file:
+        file.write(header)
+        for name in order:
+            array = _make(arrays[name])
+            if (array.shape, array.dtype) != (shapes[name].shape, shapes[name].dtype):
+                raise WeightFileError(
+                    f"{path}: {name!r} is {array.dtype}{list(array.shape)} when made again, "
+                    f"not {shapes[name].dtype}{list(shapes[name].shape)}"
+                )
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _make(array: np.ndarray | jax.Array | Maker) -> np.ndarray:

@@ -19,6 +19,7 @@ from big_align.interop.arrays.stored_arrays import (
     StoredArray,
     parse_json,
 )
+from big_align.whole_files import name_partial
 
 FORMATS = {
     ".safetensors": safetensors_files.locate_arrays,
@@ -173,7 +174,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise WeightFileError(f"{path} exists; give a folder that is empty or does not exist")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = name_partial(path)
     try:
         partial.mkdir()
         for name, content in files.items():

@@ -22,8 +22,9 @@ from big_align.distributed import agreement
 from big_align.errors import DivergedError, NotFiniteError, Rewound
 from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
-from big_align.training.logs.line_files import append_line, read_lines, replace_file
+from big_align.training.logs.line_files import append_line, read_lines
 from big_align.types import Batch
+from big_align.whole_files import write_whole
 
 HEALTH = "health"
 """What decisions and spreads are called in the record of a checkpoint."""
@@ -125,7 +126,7 @@ class Health:
         self._spreads.append({"step": step, "spreads": self._guard.state()})
         if jax.process_index() == 0:
             lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)
-            replace_file(self._folder / SPREADS, lines.encode())
+            write_whole(self._folder / SPREADS, lines.encode(), sync=True)
         made = [[each.checkpoint, each.step] for each in self._rewinds]
         return {"rewinds": made, "spreads": self._spreads[-1]["spreads"]}
 
@@ -144,7 +145,8 @@ class Health:
         if made[: len(saved["rewinds"])] != saved["rewinds"]:  # the workdir has lost some
             made = saved["rewinds"]
             lines = [json.dumps({"checkpoint": back, "step": end}) for back, end in made]
-            replace_file(self._folder / REWINDS, "".join(f"{x}\n" for x in lines).encode())
+            content = "".join(f"{x}\n" for x in lines).encode()
+            write_whole(self._folder / REWINDS, content, sync=True)
         if not spreads or spreads[-1]["step"] != step:
             spreads.append({"step": step, "spreads": saved["spreads"]})
         return made, spreads

@@ -15,7 +15,7 @@ import numpy as np
 from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from big_align.training.logs.line_files import replace_file
+from big_align.whole_files import write_whole
 
 PATTERN = "events.out.tfevents.*"
 LENGTH, CHECKSUM = 8, 4  # bytes before a record's data: its length, and the checksum of the length
@@ -83,7 +83,7 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
         content = path.read_bytes()
         kept = list(_keep_records(content, step, known))
         if sum(map(len, kept)) != len(content):
-            replace_file(path, b"".join(kept))
+            write_whole(path, b"".join(kept), sync=True)
     if paths:
         _fill(paths[-1], lines, known)
 
@@ -98,7 +98,7 @@ def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]
         if (step, _make_tag(name)) not in known
     ]
     if missing:
-        replace_file(path, path.read_bytes() + b"".join(missing))
+        write_whole(path, path.read_bytes() + b"".join(missing), sync=True)
 
 
 def _keep_records(content: bytes, step: int, known: set[tuple[int, str]]) -> Iterator[bytes]:

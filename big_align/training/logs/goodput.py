@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import jax
 
 from big_align.distributed import activity
 from big_align.training.logs.phases import PHASES
+from big_align.whole_files import write_whole
 
 
 class Phase(NamedTuple):
@@ -108,9 +108,7 @@ class RunTime:
             "time": self._now(),
             "seconds": _add(self.clock.seconds(), self._earlier),
         }
-        scratch = self._path.with_suffix(".rewrite")
-        scratch.write_text(json.dumps(record) + "\n")
-        os.replace(scratch, self._path)
+        write_whole(self._path, json.dumps(record).encode() + b"\n")
 
     def report(self) -> None:
         """Prints where the time went, if there were any steps, and saves it."""

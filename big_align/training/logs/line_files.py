@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from big_align.whole_files import write_whole
+
 
 def read_lines(
     path: pathlib.Path,
@@ -72,7 +74,7 @@ def keep_lines(
         for line, found in zip(lines, objects, strict=True)
         if found is not None and keep(found)
     ]
-    replace_file(path, b"".join(kept))
+    write_whole(path, b"".join(kept), sync=True)
     _tell(path, objects.count(None), "dropped")
 
 
@@ -85,16 +87,6 @@ def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
         file.write(b"\n" * cut + json.dumps(record, default=str).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def replace_file(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file under another name and renames it, so that it never exists in part."""
-    scratch = path.with_name(f"{path.name}.rewrite")
-    with scratch.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
 
 
 def number_of(value: Any) -> float | None:

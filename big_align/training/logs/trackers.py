@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import pathlib
 import secrets
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from jaxtyping import UInt8
 from big_align.errors import UserError, tell_in_a_line
 from big_align.nodes import Given
 from big_align.training.logs.event_files import EventFile, Line, mend_events
+from big_align.whole_files import write_whole
 
 Pictures = Mapping[str, UInt8[np.ndarray, "h w 3"]]
 
@@ -169,6 +169,4 @@ class WeightsAndBiases:
         self._run.log(dict(values), step=step)
 
     def _save(self, step: int) -> None:
-        scratch = self._path.with_suffix(".rewrite")
-        scratch.write_text(json.dumps({"id": self._id, "step": step}) + "\n")
-        os.replace(scratch, self._path)
+        write_whole(self._path, json.dumps({"id": self._id, "step": step}).encode() + b"\n")

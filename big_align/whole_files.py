@@ -1,0 +1,68 @@
+"""Files that are written whole or not at all: under another name, which is then replaced.
+
+A process may be killed at any time, a disk may be full, and two processes may write one file at
+once. Whoever reads it finds the old content or the new, and never a part.
+"""
+
+import contextlib
+import os
+import pathlib
+import time
+import uuid
+from collections.abc import Iterator
+from typing import BinaryIO
+
+PARTIAL = ".partial"
+"""The ending of files and folders that are not complete."""
+LEFT_AFTER = 3600
+"""Seconds after which nobody writes to a file any more."""
+
+
+def name_partial(path: str | os.PathLike) -> pathlib.Path:
+    """Returns where to write a file or folder first: beside it, and a new name at each call.
+
+    Process numbers would not do, since several machines may share the folder. The name is hidden,
+    so that what lists the files of a folder passes over it.
+    """
+    path = pathlib.Path(path)
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+
+
+@contextlib.contextmanager
+def open_whole(path: str | os.PathLike, sync: bool = False) -> Iterator[BinaryIO]:
+    """Opens a file for writing bytes; it gets its name when the block ends without an exception.
+
+    Args:
+      path: the file; an existing one is replaced. Of several writers, the last one wins.
+      sync: whether the content must be on the disk before it gets the name, so that not even the
+        loss of power leaves a part of it.
+
+    Raises:
+      OSError: it cannot be written; an existing file is as it was.
+    """
+    partial = name_partial(path)
+    try:
+        with partial.open("xb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def write_whole(path: str | os.PathLike, content: bytes, sync: bool = False) -> None:
+    """Writes a file, whole or not at all, as `open_whole` does."""
+    with open_whole(path, sync) as file:
+        file.write(content)
+
+
+def remove_leftovers(folder: pathlib.Path) -> None:
+    """Removes what writers that were killed have left, if none has written to it for an hour."""
+    for partial in folder.glob(f"*{PARTIAL}"):
+        with contextlib.suppress(OSError):  # another process may remove it
+            if time.time() - partial.stat().st_mtime > LEFT_AFTER:
+                partial.unlink()
