@@ -11,14 +11,15 @@ from big_align.data.images.image_ops import Transform
 
 PHOTO_SIZE = (500, 375)
 """Width and height of typical photographs in data sets from the web."""
+SECONDS = 1.0
+"""How long is measured."""
 
 
-def measure_images_per_core(transform: str, seconds: float = 1.0) -> float:
-    """Decodes and transforms JPEGs in one thread for a while.
+def measure_images_per_core(transform: str) -> float:
+    """Decodes and transforms JPEGs in one thread for a second.
 
     Args:
       transform: operations of `config.data.transform`.
-      seconds: duration of the measurement.
 
     Returns:
       Images per second of processor time, on this machine.
@@ -27,7 +28,7 @@ def measure_images_per_core(transform: str, seconds: float = 1.0) -> float:
     photos = [_make_photo(seed) for seed in range(8)]
     operations(photos[0], rng)
     done, start = 0, time.thread_time()
-    while (spent := time.thread_time() - start) < seconds:
+    while (spent := time.thread_time() - start) < SECONDS:
         operations(photos[done % len(photos)], rng)
         done += 1
     return done / spent

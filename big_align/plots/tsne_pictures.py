@@ -13,6 +13,8 @@ from big_align.errors import UserError
 FIRST, SECOND = "tab:green", "tab:orange"
 LEAST = 4
 """Least number of points in a map: with fewer there are no neighborhoods to preserve."""
+NEIGHBORS = 30.0
+"""Approximate number of neighbors of each point; less if there are few points."""
 
 
 class Concepts(NamedTuple):
@@ -31,15 +33,12 @@ class Concepts(NamedTuple):
         return np.argmax(self.first[list(queries)] @ self.second.T, axis=1)
 
 
-def lay_out(
-    embeddings: Float[np.ndarray, "n d"], seed: int = 0, perplexity: float = 30.0
-) -> Float[np.ndarray, "n 2"]:
+def lay_out(embeddings: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
     """Places embeddings in a plane with t-SNE of their cosines (van der Maaten and Hinton 2008).
 
     Args:
       embeddings: unit-length embeddings.
       seed: seed of scikit-learn's optimization.
-      perplexity: approximate number of neighbors of each point; less if there are few points.
 
     Raises:
       UserError: there are fewer than four embeddings.
@@ -48,7 +47,7 @@ def lay_out(
 
     if len(embeddings) < LEAST:
         raise UserError(f"a map needs at least {LEAST} names, not {len(embeddings)}")
-    perplexity = min(perplexity, (len(embeddings) - 1) / 3)
+    perplexity = min(NEIGHBORS, (len(embeddings) - 1) / 3)
     tsne = TSNE(metric="cosine", init="random", perplexity=perplexity, random_state=seed)
     return tsne.fit_transform(np.asarray(embeddings, np.float64))
 

@@ -83,7 +83,6 @@ ORDER = (
     "shared", "short", "long", "rare", "repeated", "copied", "abundant",
 )  # fmt: skip
 """The rules: if several would drop a pair, the first of them counts as the one that did."""
-TEXT_RULES = ("shared", "short", "long", "rare")
 
 
 def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:

@@ -177,7 +177,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
                 f"config.{place} is empty: its fields need its name, one of "
                 f"{', '.join(sorted(table))}{advise(f'config.{place}', name=min(table))}"
             )
-        _choose(node, name, lookup(name, table, f"config.{place}"), f"config.{place}")
+        _choose(node, name, lookup(name, table, f"config.{place}"))
         _prepare_fields(node, fields, table, f"config.{place}")
 
 
@@ -214,7 +214,7 @@ def _make_node(config: ConfigDict, path: str) -> ConfigDict:
     return node
 
 
-def _choose(node: ConfigDict, name: str, target: Any, where: str) -> None:
+def _choose(node: ConfigDict, name: str, target: Any) -> None:
     """Turns a node into that of another component, if it is not already."""
     if node.get("name") != name:
         kept = {*source_fields(target), *set(KEPT).intersection(list_settable(target))}

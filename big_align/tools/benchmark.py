@@ -28,6 +28,8 @@ from big_align.tools import command
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
+    from big_align.benchmarks.measuring.plans import DEFAULT_TASKS, TASKS
+
     parser = command.make_parser("benchmark", __doc__)
     parser.add_argument("--model", help="a workdir, or a folder or file of weights")
     parser.add_argument("--benchmarks", help="comma-separated names of data sets and suites")
@@ -37,9 +39,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--list", action="store_true", help="list the data sets and suites, and exit"
     )
     parser.add_argument(
-        "--tasks", default="zero_shot,retrieval,composition,similarity",
-        help="comma-separated tasks: zero_shot, linear_probe, few_shot, knn, retrieval, "
-        "composition, similarity; each data set takes those that fit it (%(default)s)",
+        "--tasks", default=",".join(DEFAULT_TASKS),
+        help=f"comma-separated tasks: {', '.join(TASKS)}; each data set takes those that fit it "
+        "(%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--cache", help="the folder for embeddings (default: OUTPUT, ending in .embeddings)"

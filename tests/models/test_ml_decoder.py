@@ -10,12 +10,26 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
-from big_align.interop.tables.ml_decoder import ML_DECODER
+from big_align.interop.tables.mapping import Rule
 from big_align.models.ml_decoder import CrossAttention, MLDecoder
 from big_align.models.parts.layers import MlpBlock
 
 pytestmark = pytest.mark.slow
 
+AUTHORS = [
+    Rule("embed", "decoder.embed_standart", "linear"),
+    Rule("queries", "decoder.query_embed.weight", "array"),
+    Rule("query_norm", "decoder.layers.0.norm1", "norm"),
+    Rule("attention/(query,key,value)", "decoder.layers.0.multihead_attn", "fused linear"),
+    Rule("attention/out", "decoder.layers.0.multihead_attn.out_proj", "linear"),
+    Rule("attention_norm", "decoder.layers.0.norm2", "norm"),
+    Rule("mlp/up", "decoder.layers.0.linear1", "linear"),
+    Rule("mlp/down", "decoder.layers.0.linear2", "linear"),
+    Rule("mlp_norm", "decoder.layers.0.norm3", "norm"),
+    Rule("group_kernel", "decoder.duplicate_pooling", "array"),
+    Rule("group_bias", "decoder.duplicate_pooling_bias", "array"),
+]
+"""Names in the code of its authors."""
 SMALL = MLDecoder(classes=5, groups=2, width=16, heads=4, mlp_dim=8)
 
 
@@ -32,7 +46,7 @@ def test_golden_numbers(reference_dir):
         width=config["decoder_embedding"],
     )
     features = jnp.asarray(io["features"])
-    logits = jax.jit(model.apply)(load_mapped(folder, ML_DECODER, model, features), features)
+    logits = jax.jit(model.apply)(load_mapped(folder, AUTHORS, model, features), features)
     np.testing.assert_allclose(logits, io["logits"], atol=1e-4)
 
 

@@ -80,8 +80,6 @@ def bootstrap_correlation(
     cosine: Float[np.ndarray, "n"],
     rating: Float[np.ndarray, "n"],
     query: Int[np.ndarray, "n"],
-    samples: int = SAMPLES,
-    seed: int = 0,
 ) -> tuple[float, float]:
     """Returns mean and standard deviation of Spearman's correlation over samples of pairs.
 
@@ -93,8 +91,6 @@ def bootstrap_correlation(
       cosine: cosine of each pair.
       rating: rating of each pair.
       query: the query that each pair belongs to.
-      samples: number of samples.
-      seed: seed of the samples.
 
     Raises:
       UserError: there are fewer than four queries.
@@ -103,8 +99,8 @@ def bootstrap_correlation(
     _, starts, counts = np.unique(query[order], return_index=True, return_counts=True)
     if len(starts) < 4:
         raise UserError(f"{len(starts)} queries have ratings; half of them is no sample")
-    rng, found = np.random.default_rng(seed), []
-    for _ in range(samples):
+    rng, found = np.random.default_rng(0), []
+    for _ in range(SAMPLES):
         chosen = rng.permutation(len(starts))[: len(starts) // 2]
         rows = order[starts[chosen] + rng.integers(counts[chosen])]
         found.append(correlate_ranks(cosine[rows], rating[rows]))

@@ -240,9 +240,7 @@ def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
     return Outcome(numbers, numbers["mean_recall"], details)
 
 
-def list_numbers(
-    task: str, metric: str, count: int, settings: TaskSettings, texts: bool = True
-) -> tuple[str, ...]:
+def list_numbers(task: str, metric: str, count: int, settings: TaskSettings) -> tuple[str, ...]:
     """Returns the names of the numbers that a task measures.
 
     Args:
@@ -250,7 +248,6 @@ def list_numbers(
       metric: metric of the data set.
       count: number of classes.
       settings: settings of the task.
-      texts: whether the model embeds texts.
     """
     if task == "retrieval":
         sides = [f"{side}_retrieval_recall@{k}" for side in ("image", "text") for k in KS]
@@ -258,9 +255,9 @@ def list_numbers(
     if task == "knn":
         return tuple(f"knn_r{k}" for k in KS)
     if task == "few_shot":
-        kinds = ("linear", "ridge", *(("text",) if texts else ()))
+        kinds = ("linear", "ridge", "text")
         each = [f"{kind}_{shots}shot" for kind in kinds for shots in settings.shots]
-        return *each, *(f"{name}_std" for name in each), *(["text_0shot"] if texts else [])
+        return *each, *(f"{name}_std" for name in each), "text_0shot"
     if metric in OF_SEVERAL_LABELS:
         several = ["mean_average_precision", "map_11_point"]
         names = ["acc1"] if metric == "real_accuracy" else several

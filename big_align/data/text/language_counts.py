@@ -29,15 +29,15 @@ def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collectio
     return _count(source, most)[0]
 
 
-def count_mixed_languages(source: examples.Source, most: int = LOOKED_AT) -> collections.Counter:
+def count_mixed_languages(source: examples.Source) -> collections.Counter:
     """Counts the captions of each language, for sources with several languages per example.
 
-    The arguments and the result are those of `count_languages`.
+    The result is that of `count_languages`.
 
     Raises:
       UserError: captions have no languages, or no example has captions in two.
     """
-    counts, mixed = _count(source, most)
+    counts, mixed = _count(source, LOOKED_AT)
     if not counts:
         raise UserError(
             "language_temperature draws the languages of captions, and the source gives none: name "

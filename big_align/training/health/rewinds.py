@@ -72,7 +72,6 @@ class Health:
       saved: what `save` returned for the checkpoint of `step`, None for an older one: a workdir on
         the disk of a machine may be lost, and checkpoints be in a bucket.
       watched: numbers that the objective wants watched, see `Guard`.
-      say: prints an alarm.
     """
 
     def __init__(
@@ -85,11 +84,9 @@ class Health:
         last_good: Callable[[], int | None],
         saved: Mapping[str, Any] | None = None,
         watched: Mapping[str, Side] | None = None,
-        say: Callable[[str], None] = tqdm.write,
     ):
         self._folder = pathlib.Path(workdir)
         self._goes_back, self._list_examples, self._last_good = rewinds, list_examples, last_good
-        self._say = say
         self._guard = Guard(self._respond, watched)
         self.check = self._guard.check
         made, spreads = agreement.share("health", self._read(step, saved))
@@ -160,7 +157,7 @@ class Health:
             if alarm.expected is None:
                 raise NotFiniteError(_explain(alarm, good))
             if jax.process_index() == 0:
-                self._say(f"warning: {alarm.describe()}; its examples are in {suspects}")
+                tqdm.write(f"warning: {alarm.describe()}; its examples are in {suspects}")
             return
         if len(self._rewinds) >= MOST:
             raise DivergedError(
