@@ -5,19 +5,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import google_crc32c
-
 from big_align.data import tensorflow_on_cpu
 from big_align.errors import UserError
-
-CHECKSUM = 4  # bytes
-MASK = 0xA282EAD8
-
-
-def mask_checksum(data: bytes) -> bytes:
-    """Returns the checksum of some bytes in TFRecord files: CRC-32C, rotated and offset."""
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + MASK & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
+from big_align.tf_records import encode_record
 
 
 def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int]]) -> bytes:
@@ -42,13 +32,10 @@ def write_tfrecord(file: Any, records: Iterable[bytes]) -> None:
 
     Args:
       file: open for writing bytes.
-      records: each is preceded by its length and the checksum of that, and followed by its own.
+      records: in their order.
     """
     for record in records:
-        length = len(record).to_bytes(8, "little")
-        file.write(length + mask_checksum(length))
-        file.write(record)
-        file.write(mask_checksum(record))
+        file.write(encode_record(record))
 
 
 def write_array_record(file: Any, records: Iterable[bytes]) -> None:

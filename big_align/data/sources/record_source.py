@@ -8,10 +8,8 @@ import numpy as np
 from absl import logging
 
 from big_align.data import columns, examples, files, tensorflow_on_cpu
-from big_align.data.record_encoding import CHECKSUM, mask_checksum
 from big_align.data.sources import shard_index
-
-LENGTH = 8  # bytes of a record's length, which its checksum and then the data follow
+from big_align.tf_records import CHECKSUM, LENGTH, mask_checksum
 
 
 class RecordSource:

@@ -10,16 +10,14 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-import google_crc32c
 import numpy as np
 from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from big_align.tf_records import CHECKSUM, LENGTH, encode_record
 from big_align.whole_files import write_whole
 
 PATTERN = "events.out.tfevents.*"
-LENGTH, CHECKSUM = 8, 4  # bytes before a record's data: its length, and the checksum of the length
-MASK = 0xA282EAD8
 Line = tuple[int, Mapping[str, float]]
 """A step, and the values logged for it by name."""
 
@@ -125,17 +123,6 @@ def split_records(content: bytes) -> Iterator[bytes]:
             return
         yield record
         place = end
-
-
-def encode_record(data: bytes) -> bytes:
-    """Returns data as a record of a TFRecord file."""
-    length = len(data).to_bytes(LENGTH, "little")
-    return b"".join((length, _checksum(length), data, _checksum(data)))
-
-
-def _checksum(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
-    return ((((crc >> 15) | (crc << 17)) + MASK) & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
 
 
 def _make_scalar(name: str, value: float, step: int, when: float) -> Event:
