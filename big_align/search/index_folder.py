@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
-from big_align.data import files
+from big_align.data.precomputed.shard_files import read_description
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import write_whole
 
@@ -70,15 +70,7 @@ def read_info(folder: pathlib.Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} is no index (it has no {INFO}); big_align.tools.index writes one"
         )
-    try:
-        info = json.loads(files.read_regular(path).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from error
-    if not isinstance(info, dict) or info.get("format") != FORMAT:
-        found = put_in_a_line(repr(info.get("format") if isinstance(info, dict) else None))
-        raise UserError(f"{path} has format {found}; this version reads {FORMAT}")
-    if missing := [field for field in FIELDS if field not in info]:
-        raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
+    info = read_description(path, FORMAT, FIELDS)
     if strange := [field for field in TEXTS if not isinstance(info[field], str | None)]:
         raise UserError(f"{path}: `{strange[0]}` is no text; it is not as it was written")
     return info

@@ -1,7 +1,6 @@
 """Columns about images, from a table that names their files or keys."""
 
 import os
-import posixpath
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from big_align.data import columns, files
+from big_align.data.sources.table_source import join
 from big_align.errors import UserError, put_in_a_line
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -58,7 +58,7 @@ class MetadataTable:
         self._rows: dict[str, int] = {}
         for row, name in enumerate(map(str, table[found].to_pylist())):
             self._rows.setdefault(_normalize(name), row)
-            self._rows.setdefault(_normalize(_join(folder, name)), row)
+            self._rows.setdefault(_normalize(join(folder, name)), row)
         kept = [
             name for name in table.column_names
             if name != found and name.lower() not in CAPTIONS and _is_plain(table[name].type)
@@ -148,10 +148,6 @@ def _find_delimiter(data: bytes) -> str:
     """Returns which is most frequent in the first line: a comma, a tab or a semicolon."""
     line = data.partition(b"\n")[0].decode("utf-8", "replace")
     return max(",\t;", key=line.count)
-
-
-def _join(folder: str, name: str) -> str:
-    return name if "://" in name else posixpath.join(folder, name)
 
 
 def _normalize(name: str) -> str:

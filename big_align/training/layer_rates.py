@@ -138,21 +138,22 @@ def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
     return len(path) >= len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))
 
 
-def _names(path: tuple) -> tuple[str, ...]:
+def list_names(path: tuple) -> tuple[str, ...]:
+    """Returns the names on the way to a parameter, from a path of `jax.tree_util`."""
     return tuple(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
 
 
 def _look_up(field: str, entries: Sequence[str], params: Params, default: float) -> Any:
     """Returns the number of the last entry that matches each parameter."""
     parsed = _parse(field, entries)
-    paths = [_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for entry, (pattern, _) in zip(entries, parsed, strict=True):
         if not any(_fits(path, pattern) for path in paths):
             known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
             raise UserError(f"{field} has {entry!r}: no parameter is there; there are: {known}")
 
     def find(path: tuple, _: Any) -> float:
-        fitting = [number for pattern, number in parsed if _fits(_names(path), pattern)]
+        fitting = [number for pattern, number in parsed if _fits(list_names(path), pattern)]
         return fitting[-1] if fitting else default
 
     return jax.tree_util.tree_map_with_path(find, params)
@@ -160,7 +161,7 @@ def _look_up(field: str, entries: Sequence[str], params: Params, default: float)
 
 def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
     """Returns how many layers of its tower are above each parameter; 0 where no entry matches."""
-    shapes = {_names(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
+    shapes = {list_names(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
     heights: dict[tuple[str, ...], int] = {}
     for entry, (pattern, _) in zip(entries, _parse(field, entries), strict=True):
         below = [path for path in shapes if _fits(path, pattern)]
@@ -171,7 +172,9 @@ def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
             if layers is None:
                 raise UserError(f"{field} has {entry!r}, but {'/'.join(tower)} has no block_00")
             heights |= {tower + path: height for path, height in layers.items()}
-    return jax.tree_util.tree_map_with_path(lambda path, _: heights.get(_names(path), 0), params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: heights.get(list_names(path), 0), params
+    )
 
 
 def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | None:

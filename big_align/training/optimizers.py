@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from big_align.errors import UserError
 from big_align.nodes import Given
 from big_align.row_tables import RowOptimizer
-from big_align.training.layer_rates import UNIFORM, LayerRates, scale_by_rates
+from big_align.training.layer_rates import UNIFORM, LayerRates, list_names, scale_by_rates
 from big_align.types import Params
 
 DECAYS = ("linear", "cosine", "step", "constant")
@@ -117,15 +117,11 @@ def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any
     def decays(path: tuple, value: Any) -> bool:
         if exclude is None:
             return True
-        names = _names(path)
+        names = list_names(path)
         is_table = jnp.ndim(value) > 1 or names[-1] in TABLES
         return is_table and not set(names) & set(exclude)
 
     return jax.tree_util.tree_map_with_path(decays, params)
-
-
-def _names(path: tuple) -> tuple[str, ...]:
-    return tuple(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
 
 
 def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
@@ -142,14 +138,14 @@ def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
       UserError: there is nothing at a path.
     """
     prefixes = [tuple(path.strip("/").split("/")) for path in frozen]
-    paths = [_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for given, prefix in zip(frozen, prefixes, strict=True):
         if not any(path[: len(prefix)] == prefix for path in paths):
             known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
             raise UserError(f"frozen = {given!r} is the path of no parameter; there are: {known}")
 
     def stays(path: tuple, _: Any) -> bool:
-        return any(_names(path)[: len(prefix)] == prefix for prefix in prefixes)
+        return any(list_names(path)[: len(prefix)] == prefix for prefix in prefixes)
 
     return jax.tree_util.tree_map_with_path(stays, params)
 

@@ -10,6 +10,7 @@ from big_align.data import examples
 from big_align.data.images.decoding import open_picture, to_rgb
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
+from big_align.data.sources.split_source import ChosenExamples
 
 
 class Box(NamedTuple):
@@ -56,8 +57,8 @@ class BoxSource(ListedSource):
         return tuple(self._boxes[shard * SHARD_SIZE + index].tolist())
 
 
-class PickedSource:
-    """Some examples of a source, without texts and labels.
+class PickedSource(ChosenExamples):
+    """Some examples of a source.
 
     Args:
       source: the examples.
@@ -67,27 +68,11 @@ class PickedSource:
     class_names = None
 
     def __init__(self, source: examples.Source, picked: Int[np.ndarray, "n"]):
-        self._source = source
+        super().__init__(source)
         shards, indexes = ShardOffsets(source.shard_sizes).locate(picked)
         self._indexes = [indexes[shards == n] for n in range(len(source.shard_sizes))]
         self.shard_sizes = np.array([len(mine) for mine in self._indexes], np.int64)
         self.broken = np.zeros(len(self._indexes), np.int64)
-
-    def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample."""
-        return self._source.read(shard, self._place(shard, index))
-
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Returns no texts: they belong to cases, not to images."""
-        return [], ()
-
-    def name(self, shard: int, index: int) -> str:
-        """Returns the source's name of an example."""
-        return self._source.name(shard, self._place(shard, index))
-
-    def shard_name(self, shard: int) -> str:
-        """Returns the source's name of a shard."""
-        return self._source.shard_name(shard)
 
     def _place(self, shard: int, index: int) -> int:
         return int(self._indexes[shard][index])

@@ -129,18 +129,35 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
     path = folder / INDEX
     if not path.is_file():
         raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
-    try:
-        index = json.loads(files.read_regular(path).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from error
-    if not isinstance(index, dict) or index.get("format") != FORMAT:
-        found = put_in_a_line(repr(index.get("format") if isinstance(index, dict) else None))
-        raise UserError(f"{path} has format {found}; this version reads {FORMAT}")
-    if missing := [field for field in fields if field not in index]:
-        raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
+    index = read_description(path, FORMAT, fields)
     if not isinstance(index.get("made_by", {}), dict):
         raise UserError(f"{path}: `made_by` is no object; it is not as it was written")
     return index
+
+
+def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) -> dict[str, Any]:
+    """Reads the JSON object in which a folder says what it holds.
+
+    Args:
+      path: the file.
+      version: the `format` that is read.
+      fields: what it must have besides.
+
+    Raises:
+      UserError: it is not such an object.
+    """
+    try:
+        found = json.loads(files.read_regular(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error})") from error
+    there = found.get("format") if isinstance(found, dict) else None
+    if there != version:
+        raise UserError(
+            f"{path} has format {put_in_a_line(repr(there))}; this version reads {version}"
+        )
+    if missing := [field for field in fields if field not in found]:
+        raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
+    return found
 
 
 def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
