@@ -291,11 +291,12 @@ def load(
     Raises:
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not the given one.
+      CheckpointMismatch: the workdir was trained with another tokenizer.
       UserError: the path is none of these, or damaged; see `interop.load`.
     """
-    settings = {"transform": transform, "tokenizer": tokenizer, "batch_size": batch_size}
+    settings = {"transform": transform, "batch_size": batch_size, "progress": progress}
     with _without_notes():
-        return LoadedModel.of(workdir.load(path), progress=progress, **settings)
+        return LoadedModel.of(workdir.load(path, tokenizer), **settings)
 
 
 @contextlib.contextmanager

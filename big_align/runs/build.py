@@ -220,8 +220,7 @@ def describe_run(config: Node, tokenizer: Any) -> dict[str, Any]:
 
 def example_batch(config: Node, tokenizer: Any) -> dict[str, np.ndarray]:
     """Returns one row of a training batch, all zeros: the shapes with which to build a model."""
-    part = next(iter(dataset.read_parts(config).values()))
-    node, where = part.loader, part.where
+    where, node = next(iter(dataset.part_nodes(config).values()))
     shape = shape_of_image(node["transform"], f"{where}.transform")
     views = node.get("views_per_image") or 1
     captions = node.get("captions_per_image")

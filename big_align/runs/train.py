@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from big_align import sharding, whole_files
 from big_align.components.signatures import make
+from big_align.configuration.kept_files import keep_files
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.devices.compilation import use_cache
@@ -82,6 +83,7 @@ def _leave_description(
     whole_files.remove_leftovers(folder)
     for line in restore.keep_config(workdir, config, int(state.step)):
         print(line)
+    keep_files(workdir, config)
     table = parameter_overview.get_parameter_overview(state.params, include_stats=False)
     (folder / "parameters.txt").write_text(table + "\n")
     parts = {k: sum(x.size for x in jax.tree.leaves(v)) for k, v in _parts(state.params).items()}

@@ -1,8 +1,11 @@
 """What a workdir holds after training: a model, its config and its class centers."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +17,7 @@ from ml_collections import ConfigDict
 from big_align import interop
 from big_align.components.models import build_model
 from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.configuration.kept_files import check_vocabulary, use_kept_files
 from big_align.data.labels.classes import ClassList
 from big_align.errors import MissingCheckpoint
 from big_align.interop.formats.preprocessing import Preprocessing
@@ -25,12 +29,13 @@ from big_align.training.saving.step_folders import FOLDER, find_folder
 from big_align.types import Objective, Params
 
 
-def load(path: str | os.PathLike) -> Pretrained:
+def load(path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None) -> Pretrained:
     """Loads any model: one that a run has trained, or one that `interop.load` reads.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
         `WORKDIR/checkpoints/best`, or a folder or file of `interop.load`.
+      tokenizer: in place of the model's own, as in `config.tokenizer`.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, and `.preprocessing` and
@@ -39,13 +44,15 @@ def load(path: str | os.PathLike) -> Pretrained:
     Raises:
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
+      CheckpointMismatch: the workdir was trained with another tokenizer.
       UserError: the path is none of these, or its files are damaged; see `interop.load`.
     """
     found = pathlib.Path(path).expanduser()
     if recognize_workdir(found):
         with interop.explained(found):
-            return read_workdir(found)
-    return interop.load(path)
+            return read_workdir(found, tokenizer)
+    loaded = interop.load(path)
+    return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
 
 
 def recognize_workdir(path: pathlib.Path) -> bool:
@@ -63,25 +70,27 @@ def split_step(path: pathlib.Path) -> tuple[pathlib.Path, Which]:
     return path, None
 
 
-def read_workdir(path: pathlib.Path) -> Pretrained:
+def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None) -> Pretrained:
     """Reads a checkpoint of a workdir: the averaged parameters, if they are kept.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or `.../best`.
+      tokenizer: that of the run, if its files are elsewhere now; None finds them.
 
     Raises:
+      CheckpointMismatch: the run had another tokenizer.
       MissingCheckpoint: there is no complete checkpoint, or not this one.
     """
     path, step = split_step(path)
-    config = _read_run(path)
-    tokenizer = build.build_tokenizer(config)
-    objective, _, found, _ = restore.load_weights(config, str(path), tokenizer, step)
+    config = _read_run(path, tokenizer)
+    made = build.build_tokenizer(config)
+    objective, _, found, _ = restore.load_weights(config, str(path), made, step)
     params = found["params"]
     weights = {"params": params["model"], **found["model_state"]}
     node = config.model.to_dict()
     if not node["text"] and not node["image_projection"]:  # the tower is the whole model
         node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
-    size = build.example_batch(config, tokenizer)["image"].shape[-2]
+    size = build.example_batch(config, made)["image"].shape[-2]
     return Pretrained(
         node,
         jax.tree.map(np.asarray, weights),
@@ -134,10 +143,14 @@ def read_classifier(path: pathlib.Path) -> tuple[dict[str, np.ndarray], ClassLis
     return {name: np.asarray(x) for name, x in flat.items()}, classes
 
 
-def _read_run(path: pathlib.Path) -> ConfigDict:
-    """Reads the config of a workdir, for the devices of this machine."""
+def _read_run(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None) -> ConfigDict:
+    """Reads the config of a workdir, for the devices and the files of this machine."""
     config = read_config(path / CONFIG_JSON)
     config.mesh = {"fsdp": 1}  # whatever it was trained on
+    use_kept_files(path, config)
+    if tokenizer is not None:
+        config.tokenizer = dict(tokenizer)
+    check_vocabulary(path, config)
     return config
 
 

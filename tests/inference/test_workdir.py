@@ -1,5 +1,7 @@
 """A workdir that has been trained in is loaded and used; docs/use.md does so as it stands."""
 
+import pathlib
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,10 +9,14 @@ import scipy.special
 from PIL import Image
 
 import big_align
-from big_align.data.sources.digits import DIGIT_TEMPLATES, digits_source
+from big_align.data.sources.digits import DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
+from big_align.data.text.tokenizers import SPECIAL_TOKENS
+from big_align.errors import CheckpointMismatch, UserError
 from big_align.evaluators import zero_shot
 from big_align.evaluators.retrieval import Retrieval
-from big_align.runs import build, command_line, evaluate, train
+from big_align.runs import build, command_line, evaluate, train, workdir
+from big_align.runs.defaults import complete_config
+from tests import labeled_digits
 from tests.pages import ROOT, read_blocks
 
 PAGE = "docs/use.md"
@@ -91,3 +97,48 @@ def test_preprocessing_makes_what_the_evaluator_sees(trained):
     assert pixels.shape == (16, 16, 3)
     zimg = model.model.apply(model.variables, jnp.array(pixels[None]), method="encode_image")
     np.testing.assert_allclose(zimg, model.embed_images([image]), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_workdir_that_is_moved_brings_its_files(tmp_path, monkeypatch):
+    (tmp_path / "before").mkdir()
+    (tmp_path / "after").mkdir()
+    monkeypatch.chdir(tmp_path / "before")
+    pieces = [*SPECIAL_TOKENS, *DIGIT_WORDS]
+    pathlib.Path("v.txt").write_text("\n".join(pieces) + "\n")
+    shard = labeled_digits.write_shard(pathlib.Path("digits.tar"))
+    labels = {"source": shard, "classes": labeled_digits.write_names(pathlib.Path("names.json"))}
+    pairs = {"source": {"name": "digits", "split": "train"}}
+    parts = {"a": labels, "b": labels, "pairs": pairs}  # a and b share their labels
+    data = {"mixture": {name: part | {"weight": 0.25} for name, part in parts.items()}}
+    data["mixture"]["pairs"]["weight"] = 0.5
+    tokenizer = {"name": "wordpiece", "vocabulary": "v.txt", "length": 12}
+    config = labeled_digits.get_config(
+        "multitask", data, **{"total_steps": 2, "objective.temperature": 0.1}
+    )
+    config.tokenizer = tokenizer
+    train.run(complete_config(config), "trained")
+    texts = ["a photo of a three", "zero"]
+    expected = big_align.load("trained").embed_texts(texts)
+    _, classes = workdir.read_classifier(pathlib.Path("trained"))
+    assert len(classes) == 10
+
+    moved = pathlib.Path("trained").rename(tmp_path / "after" / "trained")
+    for name in ("v.txt", "names.json", "digits.tar"):
+        pathlib.Path(name).unlink()
+    monkeypatch.chdir(tmp_path / "after")
+    other = "\n".join([*pieces[:4], *pieces[:3:-1]]) + "\n"
+    pathlib.Path("v.txt").write_text(other)  # which is not the vocabulary of the run
+    np.testing.assert_array_equal(big_align.load(moved).embed_texts(texts), expected)
+    assert workdir.read_classifier(moved)[1] == classes
+
+    kept = (moved / "files" / "tokenizer.vocabulary.txt").rename("kept.txt")
+    with pytest.raises(CheckpointMismatch, match="whose files have changed since"):
+        big_align.load(moved)
+    pathlib.Path("v.txt").unlink()
+    with pytest.raises(UserError, match="no file v.txt; it has to be the one that .* trained with"):
+        big_align.load(moved)
+    given = big_align.load(moved, tokenizer=tokenizer | {"vocabulary": str(kept)})
+    np.testing.assert_array_equal(given.embed_texts(texts), expected)
+    with pytest.raises(CheckpointMismatch, match="was trained with the tokenizer"):
+        big_align.load(moved, tokenizer={"name": "words", "words": ("a",), "length": 12})

@@ -1,0 +1,70 @@
+"""The files without which a model cannot be loaded: vocabularies, class lists and tag lists.
+
+A run copies them into its workdir, so that the workdir can be used from any folder, and moved.
+"""
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from big_align.data.labels.classes import built_in_names
+from big_align.data.package_files import locate
+from big_align.errors import UserError
+from big_align.training.logs.line_files import replace_file
+
+FOLDER = "files"
+"""Folder of a workdir that holds the copies, each named after its field of the config."""
+VOCABULARIES = ("vocabulary", "merges")
+"""Arguments of tokenizers that always name files."""
+
+
+def keep_files(workdir: str, config: ConfigDict) -> None:
+    """Copies the files that the model of a config needs into a workdir."""
+    for node, field, copy in _list_files(workdir, config):
+        if os.path.isfile(path := locate(node[field])):
+            copy.parent.mkdir(exist_ok=True)
+            replace_file(copy, pathlib.Path(path).read_bytes())
+
+
+def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
+    """Makes a config name the copies in its workdir, in place; other files stay as they are."""
+    for node, field, copy in list(_list_files(workdir, config)):
+        if copy.is_file():
+            node[field] = str(copy)
+
+
+def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
+    """Checks that the files of the tokenizer of a trained model exist; no others can be made.
+
+    Raises:
+      UserError: one is missing.
+    """
+    for node, field, copy in _list_files(workdir, config):
+        if field in VOCABULARIES and not os.path.isfile(locate(node[field])):
+            raise UserError(
+                f"config.tokenizer.{field}: there is no file {node[field]}; it has to be the one "
+                f"that {workdir} was trained with, which can be copied to {copy}"
+            )
+
+
+def _list_files(
+    workdir: str | os.PathLike, config: ConfigDict
+) -> Iterator[tuple[ConfigDict, str, pathlib.Path]]:
+    """Yields nodes and fields that may name a file, with the place of the copy.
+
+    Fields that name one file have one copy, since parts of a mixture share labels by its name.
+    """
+    data, copies = config.data, {}
+    fields = [
+        ("tokenizer", config.tokenizer, field) for field in config.tokenizer if field != "name"
+    ]
+    fields += [("data", data, "classes"), ("data.tags", data.get("tags") or {}, "path")]
+    for name, part in sorted((data.get("mixture") or {}).items()):
+        fields.append((f"data.mixture.{name}", part, "classes"))
+    for place, node, field in fields:
+        given = node.get(field)
+        if isinstance(given, str) and given not in built_in_names():
+            name = f"{place}.{field}{pathlib.PurePath(given).suffix}"
+            yield node, field, copies.setdefault(given, pathlib.Path(workdir, FOLDER, name))
