@@ -107,10 +107,17 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
-      UserError: the format is unknown or the folder holds something.
+      UserError: the format is unknown or has no such preprocessing, or the folder holds something.
     """
     if format not in FORMATS:
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
     if pretrained.kind == "dual" and not pretrained.node["text"] and format != "big_align":
         pretrained = pretrained.tower("image")
+    seen = pretrained.preprocessing
+    if seen and seen.operations and format != "big_align":
+        raise UserError(
+            f"format = {format!r} cannot hold the image operations {seen.operations!r}, only "
+            "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "
+            "'big_align' can, and load(..., transform=...) replaces them"
+        )
     write_folder(path, FORMATS[format].write(pretrained))

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from etils import epath
 from flax import traverse_util
 from jaxtyping import Float
@@ -95,7 +96,7 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         node,
         jax.tree.map(np.asarray, weights),
         size,
-        preprocessing=_find_preprocessing(config, size),
+        preprocessing=_find_preprocessing(config, size, path),
         tokenizer=config.tokenizer.to_dict(),
         temperature=_find_temperature(objective, params),
     )
@@ -160,13 +161,15 @@ def _find_temperature(objective: Objective, params: Params) -> float | None:
     return None if scale is None else float(1 / scale)
 
 
-def _find_preprocessing(config: ConfigDict, size: int) -> Preprocessing:
-    """Returns the first evaluator's image operations that other libraries can also represent."""
+def _find_preprocessing(config: ConfigDict, size: int, path: pathlib.Path) -> Preprocessing:
+    """Returns the image operations of the first evaluator, if possible one for other libraries."""
     model = build_model(config)
     colors = tuple(model.image_mean), tuple(model.image_std)
-    for evaluator in config.evaluators.values():
-        try:
-            return Preprocessing.from_transform(evaluator.transform, *colors)
-        except ValueError:
-            continue
-    return Preprocessing(size, size, True, *colors)
+    transforms = [node.get("transform") for node in config.evaluators.values()]
+    found = [Preprocessing.from_transform(text, *colors) for text in transforms if text]
+    if found:
+        return min(found, key=lambda seen: seen.operations is not None)
+    guess = Preprocessing(size, size, True, *colors)
+    told = "%s: no evaluator says how images are prepared; this guess is used: %s"
+    logging.warning(told, path, guess.transform)
+    return guess

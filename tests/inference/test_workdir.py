@@ -1,6 +1,8 @@
 """A workdir that has been trained in is loaded and used; docs/use.md does so as it stands."""
 
+import json
 import pathlib
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -97,6 +99,27 @@ def test_preprocessing_makes_what_the_evaluator_sees(trained):
     assert pixels.shape == (16, 16, 3)
     zimg = model.model.apply(model.variables, jnp.array(pixels[None]), method="encode_image")
     np.testing.assert_allclose(zimg, model.embed_images([image]), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_images_are_prepared_as_the_evaluators_say_or_a_guess_is_told(trained, tmp_path, caplog):
+    shutil.copytree(trained[1] / "workdirs" / "flickr8k", tmp_path / "copy")
+    path = tmp_path / "copy" / "config.json"
+    config = json.loads(path.read_text())
+    odd, plain = "resize(20)|central_crop(16)|grayscale(1.0)", "resize(height=20)|central_crop(16)"
+    for transforms, seen in (
+        ([odd], odd),
+        ([plain], "resize(20)|central_crop(16)"),
+        ([odd, plain], "resize(20)|central_crop(16)"),
+        ([None], "resize_small(16)|central_crop(16)"),
+    ):
+        nodes = [{"name": "own:Judge"} | ({"transform": x} if x else {}) for x in transforms]
+        evaluators = {f"judge{number}": node for number, node in enumerate(nodes)}
+        path.write_text(json.dumps(config | {"evaluators": evaluators}))
+        caplog.clear()
+        assert big_align.load(tmp_path / "copy").preprocessing.transform == seen
+        told = any("this guess is used" in record.getMessage() for record in caplog.records)
+        assert told == (transforms == [None])
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 import dataclasses
 import random
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
+from big_align.components.transforms import shape_of_image
 from big_align.data.images.image_ops import Transform
 from big_align.errors import WeightFileError
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
@@ -23,6 +23,9 @@ FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 
 CONVNEXT_CROP, CONVNEXT_WHOLE = 0.875, 384
 """ConvNext's processor keeps this fraction of an edge, and all of it from this many pixels on."""
+
+EXPRESSIBLE = (["resize"], ["resize", "central_crop"], ["resize_small", "central_crop"])
+"""Operations that other libraries have too, if their results are square."""
 
 LARGEST_IMAGE = 4096
 """Pixels of an edge, far beyond any published model; a config may contain any number."""
@@ -41,9 +44,12 @@ class Preprocessing:
       method: the resampling filter.
       half_to_even: whether half of an odd margin of the crop is rounded to an even number, as by
         torchvision, and not down, as by transformers.
+      operations: image operations in place of the resize and the crop, if these are not enough. No
+        other library has them.
 
     Raises:
-      ValueError: a size is not a number of pixels, or is beyond `LARGEST_IMAGE`.
+      ValueError: a size is not a number of pixels, or is beyond `LARGEST_IMAGE`; or an operation is
+        unknown.
     """
 
     size: int
@@ -53,21 +59,26 @@ class Preprocessing:
     std: tuple[float, float, float] = IMAGENET_STD
     method: str = "bicubic"
     half_to_even: bool = False
+    operations: str | None = None
 
     def __post_init__(self):
-        for edge in (self.size, self.resize):
+        steps = Transform(self.operations or "").steps
+        named = [value for _, given in steps for value in given.values() if type(value) is int]
+        for edge in (self.size, self.resize, *named):
             if not isinstance(edge, int) or not 0 < edge <= LARGEST_IMAGE:
                 raise ValueError(f"images of {edge!r:.50} pixels; from 1 to {LARGEST_IMAGE} can be")
 
     @property
     def transform(self) -> str:
         """The image operations of an evaluator in a config."""
+        if self.operations:
+            return self.operations
         name = "resize_small" if self.keep_aspect else "resize"
         method = "" if self.method == "bicubic" else f", method={self.method!r}"
         half = ", half_to_even=True" if self.half_to_even else ""
         return f"{name}({self.resize}{method})|central_crop({self.size}{half})"
 
-    def __call__(self, image: bytes | UInt8[np.ndarray, "_ _ 3"]) -> UInt8[np.ndarray, "s s 3"]:
+    def __call__(self, image: bytes | UInt8[np.ndarray, "_ _ 3"]) -> UInt8[np.ndarray, "h w 3"]:
         """Makes the pixels that the model sees, before they are standardized.
 
         Args:
@@ -85,23 +96,20 @@ class Preprocessing:
         """Reads it from the image operations of an evaluator.
 
         Raises:
-          ValueError: they are not a resize and a central crop, which is all that other libraries
-            can express.
+          ConfigError: an operation is unknown, or they do not fit together.
+          ValueError: a size is beyond `LARGEST_IMAGE`.
         """
-        method = r"(?:,\s*(?:method\s*=\s*)?['\"](\w+)['\"])?"
-        half = r"(?:,\s*half_to_even\s*=\s*(True|False))?"
-        crop = rf"(?:\|\s*central_crop\((\d+){half}\)\s*)?"
-        pattern = rf"\s*(resize|resize_small)\((\d+){method}\)\s*{crop}"
-        match = re.fullmatch(pattern, transform)
-        if not match or (match[1] == "resize_small" and not match[4]):
-            raise ValueError(
-                f"transform {transform!r} cannot be expressed in other libraries; "
-                f"'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)' can"
-            )
-        resize, crop, keep_aspect = int(match[2]), int(match[4] or match[2]), "small" in match[1]
         colors = tuple(mean), tuple(std)
-        method, half_to_even = match[3] or "bicubic", match[5] == "True"
-        return Preprocessing(crop, resize, keep_aspect, *colors, method, half_to_even)
+        size = shape_of_image(transform, "transform")[1]
+        steps = [(operation.__name__, given) for operation, given in Transform(transform).steps]
+        square = all(given.get("width") in (None, given.get("height")) for _, given in steps)
+        if [name for name, _ in steps] not in EXPRESSIBLE or not square:
+            return Preprocessing(size, size, True, *colors, operations=transform)
+        (name, first), (_, last) = steps[0], steps[-1]
+        keep_aspect = name == "resize_small"
+        method, half_to_even = first.get("method", "bicubic"), last.get("half_to_even", False)
+        resize = first["size" if keep_aspect else "height"]
+        return Preprocessing(size, resize, keep_aspect, *colors, method, half_to_even)
 
 
 def read_processor(config: Mapping[str, Any], where: str) -> Preprocessing | None:
