@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from tqdm import tqdm
 
 from big_align import sharding
-from big_align.components.transforms import shape_of_image
+from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
@@ -82,7 +82,7 @@ def make_encoder(
 
     Raises:
       UserError: the model has no image tower, does not say how images are made, or cannot take
-        those that the transform makes; or the batch size is no such number.
+        those that the transform makes; these are random; or the batch size is no such number.
     """
     if pretrained.kind == "text":
         raise UserError("the model is a tower for texts; an image encoder is needed")
@@ -99,6 +99,7 @@ def make_encoder(
     objective = Align(model, mesh)
     params, state = {"model": variables.pop("params")}, variables
     shape = shape_of_image(transform, "--transform")
+    check_repeatable(transform, "--transform")
     batch_size = _choose_batch_size(mesh) if batch_size is None else batch_size
     if batch_size < 1:
         raise UserError(f"--batch_size={batch_size} must be at least 1")

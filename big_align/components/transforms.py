@@ -1,7 +1,7 @@
 """The output of a config's image operations, found by running them on a blank image."""
 
 import random
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
 
 
 def check_repeatable(transform: str, where: str) -> None:
-    """Checks that image operations use no random numbers.
+    """Checks that no random number changes what image operations make.
 
     Args:
       transform: image operations that fit together.
@@ -42,17 +42,23 @@ def check_repeatable(transform: str, where: str) -> None:
         Transform(transform)(_BLANK, _NoRandom())
     except BrokenExample as error:
         raise ConfigError(
-            f"{where} = {transform!r} changes an image at random, but its features are computed "
-            "once: write operations such as 'resize(192)', or leave config.cached_features.towers "
-            "without 'image'"
+            f"{where} = {transform!r} changes an image at random, but it is embedded once: write "
+            "operations such as 'resize(192)'"
         ) from error
 
 
+class _Drawn:
+    """A number from 0 to 1 of which nothing else is known."""
+
+    def __ge__(self, probability: float) -> bool:
+        if 0 < probability < 1:
+            raise BrokenExample("a random number decides")
+        return probability <= 0
+
+
 class _NoRandom:
-    """A random generator that must not be used."""
+    """A random generator whose numbers must not matter."""
 
-    def random(self) -> NoReturn:
-        """Raises an error that marks any image as a broken example."""
-        raise BrokenExample("a random number is drawn")
-
-    randrange = shuffle = sample = random
+    def random(self) -> Any:
+        """Returns a number that arithmetic refuses, which makes any image a broken example."""
+        return _Drawn()

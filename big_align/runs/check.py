@@ -306,7 +306,10 @@ def check_cached_features(config: Node, frozen: Collection[str]) -> None:
             )
     for place, node in dataset.part_nodes(config).values() if towers else ():
         if "image" in towers:
-            check_repeatable(node["transform"], f"{place}.transform")
+            try:
+                check_repeatable(node["transform"], f"{place}.transform")
+            except ConfigError as error:
+                raise ConfigError(f"{error}, or leave {where} without 'image'") from error
             if (node.get("views_per_image") or 1) > 1:
                 raise ConfigError(f"{place}.views_per_image must be 1 where {where} has 'image'")
         if "text" in towers and (node.get("classes") or node.get("captions_per_image") == 0):

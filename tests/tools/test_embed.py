@@ -136,6 +136,7 @@ def test_another_model_or_source_into_the_folder_is_named(model, source, tmp_pat
         ({"source": source.replace("*", "[01]")}, "shards are 3 there and 2 now"),
         ({"what": "features"}, "made_by.what is 'embedding' there and 'features' now"),
         ({"transform": "resize(9)"}, "made_by.transform is"),
+        ({"transform": "resize(9)|random_crop(8)"}, "--transform = 'resize(9)|random_crop(8)' ch"),
         ({"dtype": "float32"}, "dtype is 'float16' there and 'float32' now"),
     ):
         given = {"model": model, "source": source} | changed
