@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int32
 
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
-from big_align.components.transforms import shape_of_image
+from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.images import given_images
 from big_align.data.images.image_ops import Transform
 from big_align.data.labels.classes import ClassList, read_classes
@@ -45,12 +45,10 @@ class LoadedModel(Pretrained):
     shows a progress bar.
 
     Attributes:
-      transform: image operations in place of `preprocessing`, as in an evaluator.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
       progress: whether there are progress bars.
     """
 
-    transform: str | None = None
     batch_size: int | None = None
     progress: bool = True
 
@@ -185,7 +183,6 @@ class LoadedModel(Pretrained):
         """Returns one tower by itself, with what belongs to it, like `Pretrained.tower`."""
         tower = super().tower(part)
         settings = {"batch_size": self.batch_size, "progress": self.progress}
-        settings |= {"transform": self.transform if part == "image" else None}
         return self if tower is self else LoadedModel.of(tower, **settings)
 
     def tokenize(
@@ -228,13 +225,14 @@ class LoadedModel(Pretrained):
     @functools.cached_property
     def _operations(self) -> tuple[Transform, tuple[int, ...]]:
         """The image operations, and the shape of their results."""
-        text = self.transform or (self.preprocessing and self.preprocessing.transform)
-        if not text:
+        if not self.preprocessing:
             raise UserError(
                 "the model's files do not say how its images are preprocessed; give load() the "
                 "operations, such as transform='resize_small(224)|central_crop(224)'"
             )
+        text = self.preprocessing.transform
         shape = shape_of_image(text, "transform")
+        check_repeatable(text, "transform")
         self._batched.check_shape(shape)
         return Transform(text), shape
 
@@ -292,11 +290,14 @@ def load(
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not the given one.
       CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or damaged; see `interop.load`.
+      UserError: the path is none of these, or damaged, see `interop.load`; or an image operation is
+        unknown.
     """
-    settings = {"transform": transform, "batch_size": batch_size, "progress": progress}
     with _without_notes():
-        return LoadedModel.of(workdir.load(path, tokenizer), **settings)
+        pretrained = workdir.load(path, tokenizer)
+    if transform:
+        pretrained = pretrained.with_transform(transform)
+    return LoadedModel.of(pretrained, batch_size=batch_size, progress=progress)
 
 
 @contextlib.contextmanager

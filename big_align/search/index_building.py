@@ -89,7 +89,7 @@ class IndexBuilder:
         self._model, self._folder, self._made_by = model, folder, dict(made_by)
         self._settings = {
             "weights": digest_weights(model.flat),
-            "transform": model.transform or (model.preprocessing and model.preprocessing.transform),
+            "transform": model.preprocessing and model.preprocessing.transform,
             "dtype": dtype,
             "thumbnail": thumbnail,
         }
@@ -108,6 +108,8 @@ class IndexBuilder:
     def _read_info(self) -> dict[str, Any]:
         """Reads what the index says about itself; it must have the weights and settings of this."""
         there = read_info(self._folder)
+        if text := there["transform"]:  # which was kept as given, in another form
+            there["transform"] = self._model.with_transform(text).preprocessing.transform
         check_same(self._folder, {field: there[field] for field in self._settings}, self._settings)
         return there | self._made_by
 

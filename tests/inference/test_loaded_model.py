@@ -362,8 +362,7 @@ def test_what_the_files_do_not_tell_can_be_given(pictures, tmp_path):
     told = big_align.load(tmp_path / "bare", transform=SEEN.transform, tokenizer=TOKENIZER)
     with pytest.raises(UserError, match="the temperature is unknown to the model"):
         told.classify(pictures[0], ["dog", "cat"])
-    full = loaded_model.LoadedModel.of(told, preprocessing=SEEN, transform="resize(4)")
-    expected = loaded_model.LoadedModel.of(full, transform=SEEN.transform)
+    expected = told.with_transform("resize(4)").with_transform(SEEN.transform)
     np.testing.assert_array_equal(
         told.embed_images(pictures[:2]), expected.embed_images(pictures[:2])
     )
@@ -371,9 +370,19 @@ def test_what_the_files_do_not_tell_can_be_given(pictures, tmp_path):
     for transform, message in (
         ("resise(8)", "transform: unknown operation 'resise'"),
         ("", "how its images are preprocessed"),
+        ("resize(16)|flip_horizontal()", "transform = .* changes an image at random"),
     ):
         with pytest.raises(UserError, match=message):
             big_align.load(tmp_path / "bare", transform=transform).embed_images(pictures)
+    for transform in (SEEN.transform, "resize(20)|central_crop(16)|grayscale(1.0)"):
+        given = big_align.load(tmp_path / "bare", transform=transform)
+        interop.save(tmp_path / transform, given, format="big_align")
+        again = big_align.load(tmp_path / transform)
+        assert given.preprocessing.transform == again.preprocessing.transform == transform
+        assert (again.preprocessing.mean, again.preprocessing.std) == tuple(COLORS.values())
+        np.testing.assert_array_equal(
+            again.embed_images(pictures[:2]), given.embed_images(pictures[:2])
+        )
     uneven = big_align.load(tmp_path / "bare", transform="resize_small(16)")
     with pytest.raises(UserError, match=r"png: the transform makes images of \(16, 16, 3\) and"):
         uneven.embed_images(pictures)

@@ -105,7 +105,7 @@ class EmbeddingStore:
         self.max_broken_fraction = max_broken_fraction
         self._encoder, self.transform = None, None
         if model.embeds("image"):
-            encoder = make_encoder(model, "both", transform or model.transform, batch_size)
+            encoder = make_encoder(model, "both", transform, batch_size)
             self._encoder = HashingEncoder(*encoder._replace(dim=encoder.dim + HASH_COLUMNS))
             self.transform, weights = encoder.transform, encoder.weights
         else:

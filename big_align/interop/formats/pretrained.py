@@ -7,13 +7,14 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from big_align.errors import UserError, WeightsMismatch
+from big_align.errors import ConfigError, UserError, WeightsMismatch
 from big_align.interop.arrays.weight_files import WeightFile
 from big_align.interop.formats import architecture
 from big_align.interop.formats.architecture import Node
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.tables import mapping
 from big_align.interop.tables.mapping import Rule
+from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 
 UNUSED = (
     *("pooler.", "classifier", "num_batches_tracked", "position_ids", "relative_position_index"),
@@ -97,6 +98,26 @@ class Pretrained:
             preprocessing=self.preprocessing if image else None,
             tokenizer=None if image else self.tokenizer,
         )
+
+    def with_transform(self, transform: str) -> "Pretrained":
+        """Returns the model with other image operations, and its own mean and deviation of colors.
+
+        Args:
+          transform: image operations, as in an evaluator.
+
+        Raises:
+          UserError: an operation is unknown, or they do not fit together.
+        """
+        seen = self.preprocessing
+        mean = seen.mean if seen else self.node.get("image_mean", IMAGENET_MEAN)
+        std = seen.std if seen else self.node.get("image_std", IMAGENET_STD)
+        try:
+            made = Preprocessing.from_transform(transform, mean, std)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise UserError(f"transform: {error}") from error
+        return dataclasses.replace(self, preprocessing=made)
 
     @property
     def flat(self) -> dict[str, np.ndarray]:
