@@ -1,6 +1,7 @@
 """Embeds the images of a source into a folder, shard by shard, and continues where it stopped."""
 
 import hashlib
+import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ class SourceEncoder(NamedTuple):
       dim: the width of what it returns.
       weights: a digest of its parameters.
       widths: the widths of the parts of `dim`, if what it returns has several.
+      architecture: a digest of what else its results depend on; "" if that is known elsewhere.
     """
 
     embedder: Embedder
@@ -54,6 +56,7 @@ class SourceEncoder(NamedTuple):
     dim: int
     weights: str
     widths: tuple[int, ...] = ()
+    architecture: str = ""
 
     def embed(
         self, batch: Mapping[str, np.ndarray], count: int
@@ -116,6 +119,7 @@ def make_encoder(
     return SourceEncoder(
         _place(objective, mesh, batch_size, params, state),
         shape, transform, what, sum(widths), digest_weights(pretrained.flat), widths,
+        digest_architecture(pretrained),
     )  # fmt: skip
 
 
@@ -140,6 +144,17 @@ def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
         digest.update(np.ascontiguousarray(flat[name] + np.zeros((), flat[name].dtype)).data)
     return digest.hexdigest()[:16]
+
+
+def digest_architecture(pretrained: Pretrained) -> str:
+    """Returns a text that changes with whatever embeddings depend on besides weights and inputs.
+
+    That is the model's config, and for an image tower alone the mean and deviation of colors.
+    """
+    seen = pretrained.preprocessing if pretrained.kind == "image" else None
+    described = [pretrained.node, [seen.mean, seen.std] if seen else None]
+    text = json.dumps(described, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class KeyedShards:
@@ -212,16 +227,18 @@ def embed_source(
       BrokenDataError: too many images are broken.
     """
     shards = shard_files.list_shards(source)
+    known = {"architecture": encoder.architecture} if encoder.architecture else {}
     index = {
         "dim": encoder.dim,
         "dtype": dtype,
         "unit_length": encoder.what == "embedding",
         "shards": [shard._asdict() for shard in shards],
         "made_by": dict(made_by or {})
-        | {"weights": encoder.weights, "what": encoder.what, "transform": encoder.transform},
+        | {"weights": encoder.weights, "what": encoder.what, "transform": encoder.transform}
+        | known,
     }
     process, processes = jax.process_index(), jax.process_count()
-    shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
+    shard_files.claim_folder(folder, index, process == 0, free=("model",), added=tuple(known))
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     if not todo:
         return 0

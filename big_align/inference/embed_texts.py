@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from big_align.clusters.embed_source import digest_weights
+from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.inference.loaded_model import LoadedModel
@@ -43,6 +43,8 @@ def embed_texts(
     """
     shards = shard_files.list_shards(texts)
     one = model.embed_texts(["a"])
+    fingerprint = model.made_tokenizer.fingerprint
+    digests = {"architecture": digest_architecture(model), "tokenizer_fingerprint": fingerprint}
     index = {
         "dim": one.shape[1],
         "dtype": dtype,
@@ -50,10 +52,12 @@ def embed_texts(
         "shards": [shard._asdict() for shard in shards],
         "made_by": dict(made_by or {})
         | {"weights": digest_weights(model.flat), "what": "text", "tokenizer": model.tokenizer}
-        | {"texts": _digest(texts)},
+        | {"texts": _digest(texts)}
+        | digests,
     }
     process, processes = jax.process_index(), jax.process_count()
-    shard_files.claim_folder(folder, index, write=process == 0, free=("model",))
+    free = ("model", "tokenizer")  # whose paths may change; the fingerprint may not
+    shard_files.claim_folder(folder, index, process == 0, free, added=tuple(digests))
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     folder.mkdir(parents=True, exist_ok=True)
     with make_bar(total=total, initial=total - count, unit="text", disable=process != 0) as bar:

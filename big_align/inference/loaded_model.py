@@ -189,7 +189,7 @@ class LoadedModel(Pretrained):
         self, texts: Sequence[str]
     ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
         """Returns token ids, and which of them are real."""
-        return self._tokenizer(texts)
+        return self.made_tokenizer(texts)
 
     def embeds(self, part: str) -> bool:
         """Returns whether the model has a tower for an "image" or a "text"."""
@@ -206,7 +206,8 @@ class LoadedModel(Pretrained):
             )
 
     @functools.cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def made_tokenizer(self) -> Tokenizer:
+        """The tokenizer that its settings make."""
         if self.tokenizer is None:
             raise UserError(
                 "the model's files do not say which tokenizer it uses; give load() one, such as "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from big_align.clusters.embed_source import digest_weights
+from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import check_same
 from big_align.errors import UserError
@@ -89,6 +89,7 @@ class IndexBuilder:
         self._model, self._folder, self._made_by = model, folder, dict(made_by)
         self._settings = {
             "weights": digest_weights(model.flat),
+            "architecture": digest_architecture(model),
             "transform": model.preprocessing and model.preprocessing.transform,
             "dtype": dtype,
             "thumbnail": thumbnail,
@@ -107,7 +108,7 @@ class IndexBuilder:
 
     def _read_info(self) -> dict[str, Any]:
         """Reads what the index says about itself; it must have the weights and settings of this."""
-        there = read_info(self._folder)
+        there = {"architecture": self._settings["architecture"]} | read_info(self._folder)
         if text := there["transform"]:  # which was kept as given, in another form
             there["transform"] = self._model.with_transform(text).preprocessing.transform
         check_same(self._folder, {field: there[field] for field in self._settings}, self._settings)
@@ -227,6 +228,10 @@ class IndexBuilder:
         texts = list(dict.fromkeys(text for entry in found for text in entry.captions))
         if not (self._model.embeds("text") and self._model.tokenizer):
             return texts, np.zeros(0, np.int64)
+        if texts:
+            now = {"tokenizer": self._model.made_tokenizer.fingerprint}
+            check_same(self._folder, now | {k: self._info[k] for k in now if k in self._info}, now)
+            self._info |= now
         there = []
         if old is not None and len(old.vectors[CAPTIONS]):
             there = old.captions["text"].to_pylist()

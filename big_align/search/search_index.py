@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.clusters.embed_source import digest_weights
+from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.images import given_images
 from big_align.errors import UserError, suggest
 from big_align.inference.loaded_model import LoadedModel, load
@@ -223,16 +223,27 @@ class SearchIndex:
                 model = load(model, transform=self.info["transform"], progress=False)
             except FileNotFoundError as error:
                 raise UserError(f"{error}; give the model of the index by --model") from error
-        if digest_weights(model.flat) != self.info["weights"]:
-            raise UserError(
-                f"{self._given or self.info['model']} has other weights than the model of "
-                f"{self._folder}; build the index again, or give its model by --model"
-            )
+        self._check("weights", digest_weights(model.flat))
+        self._check("architecture", digest_architecture(model))
         return model
+
+    def _check(self, what: str, digest: str) -> None:
+        """Raises a UserError if the model differs; indexes of earlier versions lack digests."""
+        if digest != self.info.get(what, digest):
+            given = isinstance(self._given, LoadedModel)
+            model = "the given model" if given else self._given or self.info["model"]
+            other = "other weights" if what == "weights" else f"another {what}"
+            raise UserError(
+                f"{model} has {other} than the model of {self._folder}; build the index again, or "
+                "give its model by --model"
+            )
 
     @functools.cached_property
     def _embed_words(self) -> Any:
-        return functools.lru_cache(1024)(lambda words: self.model.embed_texts([words])[0])
+        model = self.model
+        if model.embeds("text"):
+            self._check("tokenizer", model.made_tokenizer.fingerprint)
+        return functools.lru_cache(1024)(lambda words: model.embed_texts([words])[0])
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:

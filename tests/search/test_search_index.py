@@ -1,5 +1,8 @@
 """A search is the order of cosines with a sum of embeddings, among the rows that may be found."""
 
+import json
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -118,6 +121,32 @@ def test_a_model_of_other_weights_is_refused(table_index):
     doubled = loaded_model.LoadedModel.of(other, variables=variables)
     with pytest.raises(UserError, match="has other weights than the model of"):
         load(table_index, doubled).search("a dog")
+
+
+def test_a_model_of_other_colors_or_another_tokenizer_is_refused(table_index, model, tmp_path):
+    colors = loaded_model.LoadedModel.of(model, node=DUAL | {"image_mean": (0.9, 0.2, 0.3)})
+    words = TOKENIZER | {"words": TOKENIZER["words"][::-1]}
+    reader = loaded_model.LoadedModel.of(model, tokenizer=words)
+    photo = f"{table_index.parent}/photos/04.jpg"
+    with pytest.raises(UserError, match="the given model has another architecture than"):
+        load(table_index, colors).search(images=photo)
+    with pytest.raises(UserError, match="has another tokenizer than the model of"):
+        load(table_index, reader).search("a dog")
+    assert load(table_index, reader).search(images=photo, k=1)[0].row == 4
+    table, settings = f"{table_index.parent}/photos/photos.csv", {"dtype": "float32"}
+    for other, message in ((colors, "architecture is"), (reader, "tokenizer is")):
+        with pytest.raises(UserError, match=message):
+            build(other, table, table_index, settings=settings)
+    shutil.copytree(table_index, tmp_path / "earlier")
+    path = tmp_path / "earlier" / "index.json"
+    info = json.loads(path.read_text())
+    kept = {name: info.pop(name) for name in ("architecture", "tokenizer")}
+    path.write_text(json.dumps(info))  # as earlier versions wrote it
+    assert load(path.parent, model).search("a dog", k=1) == load(table_index, model).search(
+        "a dog", k=1
+    )
+    build(model, table, path.parent, settings=settings)
+    assert json.loads(path.read_text()).items() >= kept.items()
 
 
 @pytest.mark.slow

@@ -21,11 +21,11 @@ COUNTS = (5, 2, 9)
 NODE = {"name": "resnet", "variant": "18", "width": 8, "depths": (1, 1), "stem": "small"}
 
 
-def save_model(path, seed=0, node=NODE, preprocessing=True):
+def save_model(path, seed=0, node=NODE, preprocessing=True, mean=(0.4, 0.5, 0.6)):
     made = Pretrained(node, {})
     image = np.zeros((1, 8, 8, 3), np.float32)
     variables = jax.jit(made.model.init)(jax.random.PRNGKey(seed), image)
-    seen = Preprocessing(8, 8, keep_aspect=False, mean=(0.4, 0.5, 0.6)) if preprocessing else None
+    seen = Preprocessing(8, 8, keep_aspect=False, mean=mean) if preprocessing else None
     tower = Pretrained(node, jax.tree.map(np.asarray, nn.meta.unbox(variables)), 8, seen)
     interop.save(path, tower, "big_align")
     return path
@@ -131,8 +131,10 @@ def test_another_model_or_source_into_the_folder_is_named(model, source, tmp_pat
     assert run(model, source, output) == 0
     before = read_bytes(output)
     other = save_model(tmp_path / "other", seed=1)
+    colors = save_model(tmp_path / "colors", mean=(0.5, 0.5, 0.5))
     for changed, message in (
         ({"model": other}, "made_by.weights is"),
+        ({"model": colors}, "made_by.architecture is"),
         ({"source": source.replace("*", "[01]")}, "shards are 3 there and 2 now"),
         ({"what": "features"}, "made_by.what is 'embedding' there and 'features' now"),
         ({"transform": "resize(9)"}, "made_by.transform is"),
@@ -144,6 +146,10 @@ def test_another_model_or_source_into_the_folder_is_named(model, source, tmp_pat
         assert message in capsys.readouterr().err.splitlines()[-1]
     assert read_bytes(output) == before
     moved = save_model(tmp_path / "moved")  # the same weights
+    assert run(moved, source, output) == 0
+    index = json.loads((output / "index.json").read_text())
+    del index["made_by"]["architecture"]  # as in a folder of an earlier version
+    (output / "index.json").write_text(json.dumps(index))
     assert run(moved, source, output) == 0
 
 

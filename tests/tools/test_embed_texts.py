@@ -13,6 +13,7 @@ from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.errors import UserError
 from big_align.inference import text_shards
+from big_align.inference.loaded_model import LoadedModel
 from big_align.tools import embed
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
@@ -197,6 +198,28 @@ def test_bad_input_is_one_line(given, message, tmp_path, capsys, monkeypatch):
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and message in line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_is_of_one_tokenizer_and_one_architecture(model, tmp_path, lines, capsys):
+    given = {"what": "text", "source": lines, "output": tmp_path / "out"}
+    assert run(model=model, **given) == 0
+    loaded = big_align.load(model)
+    text = DUAL["text"]
+    for name, changed, message in (
+        ("words", {"tokenizer": TOKENIZER | {"words": TOKENIZER["words"][::-1]}}, "fingerprint is"),
+        ("heads", {"node": DUAL | {"text": text | {"heads": 4}}}, "architecture is"),
+    ):
+        other = LoadedModel.of(loaded, **changed)
+        interop.save(tmp_path / name, other, "big_align")
+        assert run(model=tmp_path / name, **given) == 1
+        assert message in capsys.readouterr().err
+    index = tmp_path / "out" / "index.json"
+    content = json.loads(index.read_text())
+    for name in ("architecture", "tokenizer_fingerprint"):  # which earlier versions did not write
+        del content["made_by"][name]
+    index.write_text(json.dumps(content))
+    assert run(model=model, **given) == 0
 
 
 @pytest.mark.slow

@@ -69,7 +69,11 @@ def list_shards(source: Sharded) -> list[Shard]:
 
 
 def claim_folder(
-    folder: pathlib.Path, index: Mapping[str, Any], write: bool, free: Sequence[str] = ()
+    folder: pathlib.Path,
+    index: Mapping[str, Any],
+    write: bool,
+    free: Sequence[str] = (),
+    added: Sequence[str] = (),
 ) -> None:
     """Writes the index of a folder, or checks that the one there says the same.
 
@@ -78,15 +82,18 @@ def claim_folder(
       index: what the folder will hold.
       write: False only checks: another process writes.
       free: entries of `made_by` that may differ.
+      added: entries of `made_by` that folders of earlier versions may lack.
 
     Raises:
       UserError: the folder holds something else; the message says what differs.
     """
     path = folder / INDEX
-    index = {"format": FORMAT} | index
+    index = json.loads(json.dumps({"format": FORMAT} | index))  # as it will be read
     if path.is_file():
         there = read_index(folder, ())
-        there["made_by"] = there.get("made_by", {}) | {k: index["made_by"].get(k) for k in free}
+        made_by = there.get("made_by", {})
+        ignored = (*free, *(name for name in added if name not in made_by))
+        there["made_by"] = made_by | {k: index["made_by"].get(k) for k in ignored}
         check_same(folder, there, index)
     elif write:
         folder.mkdir(parents=True, exist_ok=True)
