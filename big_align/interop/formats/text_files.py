@@ -4,6 +4,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from big_align.data.text import clip_tokenizer, roberta_tokenizer
 from big_align.data.text.roberta_tokenizer import END, PAD, START, UNKNOWN
 from big_align.data.text.tokenizers import list_wordpieces
@@ -70,6 +72,9 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
         file = path / ("vocab.txt" if (path / "vocab.txt").is_file() else "tokenizer.json")
         normalizer = whole.get("normalizer") or {}
         lowercase = bool(config.get("do_lower_case", normalizer.get("lowercase", True)))
+        if other := _find_other_rule(config, normalizer, lowercase):
+            logging.warning("%s: its tokenizer is left out, since it has %s", path, other)
+            return None
         node = {"name": "wordpiece", "vocabulary": str(file), "lowercase": lowercase}
         return node | {"length": length}
     merges = path / "merges.txt"
@@ -81,6 +86,23 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
         vocabulary, merges = (str(path / name) for name in names)
         return {"name": "roberta", "vocabulary": vocabulary, "merges": merges, "length": length}
     return None
+
+
+def _find_other_rule(
+    config: Mapping[str, Any], normalizer: Mapping[str, Any], lowercase: bool
+) -> str:
+    """Returns a setting by which BERT's tokenizer would split texts as ours cannot; "" if none.
+
+    Ours drops accents exactly if it drops case, and Chinese characters are words of their own.
+    """
+    for name, other, ours in (
+        ("strip_accents", "strip_accents", lowercase),
+        ("tokenize_chinese_chars", "handle_chinese_chars", True),
+    ):
+        given = config.get(name, normalizer.get(other))
+        if given is not None and bool(given) != ours:
+            return f"{name} = {given} beside do_lower_case = {lowercase}"
+    return ""
 
 
 def _is_roberta(path: pathlib.Path, config: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
