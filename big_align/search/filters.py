@@ -1,5 +1,6 @@
 """Conditions on the columns of the metadata: `year>=2020`, `place=Berlin`."""
 
+import datetime
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,10 +14,10 @@ from big_align.data.columns import list_names
 from big_align.errors import UserError, suggest
 
 COMPARE = {
-    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
+    "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
     ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
-PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
+PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|==|=|<|>)\s*(.*?)\s*")
 
 
 class Filter(NamedTuple):
@@ -92,7 +93,7 @@ def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
             value = value.cast(pa.float64())
             values = values.cast(pa.float64(), safe=False)
         else:
-            value = value.cast(values.type)
+            value = _read_other(written, values.type)
     except (pa.ArrowException, ValueError) as error:
         raise UserError(
             f"the filter {column}{operator}{written}: the column holds {values.type}, and "
@@ -112,6 +113,19 @@ def _read_whole(text: str, kind: pa.DataType) -> pa.Scalar | None:
         return pa.scalar(int(text), kind)
     except (pa.ArrowException, OverflowError):  # beyond all that the column can hold
         return None
+
+
+def _read_other(text: str, kind: pa.DataType) -> pa.Scalar:
+    """Reads a value that is no number; a time without a zone is one of the column's zone."""
+    if pa.types.is_time(kind):
+        return pa.scalar(datetime.time.fromisoformat(text), kind)
+    value = pa.scalar(text)
+    if not (pa.types.is_timestamp(kind) and kind.tz):
+        return value.cast(kind)
+    try:
+        return value.cast(kind)
+    except pa.ArrowInvalid:
+        return pc.assume_timezone(value.cast(pa.timestamp(kind.unit)), kind.tz)
 
 
 def _read_bool(text: str) -> bool:

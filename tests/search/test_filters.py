@@ -33,6 +33,9 @@ TABLE = pa.table(
         (["id<5.5"], [3, 4]),
         ([f"id<{10**30}"], [0, 1, 3, 4]),
         (["place=Bern"], [0]),
+        (["place==Bern"], [0]),
+        (["place = =Bern"], []),
+        (["year==2004"], [1, 4]),
         (["place=New York"], [2]),
         (["place="], [4]),
         (["place!=Bern"], [2, 3, 4]),
@@ -63,6 +66,31 @@ def test_without_conditions_there_is_no_mask():
 def test_what_is_no_condition_is_told(text, message):
     with pytest.raises(UserError, match=message):
         apply_filters(TABLE, [text])
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_time_without_a_zone_is_one_of_the_columns_zone(unit):
+    noons = [datetime.datetime(2020, month, 1, 12) for month in (5, 6, 7)]  # in UTC
+    table = pa.table({"taken": pa.array(noons, pa.timestamp(unit, "Asia/Tokyo"))})
+    for text, expected in (
+        ("taken>=2020-06-01", [1, 2]),
+        ("taken>2020-06-01 20:59", [1, 2]),
+        ("taken>2020-06-01T21:00:00", [2]),
+        ("taken=2020-06-01T12:00:00Z", [1]),
+        ("taken<2020-06-01T12:00:00+01:00", [0]),
+    ):
+        assert np.flatnonzero(apply_filters(table, [text])).tolist() == expected
+    with pytest.raises(UserError, match="'June' does not read as that"):
+        apply_filters(table, ["taken>=June"])
+
+
+@pytest.mark.parametrize("kind", [pa.time32("s"), pa.time32("ms"), pa.time64("us")])
+def test_times_of_day_are_compared(kind):
+    table = pa.table({"at": pa.array([datetime.time(9), datetime.time(10, 30), None], kind)})
+    for text, expected in (("at>=10:30:00", [1]), ("at<10:30", [0]), ("at!=09:00:00", [1])):
+        assert np.flatnonzero(apply_filters(table, [text])).tolist() == expected
+    with pytest.raises(UserError, match="'noon' does not read as that"):
+        apply_filters(table, ["at<noon"])
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
