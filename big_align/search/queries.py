@@ -71,3 +71,23 @@ def combine(
     if not length > 1e-6 * np.abs(weights).sum():
         raise UserError("the weighted parts of the query cancel each other; change the weights")
     return np.float32(total / length)[None]
+
+
+def check_vector(vector: Float[np.ndarray, "*one d"], dim: int) -> Float[np.ndarray, "1 d"]:
+    """Returns an embedding as a query, at unit length.
+
+    Args:
+      vector: the embedding, [d] or [1 d], of any length.
+      dim: the numbers of an embedding of the index.
+
+    Raises:
+      UserError: it is none.
+    """
+    vector = np.atleast_2d(vector)
+    length = np.linalg.norm(vector)
+    if vector.shape != (1, dim) or not 0 < length < np.inf:
+        raise UserError(
+            f"the query is an array {list(vector.shape)} of length {length:g}; it must be one "
+            f"embedding of {dim} finite numbers, which are not all 0"
+        )
+    return np.float32(vector / length)

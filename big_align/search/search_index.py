@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 import os
 import pathlib
 from collections.abc import Sequence
@@ -84,23 +85,23 @@ class SearchIndex:
         texts: str | Sequence[str] = (),
         images: Any = (),
         *,
-        like: Sequence[str | int] = (),
+        like: Any = (),
         weights: Sequence[float | int] | None = None,
         k: int = 10,
         of: str = IMAGES,
-        filters: Sequence[str] = (),
+        filters: str | Sequence[str] = (),
     ) -> list[Hit]:
         """Finds what is nearest to a sum of texts and images (ALIGN, Section 7).
 
         Args:
           texts: one or several; `-cars` subtracts.
           images: one or several, as `LoadedModel.embed_images` takes them.
-          like: images of the index, by their names or rows.
+          like: one image of the index or several, by names or rows.
           weights: those of the texts, then `images`, then `like`; below 0 subtracts. None weighs a
             text beside an image twice, as the paper does, and all else once.
           k: how many to find.
           of: "images" or "captions".
-          filters: conditions on the metadata, all of which hold: "year>=2020".
+          filters: a condition on the metadata, such as "year>=2020", or several that all hold.
 
         Returns:
           The nearest first; fewer than `k` if no more meet the conditions.
@@ -112,7 +113,7 @@ class SearchIndex:
         texts = [texts] if isinstance(texts, str) else list(texts)
         none = isinstance(images, list | tuple) and not images
         pictures = [] if none else given_images.check_images(images)
-        rows = [self.find_row(name) for name in like]
+        rows = [self.find_row(name) for name in ([like] if np.ndim(like) == 0 else like)]
         chosen = queries.choose_weights(len(texts), len(pictures) + len(rows), weights)
         parts = [self.embed_text(text) for text in texts]
         if pictures:
@@ -122,18 +123,24 @@ class SearchIndex:
 
     def search_vector(
         self,
-        vector: Float[np.ndarray, "1 d"],
+        vector: Float[np.ndarray, "*one d"],
         k: int = 10,
         of: str = IMAGES,
-        filters: Sequence[str] = (),
+        filters: str | Sequence[str] = (),
     ) -> list[Hit]:
-        """Finds what is nearest to an embedding; as in `search`."""
+        """Finds what is nearest to an embedding, [d] or [1 d] and of any length; as in `search`.
+
+        Raises:
+          UserError: the vector is no such embedding, or what `search` raises.
+        """
+        vector = queries.check_vector(vector, self.contents.vectors[IMAGES].shape[1])
         if of not in KINDS:
             raise UserError(f"of = {of!r} is neither 'images' nor 'captions'")
         if not 1 <= k <= MOST:
             raise UserError(f"k is {k}; it must be from 1 to {MOST}")
         if of == CAPTIONS and not len(self.contents.vectors[CAPTIONS]):
             raise UserError(f"{self._folder} has no captions that can be searched")
+        filters = [filters] if isinstance(filters, str) else filters
         images = apply_filters(self.contents.metadata, filters)
         make, mask = self._make_hit, images
         if of == CAPTIONS:
@@ -187,16 +194,17 @@ class SearchIndex:
         """Returns the embedding of an image of the index."""
         return np.asarray(self.contents.vectors[IMAGES][row], np.float32)
 
-    def find_row(self, name: str | int) -> int:
-        """Returns the row of an image by its name, or checks a row.
+    def find_row(self, name: Any) -> int:
+        """Returns the row of an image by its name, a text or path, or checks a row.
 
         Raises:
           UserError: there is no such image.
         """
-        if isinstance(name, int):
-            if not 0 <= name < len(self):
-                raise UserError(f"there is no image {name}; the index has {len(self)}")
-            return name
+        if not isinstance(name, str | os.PathLike):
+            if not hasattr(name, "__index__") or not 0 <= operator.index(name) < len(self):
+                raise UserError(f"there is no image {name!r}; the index has {len(self)}")
+            return operator.index(name)
+        name = os.fspath(name)
         if name not in self._rows:
             near = suggest(name, list(self._rows)[:10_000])
             raise UserError(f"the index has no image {name!r}{near}; --image takes any file")

@@ -1,6 +1,7 @@
 """A search is the order of cosines with a sum of embeddings, among the rows that may be found."""
 
 import json
+import pathlib
 import shutil
 
 import jax
@@ -68,6 +69,28 @@ def test_an_image_of_the_index_needs_no_model(table_index):
         index.search("a dog")
 
 
+def test_one_and_several_are_given_in_any_form(index):
+    name = index.contents.images["name"][3].as_py()
+    expected = index.search(like=[3], k=5)
+    for like in (3, np.int64(3), [np.int64(3)], np.array([3]), name, [pathlib.Path(name)]):
+        assert index.search(like=like, k=5) == expected
+    vector = index.read_vector(3)
+    for given in (vector, vector[None], 5 * vector, np.float64(vector)):
+        hits = index.search_vector(given, k=5)
+        assert [hit.row for hit in hits] == [hit.row for hit in expected]
+        assert hits[0].score == pytest.approx(1, abs=1e-6)
+    some = index.search("a dog", filters=["year>=2004"], k=20)
+    assert index.search("a dog", filters="year>=2004", k=20) == some and 0 < len(some) < 20
+
+
+@pytest.mark.parametrize(
+    "vector", [np.ones(5), np.ones((2, 16)), np.zeros(16), np.full(16, np.nan), np.ones((1, 1, 16))]
+)
+def test_what_is_no_embedding_is_told(index, vector):
+    with pytest.raises(UserError, match="it must be one embedding of 16 finite numbers"):
+        index.search_vector(vector)
+
+
 def test_a_hit_tells_what_is_known_of_an_image(index):
     (hit,) = index.search(like=[8], k=1)
     assert hit == Hit(8, hit.score, hit.name, [TEXTS[3]], {"year": 2001, "place": None})
@@ -105,6 +128,7 @@ def test_a_filter_is_a_search_among_a_slice(index, of):
         ({"texts": "a", "k": 0}, "k is 0; it must be from 1"),
         ({"texts": "a", "of": "words"}, "of = 'words' is neither 'images' nor 'captions'"),
         ({"like": [20]}, "there is no image 20; the index has 20"),
+        ({"like": 3.5}, "there is no image 3.5; the index has 20"),
         ({"like": ["x.jpg"]}, "the index has no image 'x.jpg'"),
         ({"images": "none.jpg"}, "none.jpg: there is no such file"),
         ({"texts": "a", "filters": ["day=3"]}, "no column 'day'"),
