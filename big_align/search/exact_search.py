@@ -66,20 +66,23 @@ def rescore(
     k: int,
     mask: Bool[np.ndarray, "n"] | None = None,
 ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"]]:
-    """Orders the candidates of each query by their dot products.
+    """Orders the candidates of each query by their cosines.
+
+    Rows of float16 are not quite of unit length, so their dot products are no cosines.
 
     Args:
-      queries: float32.
+      queries: float32, of unit length.
       vectors: as in `search_exactly`.
       candidates: numbers of rows; -1 is none.
       k: how many to keep.
       mask: True for rows that may be found.
 
     Returns:
-      As in `search_exactly`; -inf if there are no more.
+      The numbers of the rows, the nearest first, and their cosines; -inf if there are no more.
     """
     rows = np.asarray(vectors[np.maximum(candidates, 0)], np.float32)
     score = np.matmul(rows, queries[:, :, None])[:, :, 0]
+    score /= np.maximum(np.linalg.norm(rows, axis=2), 1e-12)
     there = candidates >= 0 if mask is None else (candidates >= 0) & mask[candidates]
     score = np.where(there, score, np.float32(-np.inf))
     order = np.lexsort((candidates, -score), axis=1)[:, :k]

@@ -172,7 +172,7 @@ class SearchIndex:
         allowed = len(rows) if mask is None else int(mask.sum())
         numbers = None if mask is None else np.flatnonzero(mask)
         if scann is None or allowed < EXACT_BELOW and mask is not None or 2 * k >= allowed:
-            return search_exactly(vectors, rows, k, numbers)
+            return rescore(vectors, rows, search_exactly(vectors, rows, k, numbers)[0], k)
         most = max(k, K + 1)  # with fewer, ScaNN rescores too few to reach the noted recall
         if mask is not None:
             most = -(-SPARE * most * len(rows) // allowed)
@@ -180,9 +180,9 @@ class SearchIndex:
         found = scann.search(vectors, most)
         order, score = rescore(vectors, rows, found, k, mask)
         for query in np.flatnonzero(~np.isfinite(score[:, -1])):  # too few allowed rows were found
-            order[query], score[query] = (
-                x[0] for x in search_exactly(vectors[query, None], rows, k, numbers)
-            )
+            one = vectors[query, None]
+            nearest, _ = search_exactly(one, rows, k, numbers)
+            order[query], score[query] = (x[0] for x in rescore(one, rows, nearest, k))
         return order, score
 
     def embed_text(self, text: str) -> Float[np.ndarray, "d"]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from big_align.search import exact_search
-from big_align.search.exact_search import search_exactly
+from big_align.search.exact_search import rescore, search_exactly
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +41,16 @@ def test_equal_rows_are_found_in_their_order():
     vectors = np.ones((40, 5), np.float32)
     vectors[3] = 2
     assert search_exactly(vectors[:1], vectors, 5)[0].tolist() == [[3, 0, 1, 2, 4]]
+
+
+def test_candidates_are_ordered_by_cosines_whatever_their_lengths():
+    vectors, queries = draw(40, dtype=np.float16), draw(3, 1)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    candidates = np.random.default_rng(2).permuted(np.tile(np.arange(40), (3, 1)), axis=1)[:, :20]
+    found, score = rescore(queries, vectors, candidates, 5)
+    rows = np.float32(vectors)
+    cosine = queries @ (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
+    for query in range(3):
+        order = sorted(candidates[query], key=lambda row, query=query: -cosine[query, row])[:5]
+        assert found[query].tolist() == order
+        np.testing.assert_allclose(score[query], cosine[query, order], atol=1e-6)

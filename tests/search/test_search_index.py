@@ -60,6 +60,16 @@ def test_images_and_texts_are_added_and_subtracted_with_their_weights(index, mod
     assert alone.row == 4 and alone.score == pytest.approx(1, abs=1e-4)
 
 
+def test_scores_are_cosines_of_rows_that_are_stored_in_float16(model, tmp_path):
+    photos = write_photos(tmp_path / "photos", {f"{n:02d}.jpg": n for n in range(20)})
+    build(model, photos, tmp_path / "index")
+    index = load(tmp_path / "index", model)
+    assert index.contents.vectors["images"].dtype == np.float16
+    for row in range(20):
+        (hit,) = index.search(like=row, k=1)
+        assert hit.row == row and hit.score == pytest.approx(1, abs=1e-6)
+
+
 def test_an_image_of_the_index_needs_no_model(table_index):
     index = big_align.load_index(table_index)  # its model is nowhere
     name = index.contents.images["name"][3].as_py()
