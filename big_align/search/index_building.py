@@ -32,7 +32,7 @@ from big_align.search.index_folder import (
 )
 from big_align.search.metadata import MetadataTable, add_labels, empty_metadata
 from big_align.search.pending_rows import PendingRows
-from big_align.search.scann_rows import EXACT_BELOW, ScannRows, choose_settings
+from big_align.search.scann_rows import EXACT_BELOW, LEAST, ScannRows, choose_settings
 from big_align.search.source_entries import IndexEntry, LoadedEntry, SourceEntries
 from big_align.whole_files import PARTIAL
 
@@ -273,7 +273,8 @@ class IndexBuilder:
         """Builds and saves what searches a kind; returns what to note about it."""
         vectors = made.vectors[kind]
         count = len(vectors)
-        if method == "exact" or count < EXACT_BELOW and (method == "auto" or count < 2):
+        least = LEAST if method == "scann" else EXACT_BELOW
+        if method == "exact" or count < least:
             return {"method": "exact", "rows": count}
         if method == "auto" and importlib.util.find_spec("scann") is None:
             logging.warning("ScaNN is not installed: the search of %s stays exact", kind)

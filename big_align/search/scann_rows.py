@@ -23,6 +23,8 @@ from big_align.search.exact_search import search_exactly
 
 EXACT_BELOW = 50_000
 """With fewer rows, comparing with all of them takes at most a few hundredths of a second."""
+LEAST = 16
+"""With fewer rows, four bits have more values than there are rows to learn them from."""
 K = 10
 """Neighbors by which recall is measured."""
 DIMS_PER_BLOCK = 4

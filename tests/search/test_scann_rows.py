@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from indexes import build, load, write_photos
+from indexes import build, load, write_photos, write_table
 
 from big_align.errors import UserError
 from big_align.search import index_building, scann_rows
@@ -105,6 +105,15 @@ def test_without_scann_the_search_stays_exact(model, tmp_path, monkeypatch, capl
     assert "ScaNN is not installed: the search of images stays exact" in caplog.text
     with pytest.raises(UserError, match="needs the package scann, .* with --search=exact"):
         build(model, source, tmp_path / "index", method="scann")
+
+
+@pytest.mark.parametrize("count", [15, 16])
+def test_few_rows_are_searched_exactly(model, tmp_path, count):
+    """The captions are five, whatever the images."""
+    report = build(model, write_table(tmp_path, count), tmp_path / "index", method="scann")
+    methods = {kind: noted["method"] for kind, noted in report.search.items()}
+    assert methods == {"images": "exact" if count < 16 else "scann", "captions": "exact"}
+    assert load(tmp_path / "index", model).search("a dog", of="captions", k=5)[4].score <= 1
 
 
 def test_where_the_recall_is_not_reached_the_search_stays_exact(
