@@ -33,7 +33,7 @@ ENDINGS = {
 """Endings of paths, and the kind of source for each; other paths need --source_name."""
 IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
 """Endings of the paths of images, including `*.{jpg,png}`."""
-LISTS = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+LISTS = ("metadata.jsonl", "metadata.csv")
 
 
 def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> None:

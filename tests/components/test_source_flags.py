@@ -60,6 +60,10 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     assert source.shard_sizes.sum() == 2
     (tmp_path / "classes" / "metadata.jsonl").touch()
     assert recognize_source(str(tmp_path / "classes")) == "imagefolder"
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "metadata.parquet").touch()  # which no source of a folder reads
+    with pytest.raises(UserError, match=r"is a folder; write --source='.*/hub/\*.parquet'"):
+        recognize_source(str(tmp_path / "hub"))
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "00000.tar").touch()
     with pytest.raises(UserError, match=r"is a folder; write --source='.*/shards/\*.tar'"):
