@@ -5,11 +5,14 @@ import random
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from samples import encode_image
 
 from big_align.data.examples import BrokenExample
 from big_align.data.images import image_ops
+from big_align.data.images.given_images import read_image
 from big_align.data.images.image_ops import OPERATIONS, Transform, open_view
+from big_align.data.tf_data.jpeg_header import read_plain_jpeg
 
 RNG = random.Random(0)
 PIXELS = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
@@ -88,6 +91,27 @@ def test_orientation_is_applied():
     exif[0x0112] = 6  # to be turned clockwise by a quarter
     data = encode_image(PIXELS, exif=exif)
     np.testing.assert_array_equal(decode(data), np.rot90(PIXELS, -1))
+
+
+ELEMENT = "<tiff:Orientation>{}</tiff:Orientation>"
+
+
+@pytest.mark.parametrize("form", ['tiff:Orientation="{}"', ELEMENT])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_orientation_in_xmp_is_applied_as_to_an_opened_image(kind, form):
+    for orientation in (1, 6):
+        xmp = f"<x:xmpmeta xmlns:x='adobe:ns:meta/'>{form.format(orientation)}</x:xmpmeta>"
+        options = {"xmp": xmp.encode(), "lossless": True}
+        if kind == "PNG":
+            options = {"pnginfo": PngInfo()}
+            options["pnginfo"].add_itxt("XML:com.adobe.xmp", xmp)
+        data = encode_image(PIXELS, kind, **options)
+        stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        found = decode(data)
+        np.testing.assert_array_equal(found, np.rot90(stored, -1) if orientation == 6 else stored)
+        np.testing.assert_array_equal(found, read_image(Image.open(io.BytesIO(data))))
+        if kind == "JPEG":
+            assert (read_plain_jpeg(data) is None) == (orientation == 6)
 
 
 def test_undecodable_files_are_broken_examples():

@@ -15,7 +15,7 @@ MAX_PIXELS = 100_000_000
 
 
 def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Opens an encoded image; EXIF orientation is applied.
+    """Opens an encoded image; orientation in EXIF or XMP is applied.
 
     Only the header is read, so a truncated file fails only when its pixels are read.
 
@@ -31,7 +31,7 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = picture.size
         if width * height <= max_pixels:
-            if "exif" in picture.info and picture.getexif().get(ORIENTATION, 1) != 1:
+            if _names_orientation(picture) and picture.getexif().get(ORIENTATION, 1) != 1:
                 picture = ImageOps.exif_transpose(picture)  # as the author of the caption saw it
             return picture
     except Exception as error:  # Pillow's decoders raise all kinds of errors
@@ -39,6 +39,13 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     raise examples.BrokenExample(
         f"the image has {width} x {height} pixels, which is more than max_pixels={max_pixels}"
     )
+
+
+def _names_orientation(picture: Image.Image) -> bool:
+    """Returns whether metadata may say how a picture is turned; `getexif` may decode it all."""
+    xmp = picture.info.get("XML:com.adobe.xmp") or picture.info.get("xmp") or ""
+    name = "tiff:Orientation" if isinstance(xmp, str) else b"tiff:Orientation"
+    return "exif" in picture.info or name in xmp
 
 
 def raise_pillow_limit(max_pixels: int) -> None:

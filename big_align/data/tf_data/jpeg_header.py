@@ -1,5 +1,6 @@
 """What the header of a JPEG file says, read without decoding or setting up a decoder."""
 
+import re
 from typing import NamedTuple
 
 from PIL import ExifTags, Image
@@ -45,9 +46,9 @@ def read_plain_jpeg(data: bytes) -> JpegSize | None:
 
 
 def _is_upright(segment: bytes) -> bool:
-    """Returns whether a segment has no EXIF data, or EXIF data of an upright picture."""
+    """Returns whether a segment has neither EXIF nor XMP data of a picture that is turned."""
     if not segment.startswith(b"Exif\0\0"):
-        return True
+        return re.search(rb'tiff:Orientation(="|>)[02-9]', segment) is None
     try:
         exif = Image.Exif()
         exif.load(segment)
