@@ -56,9 +56,14 @@ class BatchedModel:
     Args:
       pretrained: the model.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
+
+    Raises:
+      UserError: `batch_size` is below 1.
     """
 
     def __init__(self, pretrained: Pretrained, batch_size: int | None):
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1")
         self._verbs = ModelVerbs(pretrained)
         self._mesh = sharding.make_mesh(devices=jax.local_devices())
         self._most = max(1, (batch_size or DEVICE_ROWS * self._mesh.size) // self._mesh.size)

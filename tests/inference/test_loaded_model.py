@@ -316,6 +316,12 @@ def test_embeddings_that_cannot_be_compared_are_told_in_a_line(model):
         model.rank("a dog", np.ones((2, 16)), k=0)
 
 
+@pytest.mark.parametrize("size", [0, -4])
+def test_a_batch_without_rows_is_told(folder, size):
+    with pytest.raises(UserError, match=f"batch_size is {size}; it must be at least 1"):
+        big_align.load(folder, batch_size=size).embed_texts("a dog")
+
+
 @pytest.mark.slow
 def test_a_tower_by_itself_embeds_what_it_pools(model, pictures, tmp_path):
     image, text = model.tower("image"), model.tower("text")

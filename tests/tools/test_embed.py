@@ -181,6 +181,7 @@ def test_a_dual_encoder_and_a_folder_of_classes(reference_dir, tmp_path, capsys)
         ({"source_argument": "split"}, "does not read as NAME=VALUE"),
         ({"source_argument": "spilt=3"}, "--source.spilt is unknown"),
         ({"transform": "resize"}, "--transform: "),
+        ({"batch_size": -4}, "--batch_size=-4 must be at least 1"),
         ({"batch_size": 12}, "--batch_size = 12 is not a multiple of 8 devices; 8 and 16 are"),
     ],
 )
