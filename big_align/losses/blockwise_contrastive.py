@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
 from big_align.losses.contrastive import compute_logits
-from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.targets import (
     Labels,
     Weights,
@@ -109,7 +109,8 @@ def blockwise_contrastive_loss(
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     dtype = jnp.promote_types(zimg.dtype, jnp.float32)
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
-    i2t, t2i = _contrast(plan, zimg, ztxt, scale, labels, weights)
+    arguments = zimg, ztxt, scale, labels, weights
+    i2t, t2i = _contrast(plan, *vary_like(arguments, arguments))
     if label_smoothing > 0:
         smooth = functools.partial(_sum_logits, zimg, ztxt, label_smoothing * scale)
         i2t -= smooth(weights.row, average(labels.column >= 0, dtype))
@@ -244,7 +245,7 @@ def _normalize(
         rows = _logsumexp(peak, total), positive, logits if keep_logits else None
         return (new, column_total), rows
 
-    start = jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)
+    start = vary_like((jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)), x)
     blocks = plan.cut(x), plan.cut(labels.row)
     (peak, total), (row_lse, positive, logits) = jax.lax.scan(step, start, blocks)
     top = plan.shards.max(peak)
@@ -284,7 +285,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
         return y_grad, ((scale.astype(dtype) * x_grad).astype(x.dtype), scale_grad)
 
     rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), logits
-    start = jnp.zeros(y.shape[::-1], dtype)
+    start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
     y_grad, (x_grad, scale_grad) = jax.lax.scan(step, start, rows)
     y_grad = scale.astype(dtype) * plan.shards.scatter_sum(y_grad.T)
     scale_grad = plan.shards.sum(scale_grad.sum())

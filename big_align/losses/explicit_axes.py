@@ -3,6 +3,9 @@
 On a mesh with `AxisType.Explicit` axes, the default of `jax.make_mesh`, every operation has to say
 how its result is sharded, and a comparison of all rows with all columns has no good answer. A loss
 returns scalars, which are not sharded, so the inside may be left to the compiler.
+
+Inside `jax.shard_map`, the type of an array names the axes along which it varies. What a loop
+carries must vary along the same axes before and after, and so must an argument and its gradient.
 """
 
 import functools
@@ -35,6 +38,30 @@ def on_any_mesh(loss: Loss) -> Loss:
         return _call_on_auto(loss, mesh, tree, rest, arrays)
 
     return call
+
+
+def vary_like(tree: Any, like: Any) -> Any:
+    """Lets arrays vary along every axis of `jax.shard_map` along which others vary.
+
+    The gradient of an array is then the sum over the axes that it did not vary along.
+
+    Args:
+      tree: arrays.
+      like: other arrays, or the same ones.
+
+    Returns:
+      Arrays with the values of `tree`; outside of `jax.shard_map` the same ones.
+    """
+    axes = frozenset().union(*map(_varying, jax.tree.leaves(like)))
+
+    def vary(x: Any) -> Any:
+        return jax.lax.pcast(x, tuple(axes - _varying(x)), to="varying")
+
+    return jax.tree.map(vary, tree)
+
+
+def _varying(x: Any) -> frozenset[str]:
+    return jax.typeof(x).manual_axis_type.varying
 
 
 _ARRAY = object()  # placeholder for an array

@@ -34,7 +34,7 @@ from big_align.losses.cluster_discrimination import (
     log_sum,
     normalize_rows,
 )
-from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.sharding import Shards, locate_rows
 
 BLOCK = 1024
@@ -104,7 +104,8 @@ def sampled_cluster_loss(
     padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in (zimg, columns)]
     candidate = row_mask if sampled is None else row_mask & sampled
     split = padded[0], rows, (row_mask, candidate), padded[1]
-    log_sums, cosines, total, among = _contrast(_Plan(shards, block, scale), *split)
+    plan = _Plan(shards, block, scale)
+    log_sums, cosines, total, among = _contrast(plan, *vary_like(split, split))
     cosines, among, own = cosines[:count], among[:count], _mark_first(columns)
     positives = log_sum(-scale * add_margin(cosines, margin), own)
     value = average(combine(loss, log_sums[:count], positives), takes_part)
@@ -247,7 +248,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
         jnp.zeros(zimg.shape[1], dtype),
         jnp.zeros(columns.shape, dtype),
     )
-    sums, _ = jax.lax.scan(step, start, plan.cut(rows, masks))
+    sums, _ = jax.lax.scan(step, vary_like(start, zimg), plan.cut(rows, masks))
     peak, exponentials, cosines, total, among = sums
     top = plan.shards.max(peak)
     exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))

@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
-from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.targets import (
     Labels,
     clear_masked,
@@ -125,7 +125,8 @@ def blockwise_sigmoid_loss(
     shards = Shards.over(mesh)
     plan = _Plan(shards, math.ceil(len(zimg) / (block * shards.size)))
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * plan.blocks, shards.size)
-    total = _sum_pairs(plan, zimg, ztxt, scale, bias, labels)
+    arguments = zimg, ztxt, scale, bias, labels
+    total = _sum_pairs(plan, *vary_like(arguments, arguments))
     return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
 
 
@@ -227,7 +228,7 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
         return y_grad, (scale * x_grad, (x.astype(dtype) * x_grad).sum(), *sums)
 
-    start = jnp.zeros(y.shape[::-1], dtype)
+    start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
     y_grad, blocks = jax.lax.scan(step, start, (plan.cut(x), plan.cut(labels.row)))
     x_grad, *sums = blocks
     scale_grad, total, bias_grad = (plan.shards.sum(each.sum()) for each in sums)

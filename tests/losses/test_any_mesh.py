@@ -1,7 +1,8 @@
 """Every public loss on every kind of mesh: value and gradients are those of the plain formulas.
 
 The kinds: Auto and Explicit axes; one axis and two; inside `jit` and outside; under `jax.set_mesh`
-and not; with arrays that are split over the mesh, repeated on it, or on one device.
+and not; with arrays that are split over the mesh, repeated on it, or on one device; and inside
+`jax.shard_map`, where a loss is that of a device's own rows.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from big_align.losses.classification import softmax_cross_entropy
 from big_align.losses.cluster_discrimination import LOSSES, mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
 from big_align.losses.supervised_contrastive import supervised_contrastive_loss
 from big_align.losses.tag_recognition import (
     tag_recognition_loss,
@@ -47,7 +49,15 @@ def contrast(loss, rows, **options):
 
 
 def contrast_pairs(loss, rows, **options):
-    return sum(loss(rows["zimg"], rows["ztxt"][:B], rows["scale"], **options))
+    zimg, ztxt = rows["zimg"], rows["ztxt"]
+    return sum(loss(zimg, ztxt[: len(zimg)], rows["scale"], **options))
+
+
+def separate(loss, rows, **options):
+    names = ("image_label", "text_label", "image_mask", "text_mask")
+    targets = {name: rows[name] for name in names}
+    numbers = rows["scale"], rows["bias"]
+    return loss(rows["zimg"], rows["ztxt"], *numbers, **targets, **options)
 
 
 def supervise(loss, rows, **options):
@@ -61,7 +71,7 @@ def discriminate(name, rows, mesh):
 
 def discriminate_plainly(name, rows):
     plain = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}[name]
-    sampled = jnp.where(rows["text_mask"], jnp.arange(C), -1)
+    sampled = jnp.where(rows["text_mask"], jnp.arange(len(rows["text_mask"])), -1)
     return plain(rows["zimg"], rows["ztxt"], rows["own"], sampled=sampled, scale=4.0)
 
 
@@ -86,6 +96,11 @@ def make_cases():
         cases[f"blockwise contrastive, {name}"] = Case(
             embeddings, lambda r, mesh, f=block: f(r, mesh=mesh), plain
         )
+    wanted = (*embeddings, "bias")
+    plain = functools.partial(separate, sigmoid_loss)
+    block = functools.partial(separate, blockwise_sigmoid_loss, block=2)
+    cases["sigmoid"] = Case(wanted, lambda r, mesh, f=plain: f(r), plain)
+    cases["blockwise sigmoid"] = Case(wanted, lambda r, mesh, f=block: f(r, mesh=mesh), plain)
     plain = functools.partial(supervise, supervised_contrastive_loss)
     block = functools.partial(supervise, blockwise_supervised_contrastive_loss, block=2)
     wanted = ("zimg", "scale")
@@ -124,6 +139,7 @@ def draw():
         "logits": normal(B, 8),
         "given": rng.integers(3, size=(B, 8)),
         "scale": np.float32(3),
+        "bias": np.float32(-2),
         "weights": np.abs(normal(8)),
     }
 
@@ -152,7 +168,7 @@ def place(rows, mesh, how):
     put = lambda x: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec(x))))  # noqa: E731
     placed = {name: put(x) for name, x in rows.items()}
     # What is no row of a batch lies whole, or where the caller happens to have made it.
-    return placed | {"scale": jnp.float32(rows["scale"]), "weights": jnp.asarray(rows["weights"])}
+    return placed | {name: jnp.asarray(rows[name]) for name in ("scale", "bias", "weights")}
 
 
 MESHES = {"data": ((4,), ("data",)), "x, y": ((2, 2), ("x", "y"))}
@@ -199,6 +215,50 @@ def test_value_and_gradients_are_those_of_the_plain_formula(case, axes, kind, ca
         return
     with jax.set_mesh(mesh) if under == "inside" else contextlib.nullcontext():
         ours = differentiate(loss, rows, wanted, called == "jit")
+    np.testing.assert_allclose(ours[0], value, rtol=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
+
+
+IMAGES = ("zimg", "image_label", "image_mask")
+TEXTS = ("ztxt", "text_label", "text_mask")
+
+
+@pytest.mark.parametrize(
+    "case, whole",
+    [
+        *((case, ()) for case in CASES),
+        *itertools.product(("blockwise contrastive, labels", "blockwise sigmoid"), (IMAGES, TEXTS)),
+    ],
+)
+def test_inside_shard_map_a_loss_is_that_of_the_rows_of_a_device(case, whole):
+    """With `whole`, every device has all images or all texts, and its part of the others."""
+    devices = 4
+    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+    wanted, loss, plain = CASES[case]
+    rows = jax.tree.map(jnp.asarray, draw())
+    # The positives of an image are rows of its own device.
+    real, own = (np.split(draw()[name], devices) for name in ("text_mask", "own"))
+    real = map(np.flatnonzero, real)
+    own = [mine[each % len(mine)] for mine, each in zip(real, own, strict=True)]
+    rows["own"] = jnp.concatenate(own)
+    whole = (*whole, "scale", "bias", "weights")
+    specs = {name: PartitionSpec(*([] if name in whole else ["data"])) for name in rows}
+
+    def average(rows):
+        return jax.lax.pmean(loss(rows, mesh=None), "data")
+
+    def cut(rows, device):
+        return {k: x if k in whole else jnp.split(x, devices)[device] for k, x in rows.items()}
+
+    def average_plainly(rows):
+        return sum(plain(cut(rows, device)) for device in range(devices)) / devices
+
+    with jax.set_mesh(mesh):
+        mapped = jax.shard_map(average, in_specs=(specs,), out_specs=PartitionSpec())
+        placed = {k: jax.device_put(x, NamedSharding(mesh, specs[k])) for k, x in rows.items()}
+        ours = differentiate(mapped, placed, wanted, jit=True)
+    value, grads = differentiate(average_plainly, rows, wanted, jit=True)
     np.testing.assert_allclose(ours[0], value, rtol=1e-5)
     for name, grad in grads.items():
         np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
