@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from big_align.devices.rematerialization import recompute
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
+from big_align.losses.precision import wide
 from big_align.losses.targets import (
     Labels,
     Weights,
@@ -107,7 +108,7 @@ def blockwise_contrastive_loss(
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * blocks, shards.size)
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
-    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    dtype = wide(zimg.dtype)
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
     arguments = zimg, ztxt, scale, labels, weights
     i2t, t2i = _contrast(plan, *vary_like(arguments, arguments))
@@ -231,7 +232,7 @@ def _normalize(
     """
     x, y, labels = split
     y, y_label = plan.shards.gather((y, labels.column))
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = wide(x.dtype)
 
     def step(columns: tuple, block: tuple) -> tuple:
         x, x_label = block

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.precision import wide
 
 LOSSES = ("mlcd", "mlc", "unicom")
 NEGATIVES = ("sampled", "drawn")
@@ -174,7 +175,7 @@ def _discriminate(
         raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
     check_range(scale, margin)
     k = len(centers)
-    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    dtype = wide(zimg.dtype)
     positive = _mark(labels if mask is None else jnp.where(mask[:, None], labels, -1), k)
     takes_part = positive.any(axis=1)
     candidate = jnp.ones(k, bool)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked, complete_targets
 
 
@@ -74,7 +75,7 @@ def compute_logits(
     zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], scale: Float[Array, ""]
 ) -> Float[Array, "b c"]:
     """Returns scaled cosines in float32 or better, whatever the precision of the embeddings."""
-    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    dtype = wide(zimg.dtype)
     cosine = jnp.einsum("bd,cd->bc", zimg, ztxt, preferred_element_type=dtype)
     return scale.astype(dtype) * cosine
 

@@ -35,6 +35,7 @@ from big_align.losses.cluster_discrimination import (
     normalize_rows,
 )
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
+from big_align.losses.precision import wide
 from big_align.sharding import Shards, locate_rows
 
 BLOCK = 1024
@@ -96,7 +97,7 @@ def sampled_cluster_loss(
     if loss == "unicom":
         columns = columns[:, :1]
     columns = jnp.where(columns < len(rows), columns, -1)
-    count, dtype = len(zimg), jnp.promote_types(zimg.dtype, jnp.float32)
+    count, dtype = len(zimg), wide(zimg.dtype)
     takes_part = (columns >= 0).any(axis=1)
     # Values in the other rows that are not finite must not reach any gradient.
     zimg = jnp.where(takes_part[:, None], zimg, 0)
@@ -218,7 +219,7 @@ def _compare(
 def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
     """Goes through the rows of one device and combines its sums with those of the others."""
     zimg, rows, masks, columns = split
-    dtype = jnp.promote_types(zimg.dtype, jnp.float32)
+    dtype = wide(zimg.dtype)
     zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
 
     def add(sums: tuple, block: tuple) -> tuple:

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
+from big_align.losses.precision import wide
 from big_align.losses.targets import (
     Labels,
     clear_masked,
@@ -214,7 +215,7 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
     """
     x, y, labels = split
     y, y_label = plan.shards.gather((y, labels.column))
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = wide(x.dtype)
     scale = numbers[0].astype(dtype)
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:

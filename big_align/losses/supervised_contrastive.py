@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked
 
 _LOWEST = -1e30  # finite logit of non-candidates: a row without candidates has no NaN
@@ -62,7 +63,7 @@ def number_rows(
         mask = jnp.ones(len(z), bool)
     else:
         z = clear_masked(z, mask)
-    return Rows(z.astype(jnp.promote_types(z.dtype, jnp.float32)), label, mask, number)
+    return Rows(z.astype(wide(z.dtype)), label, mask, number)
 
 
 def contrast_rows(

@@ -220,6 +220,22 @@ def test_value_and_gradients_are_those_of_the_plain_formula(case, axes, kind, ca
         np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16_is_never_mixed_with_float32_silently(case):
+    """Under strict promotion a program that forgets a conversion is an error."""
+    wanted, loss, _ = CASES[case]
+    rows = jax.tree.map(jnp.asarray, draw())
+    rows |= {name: rows[name].astype(jnp.bfloat16) for name in ("zimg", "ztxt", "logits")}
+    loss = functools.partial(loss, mesh=None)
+    expected = differentiate(loss, rows, wanted, jit=True)
+    with jax.numpy_dtype_promotion("strict"):
+        value, grads = differentiate(loss, rows, wanted, jit=True)
+    np.testing.assert_array_equal(value, expected[0])
+    for name, grad in grads.items():
+        assert grad.dtype == rows[name].dtype
+        np.testing.assert_array_equal(grad, expected[1][name])
+
+
 IMAGES = ("zimg", "image_label", "image_mask")
 TEXTS = ("ztxt", "text_label", "text_mask")
 
