@@ -36,6 +36,7 @@ from big_align.losses.cluster_discrimination import (
 )
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
+from big_align.losses.targets import clear_masked
 from big_align.sharding import Shards, locate_rows
 
 BLOCK = 1024
@@ -224,8 +225,8 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
 
     def add(sums: tuple, block: tuple) -> tuple:
         peak, exponentials, cosines, total, among = sums
-        rows, (_, candidate), first = block
-        directions, _ = normalize_rows(rows.astype(dtype))
+        rows, (real, candidate), first = block
+        directions, _ = normalize_rows(clear_masked(rows, real).astype(dtype))
         logits = _compare(plan, directions, zimg)
         own = _place(columns, first, len(rows))
         cosines += logits.at[own].get(mode="fill", fill_value=0) / plan.scale
@@ -266,8 +267,8 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
     zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
 
     def pull(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
-        rows, (_, candidate), first = block
-        directions, inverse = normalize_rows(rows.astype(dtype))
+        rows, (real, candidate), first = block
+        directions, inverse = normalize_rows(clear_masked(rows, real).astype(dtype))
         own = _place(columns, first, len(rows))
         logits = recompute(functools.partial(_compare, plan), directions, zimg)
         logits = jnp.where(candidate[:, None], logits, -jnp.inf)
