@@ -31,6 +31,7 @@ NOT_RUN = {
         "python benchmarks/noise.py",
         "python benchmarks/noise_text_tower.py",
         "python benchmarks/found_tags.py",
+        "python benchmarks/tag_texts.py",
         "python benchmarks/languages.py",
         "python benchmarks/labels.py",
         "python benchmarks/unseen_classes.py",

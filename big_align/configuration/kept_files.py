@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from big_align.data.labels.classes import built_in_names
 from big_align.data.package_files import locate
 from big_align.errors import UserError
-from big_align.training.logs.line_files import replace_file
+from big_align.whole_files import write_whole
 
 FOLDER = "files"
 """Folder of a workdir that holds the copies, each named after its field of the config."""
@@ -25,7 +25,7 @@ def keep_files(workdir: str, config: ConfigDict) -> None:
     for node, field, copy in _list_files(workdir, config):
         if os.path.isfile(path := locate(node[field])):
             copy.parent.mkdir(exist_ok=True)
-            replace_file(copy, pathlib.Path(path).read_bytes())
+            write_whole(copy, pathlib.Path(path).read_bytes(), sync=True)
 
 
 def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
