@@ -51,7 +51,7 @@ _LOWEST = -1e30  # the maximum of nothing; finite, so that differences are never
 def blockwise_contrastive_loss(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
-    scale: Float[Array, ""],
+    scale: Float[Array, ""] | float,
     *,
     image_label: Int[Array, " b"] | None = None,
     text_label: Int[Array, " c"] | None = None,
@@ -110,6 +110,7 @@ def blockwise_contrastive_loss(
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     dtype = wide(zimg.dtype)
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
+    scale = jnp.asarray(scale, dtype)
     arguments = zimg, ztxt, scale, labels, weights
     i2t, t2i = _contrast(plan, *vary_like(arguments, arguments))
     if label_smoothing > 0:
@@ -141,7 +142,7 @@ def _sum_logits(
     """Returns the sum of row_i logit_ij column_j over all pairs, without computing any logit."""
     images = (row[:, None] * zimg.astype(row.dtype)).sum(axis=0)
     texts = (column[:, None] * ztxt.astype(row.dtype)).sum(axis=0)
-    return scale.astype(row.dtype) * (images * texts).sum()
+    return scale * (images * texts).sum()
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -283,11 +284,11 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
         # Transposed, so that the long axis is contiguous in both operands and in the result.
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
         scale_grad = (x.astype(dtype) * x_grad).sum()
-        return y_grad, ((scale.astype(dtype) * x_grad).astype(x.dtype), scale_grad)
+        return y_grad, ((scale * x_grad).astype(x.dtype), scale_grad)
 
     rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), logits
     start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
     y_grad, (x_grad, scale_grad) = jax.lax.scan(step, start, rows)
-    y_grad = scale.astype(dtype) * plan.shards.scatter_sum(y_grad.T)
+    y_grad = scale * plan.shards.scatter_sum(y_grad.T)
     scale_grad = plan.shards.sum(scale_grad.sum())
-    return (x_grad.reshape(x.shape), y_grad.astype(y.dtype)), scale_grad.astype(scale.dtype)
+    return (x_grad.reshape(x.shape), y_grad.astype(y.dtype)), scale_grad

@@ -29,7 +29,7 @@ from big_align.sharding import Shards
 def blockwise_supervised_contrastive_loss(
     z: Float[Array, "n d"],
     label: Int[Array, " n"],
-    scale: Float[Array, ""],
+    scale: Float[Array, ""] | float,
     mask: Bool[Array, " n"] | None = None,
     *,
     mesh: Mesh | Shards | None = None,
@@ -64,7 +64,7 @@ def blockwise_supervised_contrastive_loss(
     def contrast(rows: Rows, scale: Float[Array, ""]) -> tuple[tuple[Array, Array], tuple]:
         return _contrast_blocks(rows, shards.gather(rows), scale, blocks), ()
 
-    return average_rows(*shards.run(contrast, rows, scale)[0])
+    return average_rows(*shards.run(contrast, rows, jnp.asarray(scale, rows.z.dtype))[0])
 
 
 def _contrast_blocks(

@@ -17,7 +17,7 @@ from big_align.losses.targets import clear_masked, complete_targets
 def contrastive_loss(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
-    scale: Float[Array, ""],
+    scale: Float[Array, ""] | float,
     *,
     image_label: Int[Array, " b"] | None = None,
     text_label: Int[Array, " c"] | None = None,
@@ -72,12 +72,12 @@ def contrastive_loss(
 
 
 def compute_logits(
-    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], scale: Float[Array, ""]
+    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], scale: Float[Array, ""] | float
 ) -> Float[Array, "b c"]:
     """Returns scaled cosines in float32 or better, whatever the precision of the embeddings."""
     dtype = wide(zimg.dtype)
     cosine = jnp.einsum("bd,cd->bc", zimg, ztxt, preferred_element_type=dtype)
-    return scale.astype(dtype) * cosine
+    return jnp.asarray(scale, dtype) * cosine
 
 
 def _cross_entropy(

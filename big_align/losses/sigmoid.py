@@ -39,8 +39,8 @@ from big_align.sharding import Shards
 def sigmoid_loss(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
-    scale: Float[Array, ""],
-    bias: Float[Array, ""],
+    scale: Float[Array, ""] | float,
+    bias: Float[Array, ""] | float,
     *,
     image_label: Int[Array, " b"] | None = None,
     text_label: Int[Array, " c"] | None = None,
@@ -84,8 +84,8 @@ def sigmoid_loss(
 def blockwise_sigmoid_loss(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
-    scale: Float[Array, ""],
-    bias: Float[Array, ""],
+    scale: Float[Array, ""] | float,
+    bias: Float[Array, ""] | float,
     *,
     image_label: Int[Array, " b"] | None = None,
     text_label: Int[Array, " c"] | None = None,
@@ -126,6 +126,7 @@ def blockwise_sigmoid_loss(
     shards = Shards.over(mesh)
     plan = _Plan(shards, math.ceil(len(zimg) / (block * shards.size)))
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * plan.blocks, shards.size)
+    scale, bias = (jnp.asarray(number, wide(zimg.dtype)) for number in (scale, bias))
     arguments = zimg, ztxt, scale, bias, labels
     total = _sum_pairs(plan, *vary_like(arguments, arguments))
     return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
@@ -215,8 +216,7 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
     """
     x, y, labels = split
     y, y_label = plan.shards.gather((y, labels.column))
-    dtype = wide(x.dtype)
-    scale = numbers[0].astype(dtype)
+    scale, dtype = numbers[0], wide(x.dtype)
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, x_label = block

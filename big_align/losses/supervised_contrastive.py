@@ -22,7 +22,7 @@ _LOWEST = -1e30  # finite logit of non-candidates: a row without candidates has 
 def supervised_contrastive_loss(
     z: Float[Array, "n d"],
     label: Int[Array, " n"],
-    scale: Float[Array, ""],
+    scale: Float[Array, ""] | float,
     mask: Bool[Array, " n"] | None = None,
 ) -> Float[Array, ""]:
     """Returns the mean over rows of the mean of -log P over the positives of a row.
@@ -67,7 +67,7 @@ def number_rows(
 
 
 def contrast_rows(
-    rows: Rows, others: Rows, scale: Float[Array, ""]
+    rows: Rows, others: Rows, scale: Float[Array, ""] | float
 ) -> tuple[Float[Array, " b"], Bool[Array, " b"]]:
     """Contrasts rows with others.
 

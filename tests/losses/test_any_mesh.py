@@ -220,6 +220,23 @@ def test_value_and_gradients_are_those_of_the_plain_formula(case, axes, kind, ca
         np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "scale" in CASES[case].wanted])
+@pytest.mark.parametrize("meshed", [False, True])
+def test_scale_and_bias_may_be_python_numbers(case, meshed):
+    _, loss, _ = CASES[case]
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4]) if meshed else None
+    rows = jax.tree.map(jnp.asarray, draw())
+    numbers = {name: float(rows[name]) for name in ("scale", "bias")}
+
+    def of(zimg):
+        return loss(rows | numbers | {"zimg": zimg}, mesh=mesh)
+
+    value, grad = jax.jit(jax.value_and_grad(of))(rows["zimg"])
+    expected = expect(case)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(grad, expected[1]["zimg"], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_bfloat16_is_never_mixed_with_float32_silently(case):
     """Under strict promotion a program that forgets a conversion is an error."""
