@@ -97,6 +97,9 @@ def blockwise_contrastive_loss(
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )
+    dtype = wide(zimg.dtype)
+    if not len(zimg) or not len(ztxt):
+        return jnp.zeros((), dtype), jnp.zeros((), dtype)  # there is nothing to cut into blocks
     if image_mask is not None:
         zimg = clear_masked(zimg, image_mask)
     if text_mask is not None:
@@ -108,7 +111,6 @@ def blockwise_contrastive_loss(
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * blocks, shards.size)
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
-    dtype = wide(zimg.dtype)
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
     scale = jnp.asarray(scale, dtype)
     arguments = zimg, ztxt, scale, labels, weights

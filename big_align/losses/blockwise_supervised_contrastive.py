@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_body
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.precision import wide
 from big_align.losses.supervised_contrastive import (
     Rows,
     average_rows,
@@ -54,6 +55,8 @@ def blockwise_supervised_contrastive_loss(
     """
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")
+    if not len(z):
+        return jnp.zeros((), wide(z.dtype))  # there is nothing to cut into blocks
     shards = Shards.over(mesh)
     blocks = math.ceil(len(z) / (block * shards.size))
     padding = -len(z) % (blocks * shards.size)

@@ -120,6 +120,8 @@ def blockwise_sigmoid_loss(
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
+    if not len(zimg) or not len(ztxt):
+        return jnp.zeros((), wide(zimg.dtype))  # there is nothing to cut into blocks
     *_, image_mask, text_mask = targets
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)

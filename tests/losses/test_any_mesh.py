@@ -220,6 +220,23 @@ def test_value_and_gradients_are_those_of_the_plain_formula(case, axes, kind, ca
         np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
 
 
+IMAGES = ("zimg", "image_label", "image_mask", "own", "logits", "given")
+TEXTS = ("ztxt", "text_label", "text_mask")
+SIDES = list(
+    itertools.product(("blockwise contrastive, labels", "blockwise sigmoid"), (IMAGES, TEXTS))
+)
+
+
+@pytest.mark.parametrize("case, none", dict.fromkeys([*((x, IMAGES) for x in CASES), *SIDES]))
+def test_a_batch_without_rows_gives_zeros(case, none):
+    wanted, loss, _ = CASES[case]
+    rows = jax.tree.map(jnp.asarray, draw())
+    rows |= {name: rows[name][:0] for name in none}
+    results = differentiate(functools.partial(loss, mesh=None), rows, wanted, jit=True)
+    for leaf in jax.tree.leaves(results):
+        np.testing.assert_array_equal(leaf, 0)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if "scale" in CASES[case].wanted])
 @pytest.mark.parametrize("meshed", [False, True])
 def test_scale_and_bias_may_be_python_numbers(case, meshed):
@@ -253,17 +270,7 @@ def test_bfloat16_is_never_mixed_with_float32_silently(case):
         np.testing.assert_array_equal(grad, expected[1][name])
 
 
-IMAGES = ("zimg", "image_label", "image_mask")
-TEXTS = ("ztxt", "text_label", "text_mask")
-
-
-@pytest.mark.parametrize(
-    "case, whole",
-    [
-        *((case, ()) for case in CASES),
-        *itertools.product(("blockwise contrastive, labels", "blockwise sigmoid"), (IMAGES, TEXTS)),
-    ],
-)
+@pytest.mark.parametrize("case, whole", [*((case, ()) for case in CASES), *SIDES])
 def test_inside_shard_map_a_loss_is_that_of_the_rows_of_a_device(case, whole):
     """With `whole`, every device has all images or all texts, and its part of the others."""
     devices = 4
