@@ -35,7 +35,7 @@ def on_any_mesh(loss: Loss) -> Loss:
         if mesh is None:
             return loss(*args, **kwargs)
         rest = tuple(_ARRAY if is_array else x for x, is_array in zip(leaves, dynamic, strict=True))
-        return _call_on_auto(loss, mesh, tree, rest, arrays)
+        return _call_on_auto(loss, mesh, tree, rest, [_join_mesh(x) for x in arrays])
 
     return call
 
@@ -80,6 +80,17 @@ def _call_on_auto(
 
     whole = NamedSharding(mesh, PartitionSpec())
     return jax.sharding.auto_axes(call, out_sharding=whole)(arrays)
+
+
+def _join_mesh(x: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """Puts an array on the mesh that is set, if any: as it lies there, or repeated.
+
+    Otherwise the gradient of an array on a single device would come back on a mesh with Auto axes,
+    and JAX could not go on with it.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.sharding.reshard(x, jax.typeof(x).sharding.spec)
 
 
 def _find_explicit(arrays: list[jax.Array]) -> AbstractMesh | None:

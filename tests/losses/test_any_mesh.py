@@ -220,6 +220,22 @@ def test_value_and_gradients_are_those_of_the_plain_formula(case, axes, kind, ca
         np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
 
 
+def test_under_set_mesh_an_array_on_one_device_may_be_used_twice():
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+
+    def loss(rows):
+        return sigmoid_loss(rows["zimg"], rows["ztxt"][:B], rows["scale"], -rows["scale"])
+
+    wanted = ("zimg", "ztxt", "scale")
+    value, grads = differentiate(loss, place(draw(), mesh, "one device"), wanted, jit=False)
+    rows = place(draw(), mesh, "split")
+    with jax.set_mesh(mesh):
+        ours = differentiate(loss, rows, wanted, jit=False)
+    np.testing.assert_allclose(ours[0], value, rtol=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(ours[1][name], grad, rtol=0, atol=1e-5 * np.abs(grad).max())
+
+
 IMAGES = ("zimg", "image_label", "image_mask", "own", "logits", "given")
 TEXTS = ("ztxt", "text_label", "text_mask")
 SIDES = list(
