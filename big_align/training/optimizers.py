@@ -118,7 +118,7 @@ def decay_mask(params: Params, exclude: tuple[str, ...] | None = EXCLUDE) -> Any
         if exclude is None:
             return True
         names = list_names(path)
-        is_table = jnp.ndim(value) > 1 or names[-1] in TABLES
+        is_table = jnp.ndim(value) > 1 or bool({*names[-1:]} & {*TABLES})
         return is_table and not set(names) & set(exclude)
 
     return jax.tree_util.tree_map_with_path(decays, params)

@@ -116,6 +116,15 @@ def test_decay_mask():
     }
 
 
+@pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
+def test_parameters_may_be_one_array(name):
+    for bare in (jnp.arange(3.0), 1 + jnp.ones((2, 3))):
+        named = {"kernel": bare}
+        optimizer = make_optimizer(0.1, name, weight_decay=0.1, clip_norm=1.0)
+        steps = [optimizer.update(x, optimizer.init(x), x)[0] for x in (bare, named)]
+        np.testing.assert_array_equal(steps[0], steps[1]["kernel"])
+
+
 def test_lamb_by_hand():
     # The first step of Adam is the sign of the gradient: u = (1, -1) + 0.1 * (3, 4), |w| = 5.
     params = {"kernel": jnp.array([[3.0, 4.0]]), "bias": jnp.array([3.0, 4.0])}
