@@ -144,8 +144,10 @@ class Bert(nn.Module):
             x = block(x, text_mask, train)
         if self.pool == "cls":
             return x[:, 0], x
-        real = text_mask[:, :, None].astype(x.dtype)
-        return (x * real).sum(1) / jnp.maximum(real.sum(1), 1), x
+        # Counts and sums need float32: bfloat16 has no number between 256 and 258.
+        real = text_mask[:, :, None].astype(jnp.float32)
+        mean = (x.astype(jnp.float32) * real).sum(1) / jnp.maximum(real.sum(1), 1)
+        return mean.astype(x.dtype), x
 
     def _embed(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"]

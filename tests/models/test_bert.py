@@ -95,6 +95,16 @@ def test_a_text_of_nothing_but_padding_is_finite(pool):
     assert np.isfinite(value) and all(np.all(np.isfinite(g)) for g in jax.tree.leaves(gradients))
 
 
+def test_the_mean_of_many_tokens_is_rounded_once():
+    model = Bert(**SMALL | {"max_length": 260, "depth": 1, "dtype": "bfloat16"}, pool="mean")
+    text = make_texts(length=257)
+    mask = jnp.ones(text.shape, bool)
+    pooled, tokens = apply_model(model, draw_variables(model, text, mask), text, mask)
+    assert pooled.dtype == jnp.bfloat16
+    mean = np.asarray(tokens, np.float64).mean(1)
+    np.testing.assert_allclose(np.float64(pooled), mean, rtol=1.01 * 2**-8, atol=1e-6)
+
+
 def test_word_order_matters_and_other_texts_do_not():
     model, variables = make_model()
     text = make_texts()
