@@ -22,6 +22,7 @@ from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
+from big_align.models.dual_encoder import TOWERS
 from big_align.nodes import Node
 from big_align.runs import build, dataset
 from big_align.runs.workdir import recognize_workdir
@@ -60,6 +61,7 @@ def check_config(config: Node, training: bool = True) -> None:
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
     if training:
+        _check_precision(config, build.find_frozen(config, objective))
         check_first(config)
 
 
@@ -81,6 +83,18 @@ def check_first(config: Node) -> None:
         check_config(first)
     except ConfigError as error:
         raise ConfigError(str(error).replace("config.", "config.first.", 1)) from error
+
+
+def _check_precision(config: Node, frozen: Collection[str]) -> None:
+    """Refuses towers that would be trained in float16: losses are not scaled for it."""
+    for part in TOWERS:
+        dtype = (config["model"].get(part) or {}).get("dtype")
+        if dtype == "float16" and not {"model", f"model/{part}"} & set(frozen):
+            where = f"config.model.{part}"
+            raise ConfigError(
+                f"{where}.dtype = 'float16' is for towers that are not trained: small gradients "
+                f"become 0{advise(where, dtype='bfloat16')}"
+            )
 
 
 class BlankTokenizer:

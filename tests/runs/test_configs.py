@@ -246,6 +246,20 @@ def test_an_impossible_value_is_named(change, message):
         check.check_config(config | change)
 
 
+@pytest.mark.parametrize("part", ["image", "text"])
+def test_float16_is_for_towers_that_are_not_trained(part):
+    config = load_config("configs/quickstart.py")
+    config.model[part].dtype = "float16"
+    message = f"config.model.{part}.dtype = 'float16' .* --config.model.{part}.dtype=bfloat16"
+    with pytest.raises(ConfigError, match=message):
+        check.check_config(config)
+    check.check_config(config, training=False)
+    for node, field, value in (("optimizer", "frozen", f"model/{part}"), ("model", "locked", part)):
+        kept = config.copy_and_resolve_references()
+        kept[node][field] = (value,)
+        check.check_config(kept)
+
+
 def test_a_tokenizer_larger_than_the_text_tower_is_refused():
     config = load_config("configs/quickstart.py")
     config.model.text.vocab_size = 5
