@@ -118,10 +118,10 @@ class Encoder:
 class TwoTowers(Encoder):
     """Encodes images and their texts.
 
-    A locked tower runs once per step: nothing of it is kept for the backward pass, and its
-    statistics do not change. A batch with `image_embedding`, float [b f], needs no images, and one
-    with `text_embedding`, float [b k f], no token ids: they hold the pooled features of locked
-    towers.
+    A locked tower has no backward pass: nothing of it is kept for one, and its statistics do not
+    change. It runs once per step, or at most twice with micro-batches, which are encoded twice. A
+    batch with `image_embedding`, float [b f], needs no images, and one with `text_embedding`, float
+    [b k f], no token ids: they hold the pooled features of locked towers.
     """
 
     takes_features = tuple(FEATURES)
