@@ -271,8 +271,7 @@ def _run_on(
             profiler=profiler,
             trackers=trackers,
         )
-        start = int(state.step)
-        batches = health.leave_out(loader.iterate(health.data_step(start)), start)
+        batches = health.leave_out(loader.iterate, int(state.step))
         placed = (sharding.place_batch(batch, parts.mesh) for batch in batches)
         try:
             return loop.run(state, placed, step)

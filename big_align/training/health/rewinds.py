@@ -99,16 +99,17 @@ class Health:
         """Returns the number of the data stream's batch that a step uses; both count from 0."""
         return find_data_step(self._rewinds, step)
 
-    def leave_out(self, batches: Iterator[Batch], step: int) -> Iterator[Batch]:
+    def leave_out(self, iterate: Callable[[int], Iterator[Batch]], step: int) -> Iterator[Batch]:
         """Yields the batches that the steps after one use.
 
         There may be rewinds to later steps, if the run continues from an older checkpoint.
 
         Args:
-          batches: the data stream from `data_step(step)` on.
+          iterate: gives the data stream from one of its steps on.
           step: the step that the run continues from.
         """
-        for number, batch in enumerate(batches, self.data_step(step)):
+        begin = self.data_step(step)
+        for number, batch in enumerate(iterate(begin), begin):
             if number == self.data_step(step):
                 yield batch
                 step += 1
