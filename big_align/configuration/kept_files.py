@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from big_align.data import files
 from big_align.data.labels.classes import built_in_names
 from big_align.data.package_files import locate
 from big_align.errors import UserError
@@ -23,9 +24,9 @@ VOCABULARIES = ("vocabulary", "merges")
 def keep_files(workdir: str, config: ConfigDict) -> None:
     """Copies the files that the model of a config needs into a workdir."""
     for node, field, copy in _list_files(workdir, config):
-        if os.path.isfile(path := locate(node[field])):
+        if _is_file(path := locate(node[field])):
             copy.parent.mkdir(exist_ok=True)
-            write_whole(copy, pathlib.Path(path).read_bytes(), sync=True)
+            write_whole(copy, files.files_of(path).read_all(path), sync=True)
 
 
 def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
@@ -42,11 +43,16 @@ def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
       UserError: one is missing.
     """
     for node, field, copy in _list_files(workdir, config):
-        if field in VOCABULARIES and not os.path.isfile(locate(node[field])):
+        if field in VOCABULARIES and not _is_file(locate(node[field])):
             raise UserError(
                 f"config.tokenizer.{field}: there is no file {node[field]}; it has to be the one "
                 f"that {workdir} was trained with, which can be copied to {copy}"
             )
+
+
+def _is_file(path: str) -> bool:
+    """Returns whether there is a file, which may be in a bucket."""
+    return files.exists(path) if "://" in path else os.path.isfile(path)
 
 
 def _list_files(
