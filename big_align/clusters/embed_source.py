@@ -92,8 +92,6 @@ def make_encoder(
     seen = pretrained.preprocessing
     if transform is None and seen is None:
         raise UserError("the model does not say how its images are preprocessed: give --transform")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"--batch_size={batch_size} must be at least 1")
     transform = transform or seen.transform
     mesh = sharding.make_mesh(devices=jax.local_devices())
     model, variables = pretrained.model, dict(pretrained.variables)
