@@ -65,6 +65,7 @@ NOT_RUN = {
     ),
     "needs published weights, and large data": (
         "python main.py --config=configs/idea_cc3m.py:method=itc --workdir=workdirs/idea",
+        "python -m big_align.tools.show_tags --config=configs/idea_cc3m.py",
         "python main.py --config=configs/align_finetune.py",
         "python -m big_align.tools.benchmark --model=clip-vit-base-patch32",
         "python -m big_align.tools.benchmark --model=workdirs/mlcd",

@@ -165,24 +165,34 @@ def make_loader(
 
 def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
     """Builds the evaluators, by their names in the config."""
-    evaluators = {}
-    for name, node in config["evaluators"].items():
-        where = f"config.evaluators.{name}"
-        target = lookup(node["name"], EVALUATORS, where)
-        sources = [field for field in source_fields(target) if node.get(field)]
-        given = {
-            field: dataset.open_evaluated(config, node[field], f"{where}.{field}")
-            for field in sources
-        }
-        for field in sources:
-            reads = getattr(target, "reads", ())
-            dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
-        given |= provide(target, Context(config, tokenizer))
-        made = make(target, without(node, *source_fields(target)), where, **given)
-        if texts := getattr(made, "texts", ()):
-            dataset.check_class_texts(texts, tokenizer, where)
-        evaluators[name] = made
-    return evaluators
+    return {name: build_evaluator(config, name, tokenizer) for name in config["evaluators"]}
+
+
+def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
+    """Builds the evaluator of a name, whose examples must be there; those of others need not."""
+    node, where = config["evaluators"][name], f"config.evaluators.{name}"
+    target = lookup(node["name"], EVALUATORS, where)
+    sources = [field for field in source_fields(target) if node.get(field)]
+    given = {
+        field: dataset.open_evaluated(config, node[field], f"{where}.{field}") for field in sources
+    }
+    for field in sources:
+        reads = getattr(target, "reads", ())
+        dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
+    given |= provide(target, Context(config, tokenizer))
+    evaluator = make(target, without(node, *source_fields(target)), where, **given)
+    if texts := getattr(evaluator, "texts", ()):
+        dataset.check_class_texts(texts, tokenizer, where)
+    return evaluator
+
+
+def find_evaluators(config: Node, kind: type) -> list[str]:
+    """Returns the names of the evaluators of a kind."""
+    targets = {
+        name: lookup(node["name"], EVALUATORS, f"config.evaluators.{name}")
+        for name, node in config["evaluators"].items()
+    }
+    return [name for name, target in targets.items() if issubclass(target, kind)]
 
 
 def build_checkpointer(

@@ -61,13 +61,11 @@ def describe_evaluators(config: Any) -> dict[str, Any]:
     return {"evaluators": described}
 
 
-def choose_retrieval(
-    evaluators: Mapping[str, Any], tokenizer: Any, name: str | None = None
-) -> Retrieval:
+def choose_retrieval(config: Any, tokenizer: Any, name: str | None = None) -> Retrieval:
     """Returns retrieval over the examples of an evaluator, for showing what a model finds.
 
     Args:
-      evaluators: evaluators by their names in the config.
+      config: config of the run.
       tokenizer: the one that the model was trained with.
       name: name of an evaluator of any kind whose examples have captions; by default the first
         retrieval evaluator or, if there is none, the first evaluator.
@@ -75,14 +73,14 @@ def choose_retrieval(
     Raises:
       ConfigError: there is no such evaluator.
     """
-    first = [n for n, evaluator in evaluators.items() if isinstance(evaluator, Retrieval)]
-    name = name or next(iter([*first, *evaluators]), "")
-    if name not in evaluators:
+    known = config.evaluators
+    name = name or next(iter([*build.find_evaluators(config, Retrieval), *known]), "")
+    if name not in known:
         raise ConfigError(
-            f"config.evaluators has no {name!r}{suggest(name, evaluators)}; "
-            f"it has: {', '.join(evaluators) or 'none'}"
+            f"config.evaluators has no {name!r}{suggest(name, known)}; "
+            f"it has: {', '.join(known) or 'none'}"
         )
-    chosen = evaluators[name]
+    chosen: Any = build.build_evaluator(config, name, tokenizer)
     if isinstance(chosen, Retrieval):
         return chosen
     if not hasattr(chosen, "source"):

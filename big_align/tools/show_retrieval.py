@@ -30,8 +30,7 @@ def main() -> None:
     config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
-    evaluators = build.build_evaluators(config, tokenizer)
-    retrieval = evaluate.choose_retrieval(evaluators, tokenizer, EVALUATOR.value)
+    retrieval = evaluate.choose_retrieval(config, tokenizer, EVALUATOR.value)
     embedder, step = evaluate.load_embedder(
         config, workdir, tokenizer, command_line.chosen_checkpoint()
     )

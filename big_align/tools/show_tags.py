@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from big_align.data.tags.tag_list import TagList
-    from big_align.evaluators.found_tags import FoundTags
     from big_align.exhibits.pixels import Pixels
     from big_align.exhibits.tags import Found
     from big_align.objectives.parts.tag_texts import TagTexts
@@ -45,29 +44,30 @@ JUDGED_SIZE = 256
 """Side of the central square that a judge is given; it resizes this as its own images."""
 
 
-def choose_evaluator(evaluators: dict[str, Any], name: str | None) -> "FoundTags":
-    """Returns a `found_tags` evaluator of a config.
+def choose_evaluator(config: Any, name: str | None) -> str:
+    """Returns the name of a `found_tags` evaluator of a config.
 
     Args:
-      evaluators: evaluators, by their names in the config.
-      name: which one to return; None for the first.
+      config: the config.
+      name: which one; None for the first.
 
     Raises:
       ConfigError: there is none, or none of that name.
     """
     from big_align.errors import ConfigError, suggest
     from big_align.evaluators.found_tags import FoundTags
+    from big_align.runs import build
 
-    known = {key: each for key, each in evaluators.items() if isinstance(each, FoundTags)}
+    known = build.find_evaluators(config, FoundTags)
     if name is None and known:
-        return next(iter(known.values()))
+        return known[0]
     if name not in known:
         wanted = "evaluator" if name is None else f"evaluator {name!r}{suggest(name, known)}"
         raise ConfigError(
             f"config.evaluators has no {wanted} that is a found_tags; it has: "
             f"{', '.join(known) or 'none'}"
         )
-    return known[name]
+    return name
 
 
 def judge_texts(
@@ -116,7 +116,8 @@ def main() -> None:
     config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
-    evaluator = choose_evaluator(build.build_evaluators(config, tokenizer), EVALUATOR.value)
+    name = choose_evaluator(config, EVALUATOR.value)
+    evaluator = build.build_evaluator(config, name, tokenizer)
     embedder, step = evaluate.load_embedder(
         config, workdir, tokenizer, command_line.chosen_checkpoint()
     )
