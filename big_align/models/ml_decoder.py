@@ -132,7 +132,9 @@ class MLDecoder(nn.Module):
         kernel = self.param("group_kernel", init, shape)
         init = nn.initializers.constant(self.initial_bias)
         bias = self.param("group_bias", init, (self.classes,))
-        multiply = functools.partial(jnp.einsum, "bgc,gcd->bgd", preferred_element_type=jnp.float32)
+        # einsum("bgc,gcd->bgd") takes the kernel first, which XLA's CPUs refuse in bfloat16.
+        multiply = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
+        multiply = jax.vmap(multiply, in_axes=(1, 0), out_axes=1)
         logits = layer_weights.apply_weight(multiply, x, kernel, axes, x.dtype)
         # If the groups do not divide the classes, the last entries belong to no class.
         return logits.reshape(len(x), -1)[:, : self.classes] + bias

@@ -130,12 +130,14 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
 def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
     """Reads the temperature that an objective starts from, if the config names a model for it.
 
+    The bias comes with it, if both have one.
+
     Args:
       init: `config.init`.
       params: fresh parameters of the objective, or their shapes.
 
     Returns:
-      An array by its path, and a report, as for `read_initial_weights`.
+      Arrays by path, and a report, as for `read_initial_weights`.
 
     Raises:
       ConfigError: the objective learns no temperature, or the model has none.
@@ -150,11 +152,15 @@ def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str
     name = next((name for name in of if name in params), None)
     if name is None:
         raise ConfigError(f"{where} = {named!r}: the objective learns no temperature")
-    found = workdir.load(path).temperature
-    if found is None:
+    model = workdir.load(path)
+    if model.temperature is None:
         raise ConfigError(f"{where}: {path} has no temperature; write --{where}=''")
-    value = np.asarray(of[name](np.float64(found)), np.float32)
-    return {name: value}, [f"init.{TEMPERATURE} = {named}: {found:.6g}"]
+    taken = {name: np.asarray(of[name](np.float64(model.temperature)), np.float32)}
+    report = f"init.{TEMPERATURE} = {named}: {model.temperature:.6g}"
+    if workdir.BIAS in params and model.bias is not None:
+        taken[workdir.BIAS] = np.float32(model.bias)
+        report += f", and the bias {model.bias:.6g}"
+    return taken, [report]
 
 
 def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collection[str]) -> None:

@@ -29,6 +29,9 @@ from big_align.training.saving.checkpoint import BEST, Which
 from big_align.training.saving.step_folders import FOLDER, find_folder
 from big_align.types import Objective, Params
 
+BIAS = "bias"
+"""An objective's parameter that is added to scaled cosines, where it decides about each pair."""
+
 
 def load(path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None) -> Pretrained:
     """Loads any model: one that a run has trained, or one that `interop.load` reads.
@@ -99,6 +102,7 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         preprocessing=_find_preprocessing(config, size, path),
         tokenizer=config.tokenizer.to_dict(),
         temperature=_find_temperature(objective, params),
+        bias=float(params[BIAS]) if BIAS in params else None,
     )
 
 

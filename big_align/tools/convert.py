@@ -58,6 +58,8 @@ def describe(pretrained: Pretrained) -> str:
         facts.append(f"tokenizer {pretrained.tokenizer['name']!r}")
     if pretrained.temperature is not None:
         facts.append(f"temperature {pretrained.temperature:.6g}")
+    if pretrained.bias is not None:
+        facts.append(f"bias {pretrained.bias:.6g}")
     return "; ".join(facts)
 
 

@@ -123,6 +123,28 @@ def test_images_are_prepared_as_the_evaluators_say_or_a_guess_is_told(trained, t
 
 
 @pytest.mark.slow
+def test_a_model_of_siglip_has_the_probabilities_that_it_was_trained_by(tmp_path):
+    config = command_line.load_config("tests/tiny_config.py")
+    with config.unlocked():
+        config.objective = dict(name="siglip", bias=-3.0)
+        config.evaluators = {}
+    config.total_steps = config.checkpoint.every = 3
+    train.run(config, str(tmp_path / "run"))
+    model = big_align.load(tmp_path / "run")
+    *_, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert model.bias != -3 and abs(model.bias + 3) < 0.1
+    source = digits_source("train")
+    zimg = model.embed_images([source.read(0, number).image for number in range(3)])
+    ztxt = model.embed_texts(DIGIT_WORDS[:3])
+    logits = zimg @ ztxt.T / model.temperature + model.bias
+    probability = scipy.special.expit(logits)
+    sign = 2 * np.eye(3) - 1
+    expected = sigmoid_loss(zimg, ztxt, 1 / model.temperature, model.bias)
+    told = -np.log(np.where(sign > 0, probability, 1 - probability)).sum() / 3
+    np.testing.assert_allclose(told, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_workdir_that_is_moved_brings_its_files(tmp_path, monkeypatch):
     (tmp_path / "before").mkdir()
     (tmp_path / "after").mkdir()

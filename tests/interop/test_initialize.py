@@ -162,12 +162,21 @@ def check_parameters(workdir, source):
 @pytest.mark.parametrize("name, stored", [("temperature", 0.02), ("log_scale", 3.912023)])
 def test_a_run_may_start_from_the_temperature_of_a_model(tmp_path, name, stored):
     save(tmp_path / "dual", make_dual(), temperature=0.02)
+    save(tmp_path / "pairwise", make_dual(), temperature=0.02, bias=-9.5)
     save(tmp_path / "vit", VIT)
     path, params = str(tmp_path / "dual"), {"model": {}, name: jnp.float32(1)}
     for init in ({"all": path, "temperature": "all"}, {"temperature": path}):
         found, report = read_initial_temperature(init, params)
         assert found[name] == pytest.approx(stored, rel=1e-6) and report[0].endswith(": 0.02")
     assert read_initial_temperature({"all": path}, params) == ({}, [])
+    # The bias comes along where both have one.
+    for source, given, bias in (
+        ("pairwise", params | {"bias": jnp.float32(-10)}, -9.5),
+        ("pairwise", params, None),
+        ("dual", params | {"bias": jnp.float32(-10)}, None),
+    ):
+        found, _ = read_initial_temperature({"temperature": str(tmp_path / source)}, given)
+        assert found.get("bias") == bias and found[name] == pytest.approx(stored, rel=1e-6)
     for init, given, message in (
         ({"temperature": "all"}, params, "config.init.all, which names none"),
         ({"temperature": path}, {"model": {}}, "the objective learns no temperature"),

@@ -56,12 +56,13 @@ def make_tokenizer(folder):
 def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     seen = interop.Preprocessing(SIZE, 40, False, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
-    first = make_pretrained(name, tokenizer=tokenizer, preprocessing=seen, temperature=0.07)
+    scale = dict(temperature=0.07, bias=-9.5)
+    first = make_pretrained(name, tokenizer=tokenizer, preprocessing=seen, **scale)
     interop.save(tmp_path / "out", first, format="big_align")
     shutil.rmtree(tmp_path / "vocabulary")  # the folder has all that is needed
     again = interop.load(tmp_path / "out")
     assert again.node == first.node and again.image_size == first.image_size
-    assert again.preprocessing == seen and again.temperature == 0.07
+    assert again.preprocessing == seen and again.temperature == 0.07 and again.bias == -9.5
     assert again.tokenizer == tokenizer | {"vocabulary": str(tmp_path / "out" / "pieces.txt")}
     assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
     assert again.flat.keys() == first.flat.keys()

@@ -131,16 +131,25 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, text):
         np.testing.assert_array_equal(bare.flat[name], array, err_msg=name)
 
 
+def test_the_bias_of_a_decision_per_pair_goes_out_and_comes_in(tmp_path):
+    for bias in (-9.5, None):
+        interop.save(tmp_path / f"{bias}", make_pretrained(bias=bias), format="open_clip")
+        stored = load_file(tmp_path / f"{bias}" / "open_clip_model.safetensors")
+        assert ("logit_bias" in stored) == (bias is not None)
+        assert interop.load(tmp_path / f"{bias}").bias == bias
+
+
 def test_a_bias_of_logits_and_a_scale_in_a_row_are_kept(tmp_path):
     kept = {"logit_scale": np.float32([2.5]), "logit_bias": np.float32([-10.0])}
     kept["vision_model.embeddings.position_ids"] = np.arange(5)  # of another format
-    first = make_pretrained(kept=kept, source="open_clip")
+    first = make_pretrained(kept=kept, source="open_clip", bias=-9.5)  # trained since
     interop.save(tmp_path / "out", first, format="open_clip")
     config = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())["model_cfg"]
-    assert config["nonscalar_logit_scale"] is True and config["init_logit_bias"] == -10.0
+    assert config["nonscalar_logit_scale"] is True and config["init_logit_bias"] == -9.5
     again = interop.load(tmp_path / "out")
     assert again.kept.keys() == {"logit_scale", "logit_bias"}
     np.testing.assert_array_equal(again.kept["logit_scale"], np.float32([-np.log(0.07)]))
+    np.testing.assert_array_equal(again.kept["logit_bias"], np.float32([-9.5]))
 
 
 def test_ratios_give_back_every_width_of_a_perceptron():
@@ -200,7 +209,7 @@ def test_a_model_that_open_clip_does_not_have_writes_nothing(tmp_path):
 def test_open_clip_opens_what_we_write(tmp_path, activation):
     torch, open_clip = pytest.importorskip("torch"), pytest.importorskip("open_clip")
     seen = interop.Preprocessing(SIZE, SIZE, False, NODE["image_mean"], NODE["image_std"])
-    pretrained = make_pretrained(activation, preprocessing=seen)
+    pretrained = make_pretrained(activation, preprocessing=seen, bias=-9.5)
     interop.save(tmp_path / "out", pretrained, format="open_clip")
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'out'}")
 
@@ -214,6 +223,7 @@ def test_open_clip_opens_what_we_write(tmp_path, activation):
     np.testing.assert_allclose(theirs[0], zimg, atol=1e-5)
     np.testing.assert_allclose(theirs[1], ztxt, atol=1e-5)
     np.testing.assert_allclose(theirs[2], 1 / pretrained.temperature, rtol=1e-5)
+    assert theirs[3] == pretrained.bias
 
     assert model.visual.preprocess_cfg["mean"] == [0.1, 0.2, 0.3]
     assert model.visual.preprocess_cfg["resize_mode"] == "squash"

@@ -126,6 +126,22 @@ def test_bfloat16_is_close_and_gives_float32_logits():
     np.testing.assert_allclose(half, apply_model(SMALL, variables, tokens), atol=0.05)
 
 
+def test_bfloat16_of_full_size_runs_on_cpus():
+    """XLA computes small products elsewhere than large ones, of which it refuses some."""
+    model = MLDecoder(classes=500, width=256, mlp_dim=32, dropout=0.0, dtype="bfloat16")
+    tokens = jnp.asarray(np.random.default_rng(0).normal(size=(8, 4, 256)), jnp.bfloat16)
+    variables = draw_variables(model, tokens)
+
+    def total(model):
+        return jax.jit(jax.value_and_grad(lambda v: jnp.square(model.apply(v, tokens)).mean()))
+
+    value, gradient = total(model)(variables)
+    expected, kernel = total(model.clone(dtype="float32"))(variables)
+    np.testing.assert_allclose(value, expected, rtol=0.02)
+    found, kernel = (tree["params"]["group_kernel"] for tree in (gradient, kernel))
+    assert np.linalg.norm(found - kernel) < 0.02 * np.linalg.norm(kernel)
+
+
 def test_settings_that_do_not_fit_are_errors():
     with pytest.raises(ValueError, match="width=20 is not a multiple of heads=8"):
         MLDecoder(classes=5, width=20).init(jax.random.key(0), draw_tokens())

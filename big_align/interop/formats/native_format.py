@@ -15,7 +15,7 @@ from big_align.interop.formats.pretrained import Pretrained
 from big_align.interop.formats.text_files import read_json
 
 FORMAT = "big_align"
-TEMPERATURE = "temperature"
+TEMPERATURE, BIAS = "temperature", "bias"
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
 VOCABULARIES = {
     "wordpiece": ("vocabulary",),
@@ -75,6 +75,7 @@ def read(path: pathlib.Path) -> Pretrained:
         preprocessing=Preprocessing(**seen) if seen else None,
         tokenizer=tokenizer,
         temperature=config[TEMPERATURE],
+        bias=config.get(BIAS),
     )
 
 
@@ -117,6 +118,8 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         pretrained.temperature,
     )
     config = {"format": FORMAT} | dict(zip(FIELDS, values, strict=True))
+    if pretrained.bias is not None:
+        config[BIAS] = pretrained.bias
     return files | {"config.json": config, "model.safetensors": pretrained.flat}
 
 

@@ -95,6 +95,7 @@ def read(path: pathlib.Path) -> Pretrained:
             preprocessing=None if mode == "longest" else seen,  # ours does not pad images
             tokenizer=text_files.read(path, node["text"]["max_length"]) if path.is_dir() else None,
             temperature=math.exp(-scale),
+            bias=weights[BIAS].item() if BIAS in weights else None,
         )
 
 
@@ -114,9 +115,9 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     weights = {SCALE: scale}
     if scale.ndim:
         model_cfg["nonscalar_logit_scale"] = True
-    if BIAS in kept:
-        weights[BIAS] = kept[BIAS]
-        model_cfg["init_logit_bias"] = float(weights[BIAS].item())
+    if pretrained.bias is not None:
+        weights[BIAS] = np.full(np.shape(kept.get(BIAS, 0.0)), pretrained.bias, np.float32)
+        model_cfg["init_logit_bias"] = pretrained.bias
     weights |= architecture.give(pretrained.entries(_table("")), pretrained.flat)
 
     tokenizer, files = pretrained.tokenizer, {}

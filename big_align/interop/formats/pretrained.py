@@ -40,6 +40,8 @@ class Pretrained:
       preprocessing: how images are prepared, if known.
       tokenizer: as in `config.tokenizer`, if known.
       temperature: what cosines are divided by; None for a tower.
+      bias: what is added to them then, for a decision about each pair by itself (SigLIP); None for
+        models that compare texts with each other.
       source: the format that it was read from, None if it was not.
       kept: arrays of the file for which the model has no place, by their names there; they are
         written back to the same format.
@@ -51,6 +53,7 @@ class Pretrained:
     preprocessing: Preprocessing | None = None
     tokenizer: Mapping[str, Any] | None = None
     temperature: float | None = None
+    bias: float | None = None
     source: str | None = None
     kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
 
