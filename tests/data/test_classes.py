@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import fsspec
 import pytest
 
 import big_align.data.labels.classes
@@ -30,6 +31,14 @@ SIZES = {  # of the data sets; Caltech101 has a background class
     "pascal_voc2007": 20, "patch_camelyon": 2, "resisc45": 45, "sst2": 2, "stanford_cars": 196,
     "stl10": 10, "sun397": 397, "ucf101": 101,
 }  # fmt: skip
+
+
+def test_a_list_may_be_in_a_bucket():
+    fsspec.filesystem("memory").pipe("/lists/birds.csv", b"name,description\nheron,\ncrane,tall\n")
+    classes = read_classes("memory://lists/birds.csv")
+    assert (classes.names, classes.descriptions) == (("heron", "crane"), ("", "tall"))
+    with pytest.raises(UserError, match="class list memory://lists/fish.csv: cannot be read"):
+        read_classes("memory://lists/fish.csv")
 
 
 def write(tmp_path, content, name="classes.json") -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import fsspec
 import loaders
 import numpy as np
 import pytest
@@ -133,6 +134,9 @@ def test_a_list_is_written_and_read_as_it_is(tmp_path):
     assert again.weights.dtype == np.float32
     entry = json.loads((tmp_path / "tags.json").read_text())["tags"][1]
     assert entry == {"name": "hot dog", "count": 4, "weight": entry["weight"], "tokens": [3, 4]}
+    in_bucket = "memory://lists/tags.json"
+    fsspec.filesystem("memory").pipe(in_bucket, (tmp_path / "tags.json").read_bytes())
+    assert read_tag_list(in_bucket).names == tags.names
 
 
 @pytest.mark.parametrize("length", [16, 40])
@@ -202,6 +206,8 @@ def test_a_value_that_is_no_list_is_refused(tmp_path):
             read_tag_list(str(path))
     with pytest.raises(UserError, match="none.json: there is no such file; .*build_tags"):
         read_tag_list(str(tmp_path / "none.json"))
+    with pytest.raises(UserError, match="memory://lists/none.json: there is no such file"):
+        read_tag_list("memory://lists/none.json")
 
 
 def test_names_come_from_open_images_or_any_class_list(tmp_path):

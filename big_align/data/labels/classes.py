@@ -114,7 +114,7 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     """
     path = _find(name_or_path)
     try:
-        text = files.read_regular(path).decode("utf-8-sig")
+        text = files.files_of(path).read_all(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"class list {path}: cannot be read as text: {error}") from error
     if path.endswith(".json"):
@@ -169,7 +169,7 @@ def _find(name_or_path: str) -> str:
     known = built_in_names()
     if name_or_path in known:
         return os.path.join(BUILT_IN, f"{name_or_path}.json")
-    if os.path.isfile(name_or_path):
+    if os.path.isfile(name_or_path) or "://" in name_or_path:
         return name_or_path
     raise UserError(
         f"class list {name_or_path!r} is neither a file nor a list of the package"
