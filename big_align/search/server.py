@@ -32,7 +32,7 @@ from big_align.search.results import STYLE
 from big_align.search.search_index import SearchIndex
 from big_align.search.thumbnails import make_thumbnail
 
-LOOPBACK = ("127.0.0.1", "localhost")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts that only this machine can reach; any other requires a token."""
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 QUERY_BYTES = 65536
@@ -180,7 +180,7 @@ def make_app(
         Route("/upload", server.upload, methods=["POST"]),
         Route("/search", server.search, methods=["POST"]),
     ]
-    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
     if token is not None:
         guard = Middleware(TokenGuard, token=token)
     handlers = {Refused: _refuse, UserError: _refuse}

@@ -74,7 +74,8 @@ def serve(options: argparse.Namespace) -> None:
             "take"
         )
     try:
-        listening = socket.create_server((options.host, options.port))
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listening = socket.create_server((options.host, options.port), family=family)
     except (OSError, OverflowError) as error:
         raise UserError(f"--host={options.host} --port={options.port}: {error}") from error
     with listening:
@@ -83,7 +84,8 @@ def serve(options: argparse.Namespace) -> None:
         app = server.make_app(index, options.token, *limits)
         query = f"?token={quote(options.token, safe='')}" if options.token else ""
         port = listening.getsockname()[1]
-        print(f"http://{options.host}:{port}/{query}", flush=True)
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        print(f"http://{host}:{port}/{query}", flush=True)
         settings = {"log_level": "warning", "limit_concurrency": CONNECTIONS}
         with contextlib.suppress(KeyboardInterrupt):  # how it is stopped
             uvicorn.Server(uvicorn.Config(app, **settings)).run(sockets=[listening])

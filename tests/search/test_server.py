@@ -188,6 +188,9 @@ def test_other_bodies_and_types_are_refused(client):
 
 
 def test_a_site_that_names_this_machine_otherwise_is_refused(app):
+    for name in ("localhost", "[::1]"):
+        own = testclient.TestClient(app, base_url=f"http://{name}:8000")
+        assert own.get("/").status_code == 200
     other = testclient.TestClient(app, base_url="http://evil.example:8000")
     assert other.get("/").status_code == 400 and other.get("/thumbnail/0").status_code == 400
 
