@@ -26,6 +26,8 @@ RENAMED = {
     "validation_share": "validation_fraction",
 }
 """Fields that have another name in workdirs of earlier versions."""
+TRAINED = "train_image_tower"
+"""An argument of earlier versions' `cross_entropy`: whether the image tower is not locked."""
 
 
 def list_packaged() -> list[str]:
@@ -72,6 +74,9 @@ def read_config(path: str | os.PathLike) -> ConfigDict:
     """
     path = pathlib.Path(path)
     written = _rename(read_json_config(path, tuple(sorted(FIELDS - ADDED.keys()))))
+    for run in (written, written.get("first") or {}):
+        if run.get("objective", {}).pop(TRAINED, True) is False:
+            run["model"]["locked"] = ("image",)
     config = ConfigDict(ADDED | written)
     for place in list(list_nodes(config)):
         restore_types(config, place)

@@ -87,6 +87,16 @@ def test_a_config_of_an_earlier_version_is_completed_and_its_names_are_those_of_
     }
 
 
+@pytest.mark.parametrize("argument", ["", ":head"])
+def test_a_tower_that_an_earlier_version_did_not_train_is_locked(argument, tmp_path):
+    config = load_config(f"finetune_cifar10{argument}")
+    fields = json.loads(config.to_json_best_effort())
+    fields["objective"]["train_image_tower"] = not argument
+    fields["model"]["locked"] = []
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert list_types(read_config(tmp_path / "config.json")) == list_types(config)
+
+
 def test_a_component_that_cannot_be_imported_leaves_the_rest_of_a_config(tmp_path):
     fields = json.loads(load_config(TINY).to_json_best_effort())
     fields["evaluators"]["own"] = {"name": "gone:Evaluator", "times": None}
