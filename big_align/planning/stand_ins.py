@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from big_align.data import files
 from big_align.data.labels.classes import ClassList, built_in_names, write_classes
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.runs.check import BlankTokenizer
@@ -43,7 +44,7 @@ def fill_in(config: ConfigDict, folder: Path) -> list[str]:
             write_classes(classes, node.classes, "made for a plan")
             said.append(f"the class list {listed!r} is not there: {count:,} classes are assumed")
     tags = data.get("tags") or {}
-    if tags.get("path") and not os.path.exists(tags["path"]):
+    if tags.get("path") and not _is_there(tags["path"]):
         count = _count(tags["path"], TAGS)
         said.append(f"the tag list {tags['path']} is not there: {count:,} tags are assumed")
         tags["path"] = _write_tags(config, count, folder)
@@ -51,7 +52,13 @@ def fill_in(config: ConfigDict, folder: Path) -> list[str]:
 
 
 def _is_there(listed: str) -> bool:
-    return listed in built_in_names() or os.path.isfile(listed)
+    """Returns whether a list can be read; one in a bucket that is out of reach here cannot be."""
+    if "://" not in listed:
+        return listed in built_in_names() or os.path.isfile(listed)
+    try:
+        return files.exists(listed)
+    except Exception:  # whatever a file system may raise, such as without credentials
+        return False
 
 
 def _count(path: str, known: dict[str, int]) -> int:

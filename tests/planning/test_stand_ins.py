@@ -1,5 +1,7 @@
 """Files that are not there yet are made up in the right size, and it is said."""
 
+import fsspec
+
 from big_align.data.labels.classes import read_classes
 from big_align.data.tags.tag_list import read_tag_list
 from big_align.planning.stand_ins import fill_in
@@ -22,6 +24,23 @@ def test_tags_that_are_not_there_have_tokens(tmp_path):
     assert said.startswith("the tag list data/cc3m_tags.json is not there: 2,500 tags")
     tags = read_tag_list(config.data.tags.path)
     assert len(tags) == 2500 and tags.token_mask.any(axis=1).all()
+
+
+def test_lists_in_a_bucket_are_there_and_others_are_counted_by_their_name(tmp_path):
+    bucket = fsspec.filesystem("memory")
+    bucket.pipe("/plan/birds.csv", b"name\nheron\ncrane\n")
+    bucket.pipe("/plan/tags.json", b"{}")
+    config = load_config("configs/idea_cc3m.py")
+    config.data.tags.path = "memory://plan/tags.json"
+    config.data.classes = "memory://plan/birds.csv"
+    assert fill_in(config, tmp_path) == []
+    assert config.data.classes == "memory://plan/birds.csv"
+    config.data.classes, config.data.tags.path = "memory://plan/fish.csv", "unheard://of/tags.json"
+    said = fill_in(config, tmp_path)
+    assert [line.partition(" is not there")[0] for line in said] == [
+        "the class list 'memory://plan/fish.csv'",
+        "the tag list unheard://of/tags.json",
+    ]
 
 
 def test_given_values_are_kept(tmp_path):
