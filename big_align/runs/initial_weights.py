@@ -167,7 +167,7 @@ def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collect
     """Checks that parameters that are not trained come from earlier weights.
 
     Args:
-      frozen: paths of parameters, as in `config.optimizer.frozen`.
+      frozen: paths of parameters, as in `config.optimizer.frozen`; those of locked towers too.
       fresh: paths of the model's arrays within a dual encoder.
       taken: those of the paths that have earlier weights.
 
@@ -179,9 +179,9 @@ def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collect
         below = [name for name in fresh if model and f"{name}/".startswith(f"params/{part}/")]
         if left := sorted(set(below) - set(taken)):
             raise WeightsMismatch(
-                f"config.optimizer.frozen holds {path!r}, but config.init gives no weights to "
-                f"{len(left)} of its arrays, {left[0]} the first: they would stay as they are "
-                f"drawn. Name a model that has them in config.init.all or config.init.image"
+                f"{path} is not trained, but config.init gives no weights to {len(left)} of its "
+                f"arrays, {left[0]} the first: they would stay as they are drawn. Name a model "
+                "that has them in config.init.all, config.init.image or config.init.text"
             )
 
 

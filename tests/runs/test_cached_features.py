@@ -15,6 +15,7 @@ from big_align.errors import BrokenDataError, ConfigError, UserError, WeightsMis
 from big_align.runs import build, check, train
 from big_align.runs.cached_features import cache_features
 from big_align.runs.command_line import load_config
+from big_align.runs.initial_weights import check_frozen
 from big_align.runs.workdir import load
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.run_main import TINY, read_losses
@@ -203,6 +204,16 @@ def test_towers_without_weights_have_no_features(pairs, tmp_path):
     config = lock(pairs, "")
     with pytest.raises(WeightsMismatch, match="config.init gives no weights to"):
         cache_features(config, str(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["image", "text"])
+def test_a_locked_tower_without_weights_is_named_with_the_field_that_gives_them(part):
+    fresh = [f"params/{part}/kernel", "params/project/kernel"]
+    with pytest.raises(WeightsMismatch) as error:
+        check_frozen((f"model/{part}",), fresh, ())
+    message = str(error.value)  # the config has nothing in optimizer.frozen
+    assert message.startswith(f"model/{part} is not trained, but config.init gives no weights to 1")
+    assert f"config.init.{part}" in message and "optimizer.frozen holds" not in message
 
 
 @pytest.mark.parametrize(
