@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from big_align.components.tables import TOKENIZERS
 from big_align.data import files
 from big_align.data.labels.classes import built_in_names
 from big_align.data.package_files import locate
@@ -18,7 +19,7 @@ from big_align.whole_files import write_whole
 FOLDER = "files"
 """Folder of a workdir that holds the copies, each named after its field of the config."""
 VOCABULARIES = ("vocabulary", "merges")
-"""Arguments of tokenizers that always name files."""
+"""Arguments of the tokenizers here that always name files; in others they may mean anything."""
 
 
 def keep_files(workdir: str, config: ConfigDict) -> None:
@@ -42,8 +43,9 @@ def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
     Raises:
       UserError: one is missing.
     """
+    fields = VOCABULARIES if config.tokenizer.get("name") in TOKENIZERS else ()
     for node, field, copy in _list_files(workdir, config):
-        if field in VOCABULARIES and not _is_file(locate(node[field])):
+        if field in fields and not _is_file(locate(node[field])):
             raise UserError(
                 f"config.tokenizer.{field}: there is no file {node[field]}; it has to be the one "
                 f"that {workdir} was trained with, which can be copied to {copy}"
