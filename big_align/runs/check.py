@@ -61,7 +61,7 @@ def check_config(config: Node, training: bool = True) -> None:
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
     if training:
-        _check_precision(config, build.find_frozen(config, objective))
+        _check_precision(config, build.find_frozen(config, objective), weights[0])
         check_first(config)
 
 
@@ -85,9 +85,9 @@ def check_first(config: Node) -> None:
         raise ConfigError(str(error).replace("config.", "config.first.", 1)) from error
 
 
-def _check_precision(config: Node, frozen: Collection[str]) -> None:
+def _check_precision(config: Node, frozen: Collection[str], params: Params) -> None:
     """Refuses towers that would be trained in float16: losses are not scaled for it."""
-    for part in TOWERS:
+    for part in filter(params["model"].__contains__, TOWERS):  # an objective may leave one out
         dtype = (config["model"].get(part) or {}).get("dtype")
         if dtype == "float16" and not {"model", f"model/{part}"} & set(frozen):
             where = f"config.model.{part}"

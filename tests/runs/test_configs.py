@@ -260,6 +260,15 @@ def test_float16_is_for_towers_that_are_not_trained(part):
         check.check_config(kept)
 
 
+def test_a_text_tower_that_an_objective_leaves_out_may_be_of_any_type():
+    config = load_config("configs/finetune_cifar10.py")
+    with config.unlocked():
+        text = load_config("configs/quickstart.py").model.text.to_dict()
+        config.model.update(text=text | {"dtype": "float16"}, embedding_dim=32)
+        config.model.image_projection = True
+    check.check_config(config)
+
+
 def test_a_tokenizer_larger_than_the_text_tower_is_refused():
     config = load_config("configs/quickstart.py")
     config.model.text.vocab_size = 5
