@@ -20,12 +20,10 @@ from big_align import sharding
 from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
-from big_align.training.flops import model_flops
+from big_align.runs.program import build_program
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.metrics import Progress
 from big_align.training.loop import MetricQueue
-from big_align.training.state import describe_state
-from big_align.training.step import compile_step, make_train_step
 
 
 def measure_matmul(size: int = 4096) -> float:
@@ -58,15 +56,12 @@ def prepare(config, batch_size: int):
     """Returns the compiled step of a config, a state, a placed batch and a device's model FLOPs."""
     mesh = build.build_mesh(config)
     tokenizer = BlankTokenizer(config.tokenizer)
-    objective = build.build_objective(config, mesh, tokenizer)
-    optimizer, _ = build.build_optimizer(config)
     example = build.example_batch(config, tokenizer)
+    objective = build.build_objective(config, mesh, tokenizer)
+    program = build_program(config, mesh, objective, example)
     batch = sharding.place_batch(make_random_batch(example, batch_size), mesh)
-    _, create = describe_state(objective, optimizer, batch, mesh)
-    state = create()
-    step = make_train_step(objective, optimizer, mesh, microbatches=config.microbatches)
-    flops = model_flops(objective, state, batch, mesh) / mesh.size
-    return compile_step(step, state, batch, mesh), state, batch, flops
+    compiled, flops = program.compile_and_count(batch)
+    return compiled, program.create(), batch, flops
 
 
 def run_alone(compiled, state, batch, steps: int):
