@@ -1,7 +1,9 @@
 """The one place where names in a config become objects."""
 
 import contextlib
+import inspect
 import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -187,12 +189,18 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
 
 
 def find_evaluators(config: Node, kind: type) -> list[str]:
-    """Returns the names of the evaluators of a kind."""
+    """Returns the names of the evaluators of a kind; a function's kind is what it returns."""
     targets = {
         name: lookup(node["name"], EVALUATORS, f"config.evaluators.{name}")
         for name, node in config["evaluators"].items()
     }
-    return [name for name, target in targets.items() if issubclass(target, kind)]
+    kinds = {
+        name: target if inspect.isclass(target) else typing.get_type_hints(target).get("return")
+        for name, target in targets.items()
+    }
+    return [
+        name for name, made in kinds.items() if inspect.isclass(made) and issubclass(made, kind)
+    ]
 
 
 def build_checkpointer(

@@ -9,7 +9,8 @@ import pytest
 from big_align.components.signatures import list_given, make
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.errors import ConfigError
-from big_align.runs import check, evaluate, train
+from big_align.evaluators.retrieval import Retrieval
+from big_align.runs import build, check, evaluate, train
 from big_align.runs.command_line import load_config
 from tests.runs.test_labeled_runs import read_metrics
 
@@ -21,6 +22,8 @@ from jax.sharding import Mesh
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.text.tokenizers import Tokenizer
+from big_align.evaluators.retrieval import Retrieval
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import TwoTowers
@@ -56,6 +59,14 @@ class Length:
         with EvalLoader(self.source, self.transform, embedder.batch_size, embedder.rows) as loader:
             zimg, real = embedder.embed_images(loader.images(), loader.num_examples)
         return {"length": self.times * float(np.linalg.norm(zimg[real], axis=1).mean())}
+
+
+def judge(source: Source, transform: str, tokenizer: Tokenizer) -> Retrieval:
+    return Retrieval(source, transform, tokenizer)
+
+
+def measure(source: Source, transform: str):
+    return Length(source, transform)
 """
 
 
@@ -118,3 +129,12 @@ def test_fields_are_on_the_command_line(config):
     objective = complete_config(config).objective
     assert objective.to_dict() == {"name": "outside:Pull", "strength": 1.0}
     assert config.evaluators.length.times == 3
+
+
+def test_an_evaluator_may_be_made_by_a_function(config):
+    own = {name: config.evaluators.length.to_dict()[name] for name in ("source", "transform")}
+    names = {"own": "outside:measure", "pairs": "outside:judge"}
+    config.evaluators = {name: own | {"name": target} for name, target in names.items()}
+    assert build.find_evaluators(config, Retrieval) == ["pairs"]
+    tokenizer = build.build_tokenizer(config)
+    assert isinstance(evaluate.choose_retrieval(config, tokenizer), Retrieval)
