@@ -198,6 +198,10 @@ def test_a_model_that_open_clip_does_not_have_writes_nothing(tmp_path):
     other = interop.Pretrained(node, first.variables, SIZE)
     with pytest.raises(WeightsMismatch, match="(?s)needs pool='cls'.*needs positions='learned'"):
         interop.save(tmp_path / "out", other, format="open_clip")
+    node = NODE | {"image": {"name": "resnet", "variant": "18"}}
+    other = interop.Pretrained(node, first.variables, SIZE)
+    with pytest.raises(WeightsMismatch, match="(?s)tower needs name='vit', it has 'resnet'"):
+        interop.save(tmp_path / "out", other, format="open_clip")
     tower = interop.Pretrained(IMAGE, first.variables, SIZE)
     with pytest.raises(WeightsMismatch, match="dual encoders only, and this is a tower for images"):
         interop.save(tmp_path / "out", tower, format="open_clip")

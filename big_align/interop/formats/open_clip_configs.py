@@ -198,7 +198,7 @@ def write_config(pretrained: Pretrained) -> dict[str, Any]:
         for name, value in needed.items()
         if settings.get(name) != value
     ]
-    quick = image["activation"] == "quick_gelu"
+    quick = image.get("activation") == "quick_gelu"
     if quick != (text.get("activation") == "quick_gelu"):
         faults.append("both towers must have quick_gelu, or neither")
     if faults:
