@@ -98,6 +98,16 @@ def test_a_vocabulary_in_a_bucket_goes_out_too(tmp_path):
     assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
 
 
+def test_a_vocabulary_in_a_package_goes_out_too(tmp_path, monkeypatch):
+    tokenizer = make_tokenizer(tmp_path / "a_vocabulary")
+    (tmp_path / "a_vocabulary" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    packaged = tokenizer | {"vocabulary": "package:a_vocabulary/pieces.*"}
+    first = make_pretrained("resnet and bert", tokenizer=packaged)
+    interop.save(tmp_path / "out", first, format="big_align")
+    assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
+
+
 def test_all_that_differs_from_the_config_is_listed(tmp_path):
     interop.save(tmp_path / "out", make_pretrained("resnet and bert"), format="big_align")
     path = tmp_path / "out" / "config.json"

@@ -7,6 +7,7 @@ from typing import Any
 
 from big_align.components.tables import TOKENIZERS
 from big_align.data.files import exists, files_of
+from big_align.data.package_files import locate
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop.arrays.weight_files import open_weights
 from big_align.interop.formats import architecture
@@ -102,7 +103,7 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     """
     files, tokenizer = {}, dict(pretrained.tokenizer or {}) or None
     for file in _vocabularies_of(tokenizer):
-        source = str(tokenizer[file])
+        source = locate(tokenizer[file])
         if not exists(source):
             raise UserError(f"the model's tokenizer has its {file} in {source}, which is missing")
         content, name = files_of(source).read_all(source), source.rpartition("/")[2]
