@@ -1,5 +1,6 @@
 """Folders of transformers: golden numbers, and files that come back as they went in."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -157,6 +158,16 @@ def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, t
     with pytest.raises(WeightsMismatch, match="ViTModel needs pool='cls'"):
         interop.save(tmp_path / "out", mean)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["align", "clip"])
+def test_a_bias_that_transformers_does_not_have_is_told(reference_dir, tmp_path, caplog, name):
+    loaded = interop.load(reference_dir / f"hf-{name}")
+    interop.save(tmp_path / "plain", loaded)
+    assert not caplog.text
+    interop.save(tmp_path / "out", dataclasses.replace(loaded, bias=-9.5))
+    assert "Model has no bias for pairs: -9.5 is left out" in caplog.text
+    assert interop.load(tmp_path / "out").bias is None
 
 
 def test_a_swin_with_maps_smaller_than_a_window_writes_nothing(tmp_path):

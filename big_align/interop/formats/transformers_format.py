@@ -263,6 +263,9 @@ def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dic
             "vision_config": image,
             "text_config": text,
         }
+        if pretrained.bias is not None:
+            told = "%s has no bias for pairs: %g is left out; --format=big_align keeps it"
+            logging.warning(told, dual.architecture, pretrained.bias)
         temperature = 1.0 if pretrained.temperature is None else pretrained.temperature
         fillers = _fillers(FAMILIES[dual.text], text, "text_model.")
         scale = {dual.scale: _write_scale(dual.scale, temperature)}
