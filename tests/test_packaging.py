@@ -49,6 +49,15 @@ def test_scann_which_has_wheels_for_linux_only_is_installed_there_only(name):
     assert systems == {"linux"}
 
 
+def test_starlette_is_one_that_knows_the_host_of_an_ipv6_address():
+    """Up to 1.6 it takes the host of [::1]:8000 for "[", and refuses the page of --host=::1."""
+    written = re.findall(r"starlette[^\"\\\n]+", (ROOT / "setup.py").read_text())
+    assert len(written) == 2
+    for each in written:
+        found = Requirement(each).specifier
+        assert "1.6.0" not in found and "1.7.0" in found
+
+
 def test_the_package_says_that_it_has_types():
     assert importlib.resources.files("big_align").joinpath("py.typed").is_file()
 
