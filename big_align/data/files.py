@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
-from big_align.errors import UserError
+from big_align.errors import UserError, tell_in_a_line
 
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
@@ -154,12 +154,23 @@ class FsspecFiles:
         """Reads a file; those of HTTP, unlike those of buckets, do not try again by themselves."""
         for pause in PAUSES:
             try:
-                return self._filesystem.cat_file(path, **places)
+                return self._cat(path, **places)
             except (FileNotFoundError, IsADirectoryError, PermissionError):
                 raise
             except OSError:  # a connection was refused or lost, or nothing came in time
                 time.sleep(pause)
-        return self._filesystem.cat_file(path, **places)
+        return self._cat(path, **places)
+
+    def _cat(self, path: str, **places: int) -> bytes:
+        """Reads a file once, and raises errors of aiohttp, fsspec's HTTP, as those of files."""
+        try:
+            return self._filesystem.cat_file(path, **places)
+        except Exception as error:
+            if isinstance(error, OSError) or not type(error).__module__.startswith("aiohttp."):
+                raise
+            refused = getattr(error, "status", None) in (401, 403)
+            kind = PermissionError if refused else OSError
+            raise kind(f"{path}: {tell_in_a_line(error)}") from error
 
 
 class TensorFlowFiles:

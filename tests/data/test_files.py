@@ -1,6 +1,8 @@
 import contextlib
 import os
+import socketserver
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
@@ -97,6 +99,37 @@ def test_a_remote_read_is_tried_again_if_the_network_fails(monkeypatch, errors, 
         with pytest.raises(told) if told else contextlib.nullcontext():
             assert call() == expected
         assert not left and len(pauses) == len(errors) - bool(told)
+
+
+@pytest.mark.parametrize(
+    ("answer", "requests", "told"),
+    [
+        (b"200 OK\r\nContent-Length: 100\r\n\r\nabc", 2, None),  # and the connection is lost
+        (b"503 Busy\r\nContent-Length: 0\r\n\r\n", 2, None),
+        (b"403 No\r\nContent-Length: 0\r\n\r\n", 1, PermissionError),
+    ],
+)
+def test_errors_of_http_are_those_of_files(monkeypatch, answer, requests, told):
+    pytest.importorskip("aiohttp")
+    answers = [answer]
+
+    class Server(socketserver.StreamRequestHandler):
+        def handle(self):
+            while self.rfile.readline().strip():
+                pass
+            asked.append(1)
+            whole = b"200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nright"
+            self.wfile.write(b"HTTP/1.1 " + (answers.pop() if answers else whole))
+
+    asked = []
+    monkeypatch.setattr(files, "PAUSES", (0.0, 0.0))
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        path = f"http://127.0.0.1:{server.server_address[1]}/x.txt"
+        with pytest.raises(told, match=path) if told else contextlib.nullcontext():
+            assert files.files_of(path).read_all(path) == b"right"
+        server.shutdown()
+    assert len(asked) == requests
 
 
 def test_tensorflow_files_read_alike(tmp_path):
