@@ -157,7 +157,7 @@ def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str
         raise ConfigError(f"{where}: {path} has no temperature; write --{where}=''")
     taken = {name: np.asarray(of[name](np.float64(model.temperature)), np.float32)}
     report = f"init.{TEMPERATURE} = {named}: {model.temperature:.6g}"
-    if workdir.BIAS in params and model.bias is not None:
+    if workdir.has_bias(params) and model.bias is not None:
         taken[workdir.BIAS] = np.float32(model.bias)
         report += f", and the bias {model.bias:.6g}"
     return taken, [report]

@@ -102,7 +102,7 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         preprocessing=_find_preprocessing(config, size, path),
         tokenizer=config.tokenizer.to_dict(),
         temperature=_find_temperature(objective, params),
-        bias=float(params[BIAS]) if BIAS in params else None,
+        bias=float(params[BIAS]) if has_bias(params) else None,
     )
 
 
@@ -157,6 +157,11 @@ def _read_run(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None) ->
         config.tokenizer = dict(tokenizer)
     check_vocabulary(path, config)
     return config
+
+
+def has_bias(params: Params) -> bool:
+    """Returns whether an objective adds one number to cosines; its `bias` may be something else."""
+    return getattr(params.get(BIAS), "shape", None) == ()
 
 
 def _find_temperature(objective: Objective, params: Params) -> float | None:

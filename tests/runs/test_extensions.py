@@ -12,6 +12,7 @@ from big_align.errors import ConfigError
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, check, evaluate, train
 from big_align.runs.command_line import load_config
+from big_align.runs.workdir import load
 from tests.runs.test_labeled_runs import read_metrics
 
 MODULE = """
@@ -35,6 +36,10 @@ class Pull(ComposedObjective):
     def __init__(self, model: DualEncoder, mesh: Mesh, classes: ClassList, strength: float = 1.0):
         super().__init__(TwoTowers(model), mesh)
         self.strength, self.num_classes = strength, len(classes)
+
+    def init(self, rng, batch):
+        params, model_state = super().init(rng, batch)
+        return params | {"bias": jnp.zeros(self.num_classes)}, model_state
 
     def loss(self, params, outputs, prepared, batch):
         distance = jnp.square(outputs["zimg"] - outputs["ztxt"]).sum(-1)
@@ -95,6 +100,7 @@ def test_it_is_checked_trained_and_measured(config, tmp_path):
     losses = [row["loss"] for row in read_metrics(workdir) if "loss" in row]
     assert losses[-1] < 0.5 * losses[0]
     assert evaluate.run(config, str(workdir)) == pytest.approx(results)
+    assert load(workdir).bias is None  # its own bias is not that of pairs
 
 
 @pytest.mark.parametrize(
