@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -189,17 +188,13 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
 
 
 def find_evaluators(config: Node, kind: type) -> list[str]:
-    """Returns the names of the evaluators of a kind; a function's kind is what it returns."""
+    """Returns the names of the evaluators of a kind; those that a function makes are of none."""
     targets = {
         name: lookup(node["name"], EVALUATORS, f"config.evaluators.{name}")
         for name, node in config["evaluators"].items()
     }
-    kinds = {
-        name: target if inspect.isclass(target) else typing.get_type_hints(target).get("return")
-        for name, target in targets.items()
-    }
     return [
-        name for name, made in kinds.items() if inspect.isclass(made) and issubclass(made, kind)
+        name for name, made in targets.items() if inspect.isclass(made) and issubclass(made, kind)
     ]
 
 

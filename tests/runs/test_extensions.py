@@ -141,6 +141,6 @@ def test_an_evaluator_may_be_made_by_a_function(config):
     own = {name: config.evaluators.length.to_dict()[name] for name in ("source", "transform")}
     names = {"own": "outside:measure", "pairs": "outside:judge"}
     config.evaluators = {name: own | {"name": target} for name, target in names.items()}
-    assert build.find_evaluators(config, Retrieval) == ["pairs"]
+    assert build.find_evaluators(config, Retrieval) == []
     tokenizer = build.build_tokenizer(config)
-    assert isinstance(evaluate.choose_retrieval(config, tokenizer), Retrieval)
+    assert isinstance(evaluate.choose_retrieval(config, tokenizer, "pairs"), Retrieval)
