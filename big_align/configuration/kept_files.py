@@ -25,7 +25,7 @@ VOCABULARIES = ("vocabulary", "merges")
 def keep_files(workdir: str, config: ConfigDict) -> None:
     """Copies the files that the model of a config needs into a workdir."""
     for node, field, copy in _list_files(workdir, config):
-        if _is_file(path := locate(node[field])):
+        if files.is_file(path := locate(node[field])):
             copy.parent.mkdir(exist_ok=True)
             write_whole(copy, files.files_of(path).read_all(path), sync=True)
 
@@ -45,16 +45,11 @@ def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
     """
     fields = VOCABULARIES if config.tokenizer.get("name") in TOKENIZERS else ()
     for node, field, copy in _list_files(workdir, config):
-        if field in fields and not _is_file(locate(node[field])):
+        if field in fields and not files.is_file(locate(node[field])):
             raise UserError(
                 f"config.tokenizer.{field}: there is no file {node[field]}; it has to be the one "
                 f"that {workdir} was trained with, which can be copied to {copy}"
             )
-
-
-def _is_file(path: str) -> bool:
-    """Returns whether there is a file, which may be in a bucket."""
-    return files.exists(path) if "://" in path else os.path.isfile(path)
 
 
 def _list_files(

@@ -253,6 +253,11 @@ def exists(path: str) -> bool:
     return True
 
 
+def is_file(path: str) -> bool:
+    """Returns whether there is a file, local or remote; the errors are those of `exists`."""
+    return exists(path) if "://" in path else os.path.isfile(path)
+
+
 def split_lines(text: str) -> list[str]:
     r"""Splits a text at `\n` and `\r\n` alone, as editors count lines.
 

@@ -4,7 +4,6 @@ A plan needs the number of classes and tags, not their names.
 """
 
 import json
-import os
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -53,10 +52,8 @@ def fill_in(config: ConfigDict, folder: Path) -> list[str]:
 
 def _is_there(listed: str) -> bool:
     """Returns whether a list can be read; one in a bucket that is out of reach here cannot be."""
-    if "://" not in listed:
-        return listed in built_in_names() or os.path.isfile(listed)
     try:
-        return files.exists(listed)
+        return listed in built_in_names() or files.is_file(listed)
     except Exception:  # whatever a file system may raise, such as without credentials
         return False
 
