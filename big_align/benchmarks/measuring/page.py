@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from big_align.benchmarks.measuring.means import add_means, average_suites
 from big_align.benchmarks.measuring.published import PublishedNumber, find_published, read_papers
-from big_align.benchmarks.measuring.results import average_languages
 from big_align.plots.html_page import write_frame
 from big_align.reports.sections import STYLE as TABLES
 from big_align.reports.sections import write_table, write_tiles
@@ -24,6 +24,7 @@ STYLE = """
 section { margin-bottom: 2.4rem; } section > h3 { margin-bottom: .2rem; }
 """
 SCORE_NAMES = {
+    "score": "mean over data sets, each by its metric",
     "accuracy": "accuracy", "mean_per_class": "mean accuracy per class",
     "map_11_point": "11-point mAP", "roc_auc": "area under the ROC curve",
     "mean_top1_top5": "mean of top-1 and top-5", "mean_recall": "mean recall",
@@ -57,8 +58,9 @@ def write_page(rows: Sequence[Mapping[str, Any]], path: str | pathlib.Path) -> N
     models = list(dict.fromkeys(row["model_fullname"] for row in rows))
     title = models[0] if len(models) == 1 else f"{len(models)} models"
     sections, seen = [], {}
-    for row in rows:
-        seen.setdefault((row["dataset"], row["settings"]["task"]), []).append(row)
+    for row in [*average_suites(rows), *rows]:
+        name = row.get("suite", row["dataset"])
+        seen.setdefault((name, row["settings"]["task"]), []).append(row)
     for (dataset, task), same in seen.items():
         sections.append(_write_section(dataset, task, same, len(models) > 1))
     body = (
@@ -94,7 +96,7 @@ def _write_overview(rows: Sequence[Mapping[str, Any]]) -> str:
             name_number(row["metric"]), _format(row["score"]),
             _format(row["metrics"].get("ece", row["metrics"].get("lp_ece", ""))),
         ]
-        for row in [*rows, *average_languages(rows)]
+        for row in add_means(rows)
     ]  # fmt: skip
     return f"<h2>All results</h2>{write_table(head, cells)}<h2>Data sets</h2>"
 

@@ -3,7 +3,10 @@
 import functools
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from big_align.benchmarks import catalog
 
 FILE = pathlib.Path(__file__).parent / "published.json"
 
@@ -40,8 +43,10 @@ def _read_numbers() -> list[dict]:
 def find_published(dataset: str, task: str) -> dict[str, list[PublishedNumber]]:
     """Returns the published numbers for a data set, by the column of results they belong to.
 
+    For a suite these are the means that papers report, and those of tables that have all of it.
+
     Args:
-      dataset: name of the data set.
+      dataset: name of the data set, or of a suite.
       task: one of `plans.TASKS`.
 
     Returns:
@@ -49,8 +54,16 @@ def find_published(dataset: str, task: str) -> dict[str, list[PublishedNumber]]:
     """
     found: dict[str, list[PublishedNumber]] = {}
     for entry in _read_numbers():
-        if entry["task"] == task and dataset in entry["values"]:
+        value = _find_value(entry["values"], dataset) if entry["task"] == task else None
+        if value is not None:
             fields = {name: entry[name] for name in PublishedNumber._fields[:-1]}
-            number = PublishedNumber(**fields, value=entry["values"][dataset])
-            found.setdefault(entry["column"], []).append(number)
+            found.setdefault(entry["column"], []).append(PublishedNumber(**fields, value=value))
     return found
+
+
+def _find_value(values: Mapping[str, float], dataset: str) -> float | None:
+    """Returns the number of a data set or suite, None if there is none."""
+    if dataset in values or dataset not in catalog.suites():
+        return values.get(dataset)
+    names = catalog.expand([dataset])
+    return sum(values[x] for x in names) / len(names) if values.keys() >= set(names) else None

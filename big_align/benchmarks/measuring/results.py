@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from big_align.benchmarks.measuring.means import add_means
 from big_align.errors import UserError
 from big_align.runs import workdir
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
@@ -172,46 +173,10 @@ def write_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return file.getvalue()
 
 
-def average_languages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the mean score over languages for each multilingual data set and each model.
-
-    Args:
-      rows: results; if there are several for a language, the last counts.
-
-    Returns:
-      Rows with `dataset`, `title`, `task`, `model_fullname`, `settings`, `metric`, `score`,
-      `metrics` and `languages`; `images` are those of the language that has the most.
-    """
-    groups: dict[tuple, dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        language = row.get("language", "")
-        dataset = row["dataset"].removesuffix(f"_{language}")
-        if dataset != row["dataset"] and isinstance(row["score"], float):
-            key = dataset, row["model_fullname"], row["task"], row["metric"]
-            groups.setdefault(key, {})[language] = row
-    averaged = []
-    for (dataset, *_), languages in groups.items():
-        same = list(languages.values())
-        count, first = len(same), same[0]
-        if count < 2:
-            continue
-        title = first["title"].removesuffix(f" ({first['language']})")
-        averaged.append({
-            **{k: first[k] for k in ("task", "model_fullname", "settings", "metric")},
-            "dataset": f"{dataset}, mean of {count}",
-            "title": f"{title}, mean of {count} languages",
-            "languages": list(languages),
-            "images": max(row.get("images", 0) for row in same),
-            "score": sum(row["score"] for row in same) / count,
-            "metrics": {},
-        })  # fmt: skip
-    return averaged
-
-
 def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats results for a terminal: the score in percent, and the other numbers."""
     cells = [("data set", "task", "images", "score", "", "")]
-    for row in [*rows, *average_languages(rows)]:
+    for row in add_means(rows):
         shown = {k: v for k, v in row["metrics"].items() if k in SHOWN and isinstance(v, float)}
         beside = "  ".join(f"{SHOWN[name]} {100 * value:.1f}" for name, value in shown.items())
         score = f"{100 * row['score']:.2f}" if isinstance(row["score"], float) else row["score"]

@@ -16,14 +16,14 @@ def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
     for entry in numbers:
         assert entry["paper"] in papers and entry["table"].startswith("Table ")
         for name, value in entry["values"].items():
-            benchmark = catalog.read_benchmark(name)
-            assert entry["task"] in TASKS_OF[benchmark.task], name
-            columns = (
-                list_judged_numbers(benchmark) if benchmark.task in JUDGED
-                else list_numbers(entry["task"], benchmark.metric, 10, TaskSettings())
-            )  # fmt: skip
-            assert entry["column"] in ("score", *columns), entry
             assert 0 < value <= 100
+            for benchmark in map(catalog.read_benchmark, catalog.expand([name])):
+                assert entry["task"] in TASKS_OF[benchmark.task], name
+                columns = (
+                    list_judged_numbers(benchmark) if benchmark.task in JUDGED
+                    else list_numbers(entry["task"], benchmark.metric, 10, TaskSettings())
+                )  # fmt: skip
+                assert entry["column"] in ("score", *columns), entry
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,9 @@ def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
         ("dtd", "zero_shot", "acc1", "IDEA", "Table 2", 22.08),
         ("imagenet_sketch", "zero_shot", "score", "iCLIP (Swin-B)", "Table 5", 59.8),
         ("imagenet", "zero_shot", "score", "UniCL (Swin-T)", "Table 6", 71.3),
+        ("unicl14", "zero_shot", "score", "iCLIP (Swin-T)", "Table 2", 54.4),
+        ("unicl18", "linear_probe", "score", "UniCL (Swin-T)", "Table 6", 81.6),
+        ("kornblith12", "zero_shot", "score", "iCLIP (Swin-B)", "Table 5", 70.6),
         ("cxc", "similarity", "text_text_retrieval_recall@5", "DE-I2T", "Table 2", 47.1),
         ("cxc", "similarity", "sits", "ALIGN (EfficientNet-L2)", "Table 3", 67.6),
         ("simlex999", "similarity", "score", "GloVe", "Table 12", 40.8),
@@ -43,6 +46,29 @@ def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
 def test_numbers_are_those_of_the_tables(dataset, task, column, model, table, value):
     found = published.find_published(dataset, task)[column]
     assert value in [x.value for x in found if (x.model, x.table) == (model, table)]
+
+
+@pytest.mark.parametrize(
+    "suite, task, column, model, data, average",
+    [
+        ("mlcd26", "linear_probe", "score", "MLCD (ViT-L/14)", "LAION-400M", "84.6"),
+        ("mlcd25", "zero_shot", "score", "MLCD (ViT-L/14)", "LAION-400M", "67.5"),
+        ("idea9", "zero_shot", "acc1", "IDEA", "COCO and VG", "19.57"),
+        ("idea9", "zero_shot", "acc1", "CLIP, by IDEA", "CC-3M", "34.13"),
+    ],
+)
+def test_the_mean_of_all_of_a_suite_is_the_average_of_its_table(
+    suite, task, column, model, data, average
+):
+    found = published.find_published(suite, task)[column]
+    (value,) = [x.value for x in found if (x.model, x.data) == (model, data)]
+    assert f"{value:.{len(average.partition('.')[2])}f}" == average
+
+
+def test_a_part_of_a_suite_has_no_published_mean():
+    """MLCD's Table 4 has six data sets, and not all of `robustness`."""
+    numbers = published.find_published("robustness", "zero_shot").get("score", [])
+    assert "Table 4" not in [number.table for number in numbers]
 
 
 def test_what_nobody_has_published_is_empty():

@@ -14,7 +14,7 @@ from big_align.benchmarks.measuring import pieces
 from big_align.benchmarks.measuring.evaluator import NamedBenchmark
 from big_align.benchmarks.measuring.measurer import Measurer
 from big_align.benchmarks.measuring.page import write_page
-from big_align.benchmarks.measuring.results import ResultFiles, average_languages, write_table
+from big_align.benchmarks.measuring.results import ResultFiles
 from big_align.benchmarks.opening import open_split
 from big_align.clusters import embed_source
 from big_align.components.signatures import make_named
@@ -344,37 +344,6 @@ def test_files_that_cannot_be_continued_are_left_alone(tmp_path):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(UserError, match=said):
             ResultFiles(str(tmp_path / "other.csv"))
-
-
-def make_result(dataset, score, language="en", model="one", **more):
-    benchmark = catalog.read_benchmark(dataset)
-    result = dict(
-        dataset=dataset, title=benchmark.title, task="zeroshot_retrieval", language=language,
-        model_fullname=model, settings={"task": "retrieval"}, metric="mean_recall", images=100,
-        score=score, metrics={"mean_recall": score},
-    )  # fmt: skip
-    return result | more
-
-
-def test_languages_of_a_data_set_are_averaged_for_each_model(tmp_path):
-    rows = [
-        make_result("flickr8k", 0.9),
-        make_result("xtd_jp", 0.4, "jp"),
-        *(make_result(f"multi30k_{name}", x, name) for name, x in (("en", 0.5), ("de", 0.25))),
-        make_result("multi30k_de", 0.3, "de"),  # measured anew
-        *(make_result(f"multi30k_{name}", 0.1, name, "two") for name in ("en", "de")),
-        make_result("multi30k_translations_fr", "nan", "fr"),
-    ]
-    found = average_languages(rows)
-    assert [(row["dataset"], row["model_fullname"]) for row in found] == [
-        ("multi30k, mean of 2", "one"), ("multi30k, mean of 2", "two"),
-    ]  # fmt: skip
-    assert [row["score"] for row in found] == pytest.approx([0.4, 0.1])
-    assert found[0]["languages"] == ["en", "de"]
-    assert "multi30k, mean of 2" in write_table(rows) and "40.00" in write_table(rows)
-    write_page(rows, tmp_path / "page.html")
-    assert "Multi30k, mean of 2 languages" in (tmp_path / "page.html").read_text()
-    assert average_languages(rows[:2]) == []
 
 
 def write_sst2(root, splits):

@@ -1,0 +1,72 @@
+"""Means over languages and suites are those of the last results of each model."""
+
+import pytest
+
+from big_align.benchmarks import catalog
+from big_align.benchmarks.measuring import published
+from big_align.benchmarks.measuring.means import average_languages, average_suites
+from big_align.benchmarks.measuring.page import write_page
+from big_align.benchmarks.measuring.results import TASK_NAMES, write_table
+
+
+def make_result(dataset, score, language="en", model="one", **more):
+    benchmark = catalog.read_benchmark(dataset)
+    result = dict(
+        dataset=dataset, title=benchmark.title, task="zeroshot_retrieval", language=language,
+        model_fullname=model, settings={"task": "retrieval"}, metric="mean_recall", images=100,
+        score=score, metrics={"mean_recall": score},
+    )  # fmt: skip
+    return result | more
+
+
+def test_languages_of_a_data_set_are_averaged_for_each_model(tmp_path):
+    rows = [
+        make_result("flickr8k", 0.9),
+        make_result("xtd_jp", 0.4, "jp"),
+        *(make_result(f"multi30k_{name}", x, name) for name, x in (("en", 0.5), ("de", 0.25))),
+        make_result("multi30k_de", 0.3, "de"),  # measured anew
+        *(make_result(f"multi30k_{name}", 0.1, name, "two") for name in ("en", "de")),
+        make_result("multi30k_translations_fr", "nan", "fr"),
+    ]
+    found = average_languages(rows)
+    assert [(row["dataset"], row["model_fullname"]) for row in found] == [
+        ("multi30k, mean of 2", "one"), ("multi30k, mean of 2", "two"),
+    ]  # fmt: skip
+    assert [row["score"] for row in found] == pytest.approx([0.4, 0.1])
+    assert found[0]["languages"] == ["en", "de"]
+    assert "multi30k, mean of 2" in write_table(rows) and "40.00" in write_table(rows)
+    write_page(rows, tmp_path / "page.html")
+    assert "Multi30k, mean of 2 languages" in (tmp_path / "page.html").read_text()
+    assert average_languages(rows[:2]) == []
+
+
+def classify(dataset, score, acc1, model="one", task="zero_shot", **more):
+    name = TASK_NAMES[task]
+    metric = catalog.read_benchmark(dataset).metric
+    given = dict(task=name, settings={"task": task}, metric=metric, metrics={"acc1": acc1, **more})
+    return make_result(dataset, score, model=model) | given
+
+
+def test_the_mean_over_a_suite_is_that_of_all_its_data_sets_for_each_model_and_task(tmp_path):
+    names = catalog.expand(["fine_grained"])
+    rows = [classify(name, x / 10, x / 20) for x, name in enumerate(names, 1)]
+    rows[0]["metrics"]["ece"] = 0.5  # a number that others lack
+    rows += [classify(names[0], 0.5, 0.25)]  # measured anew, and the last
+    rows += [classify(name, 0.9, 0.9, task="linear_probe") for name in names[1:]]  # not all
+    rows += [classify(name, 0.6, 0.3, "two") for name in reversed(names)]
+    rows += [classify("cifar10", 1.0, 1.0), classify(names[1], "nan", 1.0, "three")]
+    found = average_suites(rows)
+    assert [(row["suite"], row["model_fullname"], row["task"]) for row in found] == [
+        ("fine_grained", "one", "zeroshot_classification"),
+        ("fine_grained", "two", "zeroshot_classification"),
+    ]
+    assert [row["score"] for row in found] == pytest.approx([(0.5 + 0.2 + 0.3 + 0.4) / 4, 0.6])
+    assert found[0]["metrics"] == {"acc1": pytest.approx((0.25 + 0.1 + 0.15 + 0.2) / 4)}
+    assert found[0]["metric"] == "score" and found[0]["images"] == 400
+    table = write_table(rows)
+    assert "fine_grained, mean of 4" in table and "35.00" in table
+    write_page(rows, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "ALIGN&#x27;s four fine-grained data sets: mean, zero-shot" in page
+    mlcd = published.find_published("fine_grained", "zero_shot")["score"]
+    assert f"{max(number.value for number in mlcd):.1f}</span>" in page
