@@ -27,8 +27,9 @@ Zero-shot evaluation reads the class texts that the row trains. The lists come f
 describe=`python -m big_align.tools.describe_classes`:
   $describe --classes=imagenet --output=data/imagenet_described.json
   $describe --classes=IDS.json --output=data/imagenet22k_described.json
+  $describe --classes=IDS_WITHOUT_THOSE_OF_1K.json --output=data/imagenet21k_described.json
   $describe --classes=imagenet --wordnet_names --output=data/imagenet_wordnet.json
-where IDS.json lists the folders of ImageNet-22K, and the third calls ImageNet's classes what the
+where IDS.json lists the folders of ImageNet-22K, and the last calls ImageNet's classes what the
 second does.
 The first and the last scale start from a pretrained RoBERTa-B, a folder of transformers' in
 data/roberta-base, and from a Swin of MoBY (§4.1), data/moby_swin_tiny.pth or moby_swin_base.pth.

@@ -85,8 +85,8 @@ def get_config(arg: str = ""):
         warmup_steps=2000,  # Table 10
     )
     if given.get("stage", "image") == "text":
-        if "figure" in given:
-            raise ValueError(f"figure={given['figure']} is of stage=image")
+        for name in given.keys() & {*ROWS, "figure"}:
+            raise ValueError(f"{name}={given[name]} is of stage=image, whose run init.all names")
         # A.1: the hyper-parameters of the first stage; the vision model is frozen.
         config.objective = dict(name="lit", min_temperature=0.01)  # Table 10: at most 100, inverse
         config.optimizer.frozen = ("model/project_image",)

@@ -62,7 +62,7 @@ def get_config(arg: str = ""):
     else:  # §4.2.2, B.2: "a standard data sampler", 32 epochs of all images
         images = share * (IMAGES[labels] + IMAGES[captions])
         fraction = round(share * IMAGES[captions] / images, 3)
-        # B.2: "merely random crop", like CLIP's "random square crop from resized images" (§2.4).
+        # B.2: "merely random crop", like CLIP's "random square crop from resized images" (§2.3).
         config.data.transform = "resize_small(224)|random_crop(224)"
         config.total_steps = round(32 * images / config.batch_size)
         config.optimizer = unicl_imagenet.adamw_settings(0.1)

@@ -8,7 +8,7 @@ Arguments, separated by commas:
   data=imagenet | cifar10 | cifar100
   mixing=yes          with MixUp and CutMix (the last column of Table 2)
   batch=1024 | 2048   instead of 4096 (Table 4: the same number of epochs)
-  optimizer=sgd       for UniCL with a ResNet, where B.1 may be read either way
+  optimizer=sgd       for UniCL with a ResNet and texts, where B.1 may be read either way
 Tables of the paper, and the arguments of their rows and columns:
   2   method, with data=cifar10 | cifar100 and image=resnet50 | resnet101, or with image and mixing;
       SupCon takes both of its stages
@@ -30,12 +30,11 @@ LEGAL = {
     "data": ("imagenet", "cifar10", "cifar100"),
     "mixing": ("yes",),
     "batch": ("1024", "2048", "4096"),
-    "optimizer": ("sgd", "adamw"),
+    "optimizer": ("sgd",),
 }
 # B.1: "the same set of data augmentation and regularization" as Swin's (Liu et al. 2021).
-TRAIN = (
-    "random_resized_crop(224, 0.08, 1.0)|flip_horizontal|rand_augment(2, 9)|random_erasing(0.25)"
-)
+LARGE_CROP = "random_resized_crop(224, 0.08, 1.0)|flip_horizontal"
+TRAIN = f"{LARGE_CROP}|rand_augment(2, 9)|random_erasing(0.25)"
 # §4.1: "standard random crop". The paper gives neither its range nor a size for CIFAR's images:
 # their own is used. B.1's RandAugment and erasing are for ImageNet's here.
 SMALL_TRAIN, SMALL_EVALUATE = "random_resized_crop(32, 0.2, 1.0)|flip_horizontal", "resize(32)"
@@ -60,7 +59,9 @@ def get_config(arg: str = ""):
     use_data(config, data, image)
     # B.1: SGD with 0.4 and 1e-4 for CNNs, AdamW with 0.002 and 0.05 with a transformer on either
     # side. So UniCL with a ResNet and a text encoder has AdamW, and with a table of classes SGD.
-    sgd = image != "swin_tiny" and (method != "unicl" or given.get("optimizer") == "sgd")
+    if "optimizer" in given and (method != "unicl" or image == "swin_tiny"):
+        raise ValueError("optimizer=sgd is for method=unicl with image=resnet50 or resnet101")
+    sgd = image != "swin_tiny" and (method != "unicl" or "optimizer" in given)
     config.optimizer = sgd_settings() if sgd else adamw_settings(0.05, texts=method == "unicl")
     config.schedule = dict(
         decay="cosine",
@@ -88,7 +89,7 @@ def use_data(config, data: str, image: str) -> None:
     if image == "swin_tiny":
         raise ValueError(f"data={data} needs image=resnet50 or resnet101, as in Table 2")
     source = dict(name="benchmark", benchmark=data, data=common.data_dir())
-    config.data.source = source | dict(split="train")
+    config.data.source = source | dict(split="train+validation")  # Table 1: 50,000 images
     config.data.transform = SMALL_TRAIN
     config.model.image.stem = "small"
     # §4: "all 80 templates", which are ImageNet's; CLIP has 18 for CIFAR.
@@ -116,8 +117,8 @@ def use_no_texts(config, method: str, classifier_steps: int) -> None:
         config.optimizer = dict(name="sgd", nesterov=True)
         rate = 0.1 * config.batch_size / 256
         config.schedule = dict(decay="cosine", learning_rate=rate, warmup_steps=0)
-        size = 224 if "imagenet" in config.evaluators else 32
-        config.data.transform = f"random_resized_crop({size}, 0.08, 1.0)|flip_horizontal"
+        large = "imagenet" in config.evaluators
+        config.data.transform = LARGE_CROP if large else SMALL_TRAIN
 
 
 def use_table(config, data: str) -> None:

@@ -57,7 +57,7 @@ PATTERNS = {
             "unicl_imagenet.py:data={cifar10,cifar100},image={resnet50,resnet101}," + METHODS,
             "unicl_imagenet.py:image={resnet50,resnet101,swin_tiny}," + METHODS,
             "unicl_imagenet.py:mixing=yes,method={cross_entropy,unicl}",
-            "unicl_imagenet.py:image=resnet50,optimizer=sgd",  # another reading of B.1
+            "unicl_imagenet.py:image={resnet50,resnet101},optimizer=sgd",  # another reading of B.1
         ),
         "Table 3": ("unicl_imagenet.py:method={unicl,unicl_table,unicl_table_one_direction}",),
         "Table 4": ("unicl_imagenet.py:batch={1024,2048,4096},method={unicl,unicl_table}",),
@@ -83,7 +83,7 @@ PATTERNS = {
             f"unicl_captions.py:{HALF}",
         ),
         "Figure 4": CONCEPTS,
-        "Figure 5": HALVES,
+        "Figure 5": (*HALVES, "unicl_captions.py:labels=imagenet21k,captions=none"),
         "Figure 6": HALVES,
         "Figure 7": (
             "unicl_imagenet.py",
@@ -98,7 +98,7 @@ PATTERNS = {
             *("iclip.py:data=labels,names=only", "iclip.py:data=labels"),
         ),
         "Table 2": (
-            f"iclip.py:{YFCC22},method=vl_only",
+            *(f"iclip.py:{YFCC22},method=vl_only", "unicl_captions.py:labels=none"),
             *(f"iclip.py:{YFCC21},half=yes,names=only", f"iclip.py:{YFCC21},half=yes"),
             *(f"iclip.py:{scale},names=only" for scale in (YFCC21, YFCC22)),
             *(f"iclip.py:{scale}" for scale in (YFCC21, YFCC22)),
@@ -115,7 +115,7 @@ PATTERNS = {
     "IDEA": {
         "Table 1": (
             "idea_coco.py:method={itc,recognition,retain}",
-            "idea_coco.py:method=mlr,tags=all",
+            "idea_coco.py:method={recognition,mlr},tags=all",
             "idea_cc3m.py:method={itc,retain}",
         ),
         "Table 2": (
@@ -155,8 +155,8 @@ PATTERNS = {
         "Table 5d": ("mlcd.py:epochs=5,min_similarity={0.95,0.93,0.91,0.89,0.87,0.85}",),
         "Table 6": ("mlcd.py:loss={mlc,mlcd}", "mlcd.py:stage=text"),
         "Table 7": ("mlcd.py:loss={unicom,mlcd},data={laion400m,coyo700m}",),  # ViT-B/32
-        "Table 9": ("mlcd.py:image={b32,b16,l14}", "mlcd.py:stage=text"),
-        "Table 10": ("mlcd.py:image={b32,b16,l14}", "mlcd.py:stage=text"),
+        "Table 9": ("mlcd.py:image={b32,b16,l14},stage={image,text}",),
+        "Table 10": ("mlcd.py:image={b32,b16,l14},stage={image,text}",),
         "Table 12": (
             "mlcd_imagenet.py:loss={unicom,mlcd},clusters="
             "{500,1000,2000,4000,8000,20000,40000,80000,160000,320000,500000}",

@@ -3,10 +3,11 @@
     python -m big_align.tools.show_tsne --models workdirs/labels workdirs/both \\
         --names=imagenet --others=data/imagenet21k.json --output=tsne.png
 
-Each model gets a panel. Names of the first list have one color and those of the second another;
-some of the first, given by --queries or drawn at random, are written out and joined to the nearest
-names of the whole second list, which are also printed. A model is a workdir (its newest
-checkpoint), a folder saved by transformers, open_clip, timm or big_align, or a file of weights.
+Each model gets a panel. Both lists have the same templates, so that only the names differ. Those of
+the first list have one color and those of the second another; some of the first, given by --queries
+or drawn at random, are written out and joined to the nearest names of the whole second list, which
+are also printed. A model is a workdir (its newest checkpoint), a folder saved by transformers,
+open_clip, timm or big_align, or a file of weights.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--template", action="append",
-        help="a text with {} for the class name; may be repeated (default: the lists' own)",
+        help="a text with {} for the class name; may be repeated (default: those of --names)",
     )  # fmt: skip
     add("--most", type=int, default=1000, help="most names of a list in the map (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: argparse.Namespace) -> None:
     """Embeds the names with every model and writes the picture."""
     from big_align.data.labels.classes import read_classes
-    from big_align.data.labels.prompts import fill_class_templates
+    from big_align.data.labels.prompts import choose_templates, fill_class_templates
     from big_align.errors import UserError
     from big_align.inference.loaded_model import load
     from big_align.plots.picture_files import check_picture
@@ -80,10 +81,10 @@ def show(options: argparse.Namespace) -> None:
         raise UserError(f"every name of {options.others} is in {options.names} too")
     queries = wanted or sorted(rng.sample(chosen, min(SHOWN, len(chosen))))
 
-    prompts = []
+    prompts, templates = [], choose_templates(first, options.template)
     for classes, kept in ((first, chosen), (second, free)):
         try:
-            texts = fill_class_templates(classes, options.template)
+            texts = fill_class_templates(classes, templates)
         except ValueError as error:
             raise UserError(f"--template: {error}") from error
         prompts.append([texts[n] for n in kept])

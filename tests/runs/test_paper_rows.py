@@ -153,7 +153,12 @@ def test_iclip_is_evaluated_by_the_texts_that_it_trains():
     ("row", "message"),
     [
         ("mlcd.py:stage=text,figure=3", "figure=3 is of stage=image"),
+        ("mlcd.py:stage=text,loss=mlc", "loss=mlc is of stage=image"),
         ("mlcd.py:ratio=half", "ratio=half is no number"),
+        (
+            "unicl_imagenet.py:optimizer=sgd",
+            "optimizer=sgd is for method=unicl with image=resnet50",
+        ),
         ("unicl_captions.py:labels=none,method=multitask", "labels=none needs captions and method"),
         ("unicl_captions.py:labels=imagenet,half=yes", "half=yes is for labels=imagenet21k"),
         ("unicl_imagenet.py:data=cifar10", "data=cifar10 needs image=resnet50 or resnet101"),

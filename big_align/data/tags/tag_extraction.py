@@ -43,8 +43,9 @@ class TagExtractor:
       them. The paper matches them with the sentence directly; here the last word may be in the
       plural, so that "hot dogs" counts.
     - Words inside a tag of several words are not matched there: "hot dog" is not a "dog", but "a
-      dog and a hot dog" is both. This is a reading of the paper's "we only select the compound
-      nouns without hypernyms": "wedding cake" (in its Fig. 5) does not bring "cake".
+      dog and a hot dog" is both. This is a reading of the paper's "If the compound noun tag
+      includes the noun tag, we only select the compound noun tag"; its rule that compounds are
+      those without hypernyms is left to the list of names.
 
     Args:
       names: the names of the tags, in the order of their ids.

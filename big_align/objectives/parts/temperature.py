@@ -54,7 +54,7 @@ class Divisor:
 
 
 class LogScale:
-    """Cosines are multiplied by exp(tau) (CLIP §2.3, UniCL §3.2); the parameter is `log_scale`.
+    """Cosines are multiplied by exp(tau) (CLIP §2.3, UniCL Alg. 1); the parameter is `log_scale`.
 
     Args:
       temperature: initial value of exp(-tau).
