@@ -60,7 +60,8 @@ COLUMNS = {
 }
 """What learning rates are chosen by, and what is looked at in the end."""
 FEW_SHOTS = {
-    f"without labels, {shots} shots": f"few_shot/text_encoder_{shots}shot" for shots in (0, 1, 4)
+    f"without labels, {shots} shot{'s' * (shots != 1)}": f"few_shot/text_encoder_{shots}shot"
+    for shots in (0, 1, 4)
 }
 
 
@@ -96,6 +97,7 @@ def configure(loss: str, texts: str, split: str, rate: float, seed: int, folder:
         judge_classes(config, split, folder, lists)
         if split == "test":
             few = config.evaluators.zero_shot.to_dict()
+            del few["tags"]
             few |= dict(name="few_shot_text", shots=(1, 4), draws=3)
             few["train_source"] = few["source"] | dict(path=f"{folder}/test-train.tar")
             few["source"] = few["source"] | dict(path=f"{folder}/test-val.tar")

@@ -26,6 +26,7 @@ from benchmarks import (
 )
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
+from big_align.runs import check
 from tests.data.samples import encode_image, make_pixels, write_tar
 
 
@@ -327,6 +328,15 @@ def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
                     assert evaluator.with_descriptions == described
                     assert evaluator.templates == labels.templates
                     assert evaluator.names.endswith("_described.json") == described
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_described_classes_are_trained_and_judged_by_what_there_is(split, tmp_path):
+    for part in described_classes.CLASSES:
+        classes = [{"names": name, "description": f"a {name}"} for name in ("dog", "cat")]
+        (tmp_path / f"{part}_described.json").write_text(json.dumps(classes))
+    given = "iCLIP", "descriptions", split, 1e-3, 0, str(tmp_path)
+    check.check_config(described_classes.configure(*given))
 
 
 def test_towers_of_a_table_differ_in_what_it_names_and_are_tuned_on_other_photographs():
