@@ -308,4 +308,4 @@ def print_comparison(
     for baseline in baselines:
         if baseline in rows and len(rows) > 1:
             apart = subtract(rows, baseline)
-            print_table(f"{prefix}less {baseline}, paired by seed", columns, apart)
+            print_table(f"{prefix}difference from {baseline}, paired by seed", columns, apart)
