@@ -35,6 +35,7 @@ NOT_RUN = {
         "python benchmarks/languages.py",
         "python benchmarks/labels.py",
         "python benchmarks/unseen_classes.py",
+        "python benchmarks/described_classes.py",
         "python benchmarks/cluster_settings.py",
         "python benchmarks/torture.py",
         "python benchmarks/long_run.py",

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import big_align
+from big_align.data.labels.classes import read_classes
 from big_align.evaluators.zero_shot import average_texts
 from big_align.tools import show_tsne
 from tests.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
@@ -42,6 +43,17 @@ def test_the_nearest_other_name_is_printed_and_a_name_in_both_lists_is_none(flag
         assert line == expected
     with open(flags[-1].removeprefix("--output="), "rb") as picture:
         assert picture.read(4) == b"\x89PNG"
+
+
+@pytest.mark.slow
+def test_names_of_both_lists_stand_in_the_templates_of_the_first(flags, monkeypatch):
+    given, embed = [], show_tsne.embed_names
+    monkeypatch.setattr(show_tsne, "embed_names", lambda *x: given.append(x[1]) or embed(*x))
+    assert show_tsne.main([*flags, "--names=cifar10", "--most=4"]) == 0
+    templates = read_classes("cifar10").templates
+    assert len(templates) > 1 and len(given) == 2
+    others = [name for name in OTHERS if name not in read_classes("cifar10").names]
+    assert given[1] == [[template.replace("{}", name) for template in templates] for name in others]
 
 
 @pytest.mark.parametrize(
