@@ -124,7 +124,7 @@ def test_differences_are_paired_by_seed_and_tables_have_notes(capsys):
     wanted += ["| a | 40.0 ± 127.1 | 0.5 |", "| b | 20.0 ± 127.1 | 0.7 |"]
     wanted += [
         "",
-        "table, less b, paired by seed",
+        "table, difference from b, paired by seed",
         "",
         "| | X |",
         "|---|---|",
