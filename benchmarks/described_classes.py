@@ -97,7 +97,7 @@ def configure(loss: str, texts: str, split: str, rate: float, seed: int, folder:
         judge_classes(config, split, folder, lists)
         if split == "test":
             few = config.evaluators.zero_shot.to_dict()
-            del few["tags"]
+            del few["tags"]  # a setting of zero_shot alone
             few |= dict(name="few_shot_text", shots=(1, 4), draws=3)
             few["train_source"] = few["source"] | dict(path=f"{folder}/test-train.tar")
             few["source"] = few["source"] | dict(path=f"{folder}/test-val.tar")

@@ -32,8 +32,8 @@ class Row(NamedTuple):
     columns: tuple[str, ...]
 
 
-def _flickr(name: str, method: str, head: str = "", labels: str = "zero_shot/top1") -> Row:
-    columns = (labels, head, "linear_probe/accuracy")
+def _flickr(name: str, method: str, head: str = "") -> Row:
+    columns = ("zero_shot/top1", head, "linear_probe/accuracy")
     columns += ("retrieval/image_to_text_r10", "retrieval/text_to_image_r10")
     return Row(name, f"configs/unicl_flickr8k.py:{method}", columns)
 
