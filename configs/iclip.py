@@ -55,15 +55,21 @@ IMAGES = {
     "imagenet21k": 14.2e6 - clip_text.IMAGENET_IMAGES,  # §4.1: without ImageNet-1K's classes
 }  # fmt: skip
 TEMPLATE = "a photo of a {}"  # eq. 5
-FROM_SCRATCH = dict(
-    batch_size=8192,  # 512 x 16 GPUs
-    captioned=0.5,  # not given; as for ImageNet-1K
-    label_epochs=32,
-    warmup_steps=5000,  # not given; UniCL's, whose training the paper follows
-    learning_rate=8e-4,  # "selected from 2e-4 and 8e-4"
-    weight_decay=0.05,
-    image=dict(variant="tiny", drop_path=0.1),
-)
+
+
+def _from_scratch(labels: str) -> dict:
+    """Returns the scale of a list of labels and YFCC-14M, which follows UniCL (§4.1)."""
+    return dict(
+        batch_size=8192,  # 512 x 16 GPUs
+        captioned=IMAGES["yfcc14m"] / (IMAGES[labels] + IMAGES["yfcc14m"]),  # as in UniCL
+        label_epochs=32,
+        warmup_steps=5000,  # not given; UniCL's
+        learning_rate=8e-4,  # "selected from 2e-4 and 8e-4"
+        weight_decay=0.05,
+        image=dict(variant="tiny", drop_path=0.1),
+    )
+
+
 SCALES = {
     "imagenet_gcc3m": dict(
         batch_size=1024,  # 128 x 8 GPUs
@@ -73,8 +79,8 @@ SCALES = {
         weight_decay=0.01,
         image=dict(variant="tiny", drop_path=0.1),
     ),
-    "imagenet21k_yfcc14m": FROM_SCRATCH,
-    "imagenet22k_yfcc14m": FROM_SCRATCH,
+    "imagenet21k_yfcc14m": _from_scratch("imagenet21k"),
+    "imagenet22k_yfcc14m": _from_scratch("imagenet22k"),
     "imagenet22k_laion400m": dict(
         batch_size=12_288,  # 192 x 64 GPUs
         captioned=2 / 3,  # 128 of 192
@@ -94,6 +100,7 @@ def get_config(arg: str = ""):
     if method != "iclip" and (strange := {"names", "data", "text_to_image"} & set(given)):
         raise ValueError(f"{sorted(strange)[0]} is of method=iclip, not of method={method}")
     scale, (labels, captions) = SCALES[name], name.split("_")
+    captioned = scale["captioned"]
     config = clip_text.get_base()
     config.batch_size = scale["batch_size"]
     config.optimizer = dict(name="adamw", weight_decay=scale["weight_decay"])
@@ -110,9 +117,9 @@ def get_config(arg: str = ""):
     parts = {}
     if has_captions:
         source = dict(name="tar", path=f"data/{captions}-*.tar")
-        parts["captions"] = dict(weight=scale["captioned"], source=source)
+        parts["captions"] = dict(weight=captioned, source=source)
     if has_labels:
-        parts["labels"] = dict(weight=1 - scale["captioned"], **_labeled(labels, described))
+        parts["labels"] = dict(weight=1 - captioned, **_labeled(labels, described))
     if len(parts) == 2:
         config.data.mixture = parts
     else:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.arguments import check_arguments
 from big_align.losses.explicit_axes import on_any_mesh
 
 
@@ -14,6 +15,7 @@ def labeled_rows(
     return mask & (label >= 0) & (label < num_classes)
 
 
+@check_arguments
 @on_any_mesh
 def softmax_cross_entropy(
     logits: Float[Array, "b c"],
@@ -34,7 +36,12 @@ def softmax_cross_entropy(
 
     Returns:
       A scalar, float32.
+
+    Raises:
+      ValueError: `label_smoothing` is not in [0, 1].
     """
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     takes_part = labeled_rows(label, mask, logits.shape[1])
     # Zeros before the logarithm, so that values in other rows that are not finite do not reach the
     # gradient.

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.arguments import check_arguments
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -35,6 +36,7 @@ from big_align.losses.targets import (
 from big_align.sharding import Shards
 
 
+@check_arguments
 @on_any_mesh
 def sigmoid_loss(
     zimg: Float[Array, "b d"],
@@ -80,6 +82,7 @@ def sigmoid_loss(
     return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
 
 
+@check_arguments
 @on_any_mesh
 def blockwise_sigmoid_loss(
     zimg: Float[Array, "b d"],

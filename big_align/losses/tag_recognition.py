@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.arguments import check_arguments
 from big_align.losses.explicit_axes import on_any_mesh
 
 LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
@@ -50,6 +51,7 @@ def find_tags(
     return wanted & (jax.nn.sigmoid(logits.astype(jnp.float32)) > threshold)
 
 
+@check_arguments
 @on_any_mesh
 def binary_cross_entropy(
     logits: Float[Array, "b c"],
@@ -76,6 +78,7 @@ def binary_cross_entropy(
     return _average(each if weights is None else weights * each, mask)
 
 
+@check_arguments
 @on_any_mesh
 def focal_cross_entropy(
     logits: Float[Array, "b c"],
@@ -107,6 +110,7 @@ def focal_cross_entropy(
     return _average(jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits), mask)
 
 
+@check_arguments
 @on_any_mesh
 def tag_recognition_loss(
     name: str,

@@ -12,7 +12,7 @@ from big_align.data.text.tokenizers import WordTokenizer
 from big_align.errors import UserError
 from big_align.evaluators.classification import Classification
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.retrieval import Retrieval, rank_of_match
+from big_align.evaluators.retrieval import Retrieval, measure_recalls, rank_of_match
 from big_align.evaluators.zero_shot import (
     ZeroShot,
     embed_classes,
@@ -20,6 +20,7 @@ from big_align.evaluators.zero_shot import (
     measure_seen,
     warn_of_equal_classes,
 )
+from big_align.exhibits.retrieval import Pairs
 
 
 def unit(x):
@@ -177,6 +178,20 @@ def test_accuracy_by_hand():
     assert result["top1"] == pytest.approx(0.5)
     assert result["mean_per_class"] == pytest.approx((1 / 3 + 1) / 2)
     assert result["top5"] == 1
+    similarity = np.tile(np.float32([7, 6, 5, 4, 3, 2, 1]), (3, 1))
+    result = measure_accuracy(similarity, np.array([0, 4, 5]))  # first, fifth and sixth
+    assert result["top1"] == pytest.approx(1 / 3) and result["top5"] == pytest.approx(2 / 3)
+
+
+def test_recall_counts_the_first_k():
+    # Image i is found at rank i: i captions of others are nearer to it than its own.
+    zimg = np.eye(4, dtype=np.float32)
+    ztxt = np.float32([[9, 9, 9, 9], [0, 5, 5, 5], [0, 0, 3, 3], [0, 0, 0, 1]])
+    pairs = Pairs(zimg, ztxt, ["a"] * 4, np.arange(4), np.arange(4))
+    found = measure_recalls(pairs, (1, 2, 3, 4))
+    assert [found[f"image_to_text_r{k}"] for k in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
+    # Every caption ties with all images beyond its own.
+    assert [found[f"text_to_image_r{k}"] for k in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_classes_are_averaged_after_normalization_and_normalized_again():

@@ -9,6 +9,7 @@ from big_align.errors import UserError
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
+from big_align.objectives.parts.encoders import real_texts
 from tests import tiny
 from tests.device_counts import DEVICES
 
@@ -165,3 +166,9 @@ def test_one_text_among_several_places_is_the_loss_of_pairs():
     np.testing.assert_allclose(grads["zimg"], single[1]["zimg"], atol=1e-6)
     np.testing.assert_allclose(grads["ztxt"][:, 0], single[1]["ztxt"], atol=1e-6)
     assert not np.any(grads["ztxt"][:, 1])
+
+
+def test_a_text_exists_if_any_of_its_tokens_does():
+    lengths = np.array([[4, 1, 0], [2, 0, 3]])
+    batch = {"mask": jnp.array([True, False]), "text_mask": jnp.arange(4) < lengths[..., None]}
+    assert real_texts(batch).tolist() == [[True, True, False], [False] * 3]

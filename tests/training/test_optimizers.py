@@ -216,6 +216,18 @@ def test_sgd_equals_optax(nesterov):
     assert_close(ours, run(optax.sgd(0.1, 0.8, nesterov), params))
 
 
+def test_sgd_by_hand():
+    """Clipped, then decay is added, then momentum; what is excluded does not decay."""
+    params = {"kernel": jnp.array([[3.0, 4.0]]), "bias": jnp.array([2.0])}
+    grads = {"kernel": jnp.array([[6.0, 0.0]]), "bias": jnp.array([8.0])}  # of length 10
+    optimizer = make_optimizer(0.1, "sgd", weight_decay=0.5, momentum=0.5, clip_norm=5.0)
+    state = optimizer.init(params)
+    for factor in (1, 1.5):  # of (3, 0) + 0.5 * (3, 4), and of 4
+        updates, state = optimizer.update(grads, state, params)
+        np.testing.assert_allclose(updates["kernel"], [[-0.45 * factor, -0.2 * factor]], rtol=1e-6)
+        np.testing.assert_allclose(updates["bias"], [-0.4 * factor], rtol=1e-6)
+
+
 def test_clip_scales_the_whole_gradient():
     params = draw_params(0)
     optimizer = make_optimizer(1.0, "sgd", momentum=0.0, clip_norm=0.5)

@@ -161,9 +161,11 @@ def test_the_average_of_parameters_follows_them():
         assert max(jax.tree.leaves(gap)) > 0
 
 
-def test_temperature_is_projected():
-    _, state = run_steps(1, temperature=0.2, min_temperature=0.2)
-    assert float(state.params["temperature"]) >= 0.2
+@pytest.mark.parametrize(("learned", "projected"), [(0.01, 0.05), (0.3, 0.3)])
+def test_the_temperature_is_bounded_from_below(learned, projected):
+    objective = tiny.make_objective(tiny.make_mesh(1), min_temperature=0.05)
+    params = objective.project({"temperature": jnp.float32(learned)})
+    np.testing.assert_allclose(params["temperature"], projected, rtol=1e-6)
 
 
 def test_a_tiny_run_overfits():

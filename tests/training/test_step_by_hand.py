@@ -125,3 +125,18 @@ def test_every_step_draws_rows_anew_and_moves_them_at_its_rate():
     expected = np.zeros((1000, 1))
     expected[rows, 0] = -1, -2, -3
     np.testing.assert_array_equal(state.tables["rows"].values, expected)
+
+
+@pytest.mark.parametrize(("steps", "p", "mean"), [(1, 1.82, 2.7), (2, 1.6857, 2.955)])
+def test_the_average_is_of_what_the_step_has_made(steps, p, mean):
+    """Its decay is 0.1 at first: 0.1 * 2 + 0.9 * 1.8; then 0.15: 0.15 * 1.82 + 0.85 * 1.662."""
+    optimizer, params, statistics = optax.sgd(0.01), {"p": jnp.float32(2)}, {"mean": jnp.float32(0)}
+    state = TrainState(
+        step=jnp.int32(0), params=params, model_state=statistics,
+        opt_state=optimizer.init(params), rng=jax.random.PRNGKey(0), average=(params, statistics),
+    )  # fmt: skip
+    step = jax.jit(make_train_step(Line(), optimizer, tiny.make_mesh(1), average_decay=0.15))
+    for _ in range(steps):
+        state, _ = step(state, {"x": jnp.float32([1, 2, 3, 6])})
+    np.testing.assert_allclose(state.average[0]["p"], p, rtol=1e-6)
+    np.testing.assert_allclose(state.average[1]["mean"], mean, rtol=1e-6)
