@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from big_align.components import tables
-from big_align.components.signatures import advise, list_settable, lookup, make_named
+from big_align.components.signatures import (
+    advise,
+    list_given,
+    list_settable,
+    lookup,
+    make_named,
+)
 from big_align.data import files
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.tags import tag_counting
@@ -113,7 +119,11 @@ def _has_class_folders(path: str) -> bool:
 
 
 def open_source(
-    path: str, name: str | None = None, arguments: Sequence[str] = (), captions: bool = False
+    path: str,
+    name: str | None = None,
+    arguments: Sequence[str] = (),
+    captions: bool = False,
+    needs_texts: bool = True,
 ) -> tuple[Source, dict[str, Any]]:
     """Opens a source from the values of the flags; without captions unless requested.
 
@@ -122,6 +132,7 @@ def open_source(
       name: the kind of source; None determines it from the path.
       arguments: the other fields, each "NAME=VALUE".
       captions: whether captions are requested even if no argument names them.
+      needs_texts: whether images without the texts that are read are left out.
 
     Returns:
       The source, and the config node that makes it.
@@ -140,7 +151,8 @@ def open_source(
     if "caption" in parameters and not captions:
         node["caption"] = ""
     node |= read_values(arguments, "--source_argument")
-    return make_named(tables.SOURCES, node, "--source"), node
+    given = {"needs_texts": needs_texts} if "needs_texts" in list_given(target) else {}
+    return make_named(tables.SOURCES, node, "--source", **given), node
 
 
 def open_captions(

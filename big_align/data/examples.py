@@ -80,6 +80,9 @@ class Source(Protocol):
     by key (`sources/split_source.py`). A source that wraps another says in `has_keys` whether that
     one has keys. If processes fill batches, each has a pickled copy (`data/workers/parcel.py`).
 
+    A source in which texts can be missing or unusable beside a good image also offers
+    `read_image(shard, index)`, which returns the image alone or raises BrokenExample.
+
     Attributes:
       shard_sizes: int64 [shards], the number of examples of each shard.
       broken: int64 [shards], examples of each shard that were found broken during indexing and

@@ -50,6 +50,7 @@ class IndexReport(NamedTuple):
       embedded: how many of them were embedded now.
       removed: images that the source no longer has, or that have changed.
       broken: images that cannot be used.
+      without_texts: images in the index whose captions and labels are missing or cannot be used.
       captions: different texts in the index.
       described: images with a row in the table of metadata; None without a table.
       search: what `index.json` says about searching each kind.
@@ -59,6 +60,7 @@ class IndexReport(NamedTuple):
     embedded: int
     removed: int
     broken: int
+    without_texts: int
     captions: int
     described: int | None
     search: dict[str, Any]
@@ -181,7 +183,7 @@ class IndexBuilder:
         known |= {pair: n for n, pair in enumerate(zip(names, signatures, strict=True))}
         entries = SourceEntries(source, self._info["thumbnail"])
         _check_overlap(self._folder, entries.names, names)
-        start, found, batch, broken = len(pending.records), [], [], 0
+        start, found, batch, broken, without = len(pending.records), [], [], 0, 0
 
         def store() -> int:
             """Embeds the batch; returns how many of its images are broken after all."""
@@ -208,6 +210,9 @@ class IndexBuilder:
                 broken += 1
                 _tell_broken(loaded, broken)
                 continue
+            if loaded.fault:
+                without += 1
+                _tell_without_texts(loaded, without)
             found.append(loaded.entry)
             if loaded.image is not None:
                 batch.append(loaded)
@@ -219,7 +224,8 @@ class IndexBuilder:
         places = np.array([known[entry.name, entry.signature] for entry in found])
         kept = int((places < before).sum())
         done = {"embedded": len(pending.records) - start, "removed": before - kept}
-        return found, places, done | {"images": len(found), "broken": broken, "described": None}
+        done |= {"images": len(found), "broken": broken, "without_texts": without}
+        return found, places, done | {"described": None}
 
     def _embed_captions(
         self, found: Sequence[IndexEntry], old: IndexGeneration | None, pending: PendingRows
@@ -316,3 +322,8 @@ def _tell_broken(loaded: LoadedEntry, count: int) -> None:
         logging.warning("left out %s", loaded.fault)
     elif count == NAMED_FIRST + 1:
         logging.warning("more images are broken, which are not named")
+
+
+def _tell_without_texts(loaded: LoadedEntry, count: int) -> None:
+    if count == 1:
+        logging.warning("%s is indexed without texts: %s", loaded.entry.name, loaded.fault)

@@ -45,7 +45,7 @@ class LoadedEntry(NamedTuple):
       entry: None if it cannot be read.
       image: encoded, or pixels; None if it is known.
       thumbnail: a JPEG; empty if it is known or not wanted.
-      fault: why it cannot be used, with its name; "" if it can.
+      fault: why it cannot be used, or, if there is an entry, why its texts cannot; "" if all can.
     """
 
     entry: IndexEntry | None
@@ -107,23 +107,36 @@ class SourceEntries:
     ) -> LoadedEntry:
         try:
             with boundary.ONE_EXAMPLE:
+                signature, known = "", False
                 if self._files is not None:
                     size, changed = self._files.stamp(path)
                     signature = f"{size} {changed}"
-                    if is_known(name, signature):
-                        texts = self._source.read_text(*place)
-                        return LoadedEntry(self._make_entry(place, name, signature, *texts))
-                example = self._source.read(*place)
-                if self._files is None:
-                    signature = _digest(example.image)
-                entry = self._make_entry(place, name, signature, example.captions, example.labels)
-                if is_known(name, signature):
-                    return LoadedEntry(entry)
+                    known = is_known(name, signature)
+                image, *texts, fault = self._read(place, with_image=not known)
+                signature = signature or _digest(image)
+                entry = self._make_entry(place, name, signature, *texts)
+                if known or is_known(name, signature):
+                    return LoadedEntry(entry, fault=fault)
                 # An image is decoded here even if thumbnails are not wanted: is it broken?
-                thumbnail = make_thumbnail(example.image, self._side or 8)
-                return LoadedEntry(entry, example.image, thumbnail if self._side else b"")
+                thumbnail = make_thumbnail(image, self._side or 8)
+                return LoadedEntry(entry, image, thumbnail if self._side else b"", fault)
         except BrokenExample as error:
             return LoadedEntry(None, fault=f"{name}: {put_in_a_line(str(error))}")
+
+    def _read(
+        self, place: tuple[int, int], with_image: bool
+    ) -> tuple[Any, list[str], tuple[int, ...], str]:
+        """Returns an image, its captions and labels, and why it has none if they are unusable."""
+        try:
+            if with_image:
+                example = boundary.read_example(self._source, *place)
+                return example.image, example.captions, example.labels, ""
+            return None, *boundary.read_texts(self._source, *place), ""
+        except BrokenExample as error:
+            if not hasattr(self._source, "read_image"):
+                raise
+            image = self._source.read_image(*place) if with_image else None
+            return image, [], (), put_in_a_line(str(error))
 
     def _make_entry(
         self,

@@ -8,8 +8,9 @@ For example:
 
 Running the same command again continues where it stopped, and brings the index up to date: new
 images are added, changed ones are embedded again, and those that are gone are dropped. Images that
-cannot be used are reported and left out. The model is a workdir (its newest checkpoint), a folder
-saved by transformers, open_clip, timm or big_align, or a file of weights.
+cannot be decoded are reported and left out; those without a caption are indexed. The model is a
+workdir (its newest checkpoint), a folder saved by transformers, open_clip, timm or big_align, or a
+file of weights.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def index(options: argparse.Namespace) -> None:
     if not 0 <= options.thumbnail <= 2048:
         raise UserError(f"--thumbnail={options.thumbnail} must be from 0 to 2048 pixels")
     given = options.source, options.source_name, options.source_argument
-    source, node = open_source(*given, captions=True)
+    source, node = open_source(*given, captions=True, needs_texts=False)
     metadata = read_metadata(options, node)
     model = load(options.model, transform=options.transform, progress=False)
     path = os.path.abspath(options.model) if os.path.exists(options.model) else options.model
@@ -90,6 +91,8 @@ def index(options: argparse.Namespace) -> None:
         f"{options.output}: {report.images} images, {report.embedded} embedded now, "
         f"{report.removed} removed, {report.broken} broken; {report.captions} captions"
     )
+    if report.without_texts:
+        print(f"{report.without_texts} images have no captions that can be used")
     if report.described is not None:
         print(f"metadata of {report.described} images")
     if report.described == 0:

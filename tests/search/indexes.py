@@ -42,9 +42,11 @@ def write_table(folder: pathlib.Path, count: int) -> str:
     return str(folder / "photos.csv")
 
 
-def build(model, source: str, folder: pathlib.Path, captions=True, settings=None, **more):
+def build(
+    model, source: str, folder: pathlib.Path, captions=True, settings=None, name=None, **more
+):
     """Builds an index; returns the report."""
-    opened, node = open_source(source, captions=captions)
+    opened, node = open_source(source, name, captions=captions, needs_texts=False)
     made_by = {"model": "nowhere", "source": node}
     return IndexBuilder(model, folder, made_by, **settings or {}).build(opened, **more)
 

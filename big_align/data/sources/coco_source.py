@@ -10,24 +10,24 @@ from absl import logging
 from big_align.data import files
 from big_align.data.sources.table_source import Row, TableSource, join, read_table
 from big_align.errors import FieldError, UserError, put_in_a_line
+from big_align.nodes import Given
 
 
 class CocoSource(TableSource):
     """Images and their captions, in the order of the file.
-
-    Images without a caption are skipped.
 
     Args:
       path: the JSON file, such as `annotations/captions_val2017.json`, local or of any fsspec file
         system.
       images: the folder of the images. None looks beside the file, and in folders beside it or
         beside its folder that are called `images` or like the end of its name, such as `val2017`.
+      needs_texts: whether images without a caption are skipped; otherwise `read_image` reads them.
 
     Raises:
       UserError: the file cannot be read or has no captions, or the images are not found.
     """
 
-    def __init__(self, path: str, images: str | None = None):
+    def __init__(self, path: str, images: str | None = None, needs_texts: Given[bool] = True):
         found = _read_json(path)
         try:
             names = {image["id"]: image["file_name"] for image in found["images"]}
@@ -47,10 +47,12 @@ class CocoSource(TableSource):
                 f"{put_in_a_line(str(ids.most_common(1)[0][0]))}; each needs one of its own"
             )
         rows = list(_make_rows(path, names, captions))
-        if not rows:
+        told = [row for row in rows if row.captions]
+        if not told:
             raise UserError(f"{path} has no caption")
-        if len(rows) < len(names):
-            logging.info("%s: %d images have no caption", path, len(names) - len(rows))
+        if len(told) < len(rows):
+            logging.info("%s: %d images have no caption", path, len(rows) - len(told))
+        rows = told if needs_texts else rows
         super().__init__(path, images or _find_images(path, rows[0].image), rows, True)
 
 
@@ -67,8 +69,7 @@ def _make_rows(path: str, names: dict[Any, Any], captions: dict[Any, list[str]])
         texts = captions[identity]
         if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
             raise UserError(f"{path}: the file name or a caption of image {identity} is no text")
-        if texts:
-            yield Row(0, name, [], texts)
+        yield Row(0, name, [], texts)
 
 
 def _find_images(path: str, first: str) -> str:

@@ -9,6 +9,7 @@ from absl import logging
 from big_align.data import examples, files
 from big_align.data.text_members import TextMembers
 from big_align.errors import FieldError, UserError, put_in_a_line
+from big_align.nodes import Given
 
 
 class FilePairsSource:
@@ -28,6 +29,8 @@ class FilePairsSource:
       caption_lines: whether each line of a text is a caption of its own.
       language: likewise the language of the captions, as in `json.language`; None if nothing names
         it.
+      needs_texts: whether an image without one of its texts is left out; otherwise `read_image`
+        reads it.
 
     Raises:
       UserError: there is no such folder, or no image in it has these files beside it.
@@ -42,6 +45,7 @@ class FilePairsSource:
         label: str | None = None,
         caption_lines: bool = False,
         language: str | None = None,
+        needs_texts: Given[bool] = True,
     ):
         self._text_members = TextMembers(caption, label, caption_lines, language)
         listed = [name for root in files.expand_paths(path) for name in _list_files(root)]
@@ -49,7 +53,7 @@ class FilePairsSource:
             raise UserError(f"no file in the folder {path!r} or in a folder below it")
         self._files = files.files_of(listed[0])
         folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *self._text_members.names})
-        wanted = self._text_members.names
+        wanted = self._text_members.names if needs_texts else []
         self._folders, self._names, broken, said = [], [], [], ""
         for folder, found in folders.items():
             images = {stem: found[stem] for stem in _with_image(found)}
@@ -76,8 +80,12 @@ class FilePairsSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample if a file cannot be read."""
         captions, labels = self.read_text(shard, index)
-        image = self._read(shard, self._name(shard, index))
+        image = self.read_image(shard, index)
         return examples.Example(self.key(shard, index), image, captions, labels)
+
+    def read_image(self, shard: int, index: int) -> bytes:
+        """Reads the image alone; raises BrokenExample."""
+        return self._read(shard, self._name(shard, index))
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""

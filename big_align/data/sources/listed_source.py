@@ -61,14 +61,18 @@ class ListedSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample if the file cannot be read."""
         captions, labels = self.read_text(shard, index)
+        image = self.read_image(shard, index)
+        return examples.Example(self.key(shard, index), image, captions, labels)
+
+    def read_image(self, shard: int, index: int) -> bytes:
+        """Reads the file; raises BrokenExample."""
         path = self._path(shard * SHARD_SIZE + index)
         try:
-            image = self._files.read_all(path)
+            return self._files.read_all(path)
         except FileNotFoundError as error:
             raise examples.BrokenExample(f"there is no file {path}") from error
         except (OSError, ValueError) as error:  # also a folder, a pipe, a path with a zero byte
             raise examples.BrokenExample(f"{path} cannot be read: {error}") from error
-        return examples.Example(path, image, captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Returns captions and labels; raises BrokenExample if captions are wanted but empty."""

@@ -128,12 +128,17 @@ class ParquetSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
         captions, labels = self.read_text(shard, index)
+        image = self.read_image(shard, index)
+        return examples.Example(self.key(shard, index), image, captions, labels)
+
+    def read_image(self, shard: int, index: int) -> bytes:
+        """Reads the image alone; raises BrokenExample."""
         image, *path = self._read(shard, index, self._parts)
         if image is None and path and path[0]:
             image = _read_file(path[0])
         if not isinstance(image, bytes):
             raise examples.BrokenExample(f"the column {self._image!r} holds no image")
-        return examples.Example(self.key(shard, index), image, captions, labels)
+        return image
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""

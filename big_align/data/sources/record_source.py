@@ -60,6 +60,10 @@ class RecordSource:
         image = _values(features, self._image, "bytes_list")
         return examples.Example(str(self._number(shard, index)), image[0], captions, labels)
 
+    def read_image(self, shard: int, index: int) -> bytes:
+        """Reads the image alone; raises BrokenExample."""
+        return _values(self._features(shard, index), self._image, "bytes_list")[0]
+
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels; raises BrokenExample."""
         return self._texts(self._features(shard, index))

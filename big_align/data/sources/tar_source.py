@@ -10,6 +10,7 @@ from big_align.data import examples, files, text_members
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
 from big_align.errors import put_in_a_line
+from big_align.nodes import Given
 
 MEMBERS_SHOWN = 20
 KEY_MAX = 1024  # characters; all keys of a shard are kept as wide as the longest
@@ -39,6 +40,7 @@ class TarSource:
         it.
       columns: other members, or fields of JSON members such as `json.url`, that `read_columns`
         returns; an example need not have them.
+      needs_texts: whether an image without its texts is left out; otherwise `read_image` reads it.
 
     Attributes:
       faults: why examples are left out, a line for each shard that lost some.
@@ -59,23 +61,26 @@ class TarSource:
         image: str | None = None,
         language: str | None = None,
         columns: tuple[str, ...] = (),
+        needs_texts: Given[bool] = True,
     ):
         self._text_members = text_members.TextMembers(caption, label, caption_lines, language)
         self._texts = self._text_members.names
         self._image = image
         slots = {name: 0 for name in ([image] if image else examples.IMAGE_EXTENSIONS)}
         slots |= {name: slot for slot, name in enumerate(self._texts, start=1)}
-        self._required = 1 + len(self._texts)
+        self._own = 1 + len(self._texts)  # slots of the image and its texts
+        required = self._own if needs_texts else 1
         self._columns = {name: examples.split_member(name) for name in columns}
         members = dict.fromkeys(member for member, _ in self._columns.values())
         others = [name for name in members if name not in slots]
-        slots |= {name: slot for slot, name in enumerate(others, start=self._required)}
+        slots |= {name: slot for slot, name in enumerate(others, start=self._own)}
         self._slots = slots
+        others = [name for name, slot in slots.items() if slot >= required]
         self._paths = files.expand_paths(path)
         self._files = files.files_of(self._paths[0])
         self._indexes = shard_index.index_shards(
             self._paths,
-            lambda file, size: _index(file, size, slots, self._required),
+            lambda file, size: _index(file, size, slots, required),
             f"tar {slots}" + f" without {others}" * bool(others),
             index_dir,
         )
@@ -83,19 +88,21 @@ class TarSource:
         self.broken = shard_index.count_broken(self._indexes)
         self.faults = shard_index.list_faults(self._paths, self._indexes)
         if not self.shard_sizes.sum():
-            raise ValueError(self._explain_nothing(path))
+            raise ValueError(self._explain_nothing(path, self._texts[: required - 1]))
 
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
-        table = self._indexes[shard]
-        places = table.table[index, : 2 * self._required].tolist()
-        image, *texts = self._members(shard, places)
+        image, *texts = self._members(shard, self._find_places(shard, index))
         captions, labels = self._text_members.parse(texts)
-        return examples.Example(_decode_key(table.keys[index]), image, captions, labels)
+        return examples.Example(self.key(shard, index), image, captions, labels)
+
+    def read_image(self, shard: int, index: int) -> bytes:
+        """Reads the image alone; raises BrokenExample."""
+        return self._members(shard, self._indexes[shard].table[index, :2].tolist())[0]
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        places = self._indexes[shard].table[index, 2 : 2 * self._required].tolist()
+        places = self._find_places(shard, index)[2:]
         return self._text_members.parse(self._members(shard, places))
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
@@ -121,15 +128,23 @@ class TarSource:
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train-00003.tar: 00000042`."""
-        return f"{self.shard_name(shard)}: {_decode_key(self._indexes[shard].keys[index])}"
+        return f"{self.shard_name(shard)}: {self.key(shard, index)}"
 
     def key(self, shard: int, index: int) -> str:
         """Returns what the names of the members have in common."""
-        return self._indexes[shard].keys[index].decode("utf-8", "surrogateescape")
+        return _decode_key(self._indexes[shard].keys[index])
 
     def shard_name(self, shard: int) -> str:
         """Names a shard."""
         return os.path.basename(self._paths[shard])
+
+    def _find_places(self, shard: int, index: int) -> list[int]:
+        """Returns where the image and its texts are; raises BrokenExample if one is missing."""
+        row = self._indexes[shard].table[index, : 2 * self._own].tolist()
+        for name, block in zip(self._texts, row[2::2], strict=True):
+            if not block:
+                raise examples.BrokenExample(f"the member {name!r} is missing")
+        return row
 
     def _members(self, shard: int, row: list[int]) -> list[bytes]:
         """Reads members, in one go if they are close together: each read may be a request."""
@@ -149,9 +164,9 @@ class TarSource:
             raise examples.BrokenExample("the shard has become shorter than its index says")
         return data
 
-    def _explain_nothing(self, path: files.Paths) -> str:
+    def _explain_nothing(self, path: files.Paths, texts: list[str]) -> str:
         image = repr(self._image) if self._image else "an image"
-        wanted = " and ".join([image, *(repr(name) for name in self._texts)])
+        wanted = " and ".join([image, *map(repr, texts)])
         first = self._indexes[0]
         said = [first.fault] * bool(first.fault) + [first.reason] * bool(first.reason)
         with self._files.open(self._paths[0]) as file:
