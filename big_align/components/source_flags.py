@@ -87,20 +87,31 @@ def recognize_source(path: str) -> str:
 
 
 def _recognize_folder(path: str) -> str:
-    """Returns the kind of a folder: with a list of files, texts next to images, or by class."""
-    names = os.listdir(path)
+    """Returns the kind of a folder: with a list of files, texts next to images, or by class.
+
+    A folder with images is not taken for one of tables or shards: such a file may be a note.
+    """
+    names = [name for name in os.listdir(path) if not name.startswith(".")]
     if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
         return "imagefolder"
+    if kind := _recognize_images(path):
+        return kind
     for ending, name in ENDINGS.items():
         if found := next((n for n in sorted(names) if re.search(f"{ending}$", n)), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
             raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'")
-    folders = [path, *(os.path.join(path, name) for name in sorted(names)[:1])]
-    for folder in filter(os.path.isdir, folders):
-        endings = {name.rpartition(".")[2].lower() for name in os.listdir(folder)}
-        if endings.intersection(IMAGE_EXTENSIONS) and endings & {"txt", "json"}:
-            return "files"
+    first = os.path.join(path, min(names, default=""))
+    if os.path.isdir(first) and _recognize_images(first) == "files":
+        return "files"
     return "folder" if _has_class_folders(path) else "images"
+
+
+def _recognize_images(folder: str) -> str:
+    """Returns "files" if a folder has an image with a text of its name, "images" if it has any."""
+    names = [name.rpartition(".") for name in os.listdir(folder) if not name.startswith(".")]
+    images = {stem for stem, _, ending in names if ending.lower() in IMAGE_EXTENSIONS}
+    texts = {stem for stem, _, ending in names if ending in ("txt", "json")}
+    return "files" if images & texts else "images" if images else ""
 
 
 def _has_class_folders(path: str) -> bool:

@@ -12,7 +12,12 @@ from big_align.data.files import split_lines
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff")
+UNREAD_EXTENSIONS = (
+    "avif", "heic", "heif", "jxl", "jp2", "svg", "psd",
+    "dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2",
+)  # fmt: skip
+"""Endings of images that are not read, which a source of files tells rather than skip silently."""
 
 
 class BrokenExample(ValueError):

@@ -74,6 +74,27 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
         recognize_source("pairs.zip")
 
 
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (("0.jpg", "1.JPG", "README.txt"), "images"),
+        (("0.jpe", "notes.csv"), "images"),
+        (("0.png", "more/1.png", "pairs.tar", "0.png.json"), "images"),
+        (("0.jpg", "0.txt", "1.jpg", "1.txt"), "files"),
+        (("0.jpg", "0.json", "notes.csv"), "files"),
+        (("0.jpg", "metadata.csv"), "imagefolder"),
+        (("a/0.jpg", "a/0.txt"), "files"),
+        (("a/0.jpg", "a/notes.txt"), "folder"),
+        (("a/0.jpg", "a/notes.txt", "1.jpg"), "images"),
+    ],
+)
+def test_a_folder_with_images_is_read_whatever_lies_beside_them(tmp_path, names, kind):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert recognize_source(str(tmp_path)) == kind
+
+
 def test_the_captions_of_one_data_set_are_the_same_from_every_layout(tmp_path, table):
     image = encode_image(make_pixels(0))
     members = []

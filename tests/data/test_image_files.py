@@ -1,9 +1,12 @@
 """Images that a pattern or a folder names, each once, in the order of their names."""
 
+import re
+
 import pytest
 
 from big_align.components.source_flags import open_source
-from big_align.data.sources.folder_source import ImageFiles
+from big_align.data.sources.file_pairs import FilePairsSource
+from big_align.data.sources.folder_source import FolderSource, ImageFiles
 from big_align.errors import UserError
 from tests.data.samples import encode_image, make_pixels
 
@@ -47,6 +50,26 @@ def test_flags_tell_images_by_their_endings(folder):
     source, node = open_source(f"{folder}/**/*.jpg", captions=True)
     assert node == {"name": "images", "path": f"{folder}/**/*.jpg"}
     assert source.read(0, 0).image == (folder / "a.jpg").read_bytes()
+
+
+def test_images_whose_endings_are_not_read_are_told_once(folder, caplog):
+    for name in ("b/1.heic", "b/2.HEIC", "b/3.avif"):
+        (folder / name).touch()
+    for kind in ("jfif", "jpe"):
+        (folder / f"b/photo.{kind}").write_bytes(encode_image(make_pixels(9), "JPEG"))
+    (folder / "b/photo.txt").write_text("a photo")
+    told = "left out 3 files of .*, whose endings are not read: .avif, .heic; convert them to JPEG"
+    with caplog.at_level("WARNING", logger="absl"):
+        found = list_keys(ImageFiles(str(folder)))
+        assert {f"{folder}/b/photo.jfif", f"{folder}/b/photo.jpe"} < set(found) and len(found) == 6
+        assert len(re.findall(told, caplog.text)) == 1
+        list_keys(ImageFiles(f"{folder}/**/*.jpg"))  # which asks for no others
+        assert len(re.findall(told, caplog.text)) == 1
+        FolderSource(str(folder))
+        assert len(re.findall(told, caplog.text)) == 2
+        (folder / "b/photo.jpe").unlink()
+        FilePairsSource(str(folder))
+        assert len(re.findall(told, caplog.text)) == 3
 
 
 def test_where_there_is_no_image_it_is_told(folder):

@@ -7,6 +7,7 @@ import numpy as np
 from absl import logging
 
 from big_align.data import examples, files
+from big_align.data.sources.folder_source import tell_unread
 from big_align.data.text_members import TextMembers
 from big_align.errors import FieldError, UserError, put_in_a_line
 from big_align.nodes import Given
@@ -51,6 +52,7 @@ class FilePairsSource:
         listed = [name for root in files.expand_paths(path) for name in _list_files(root)]
         if not listed:
             raise UserError(f"no file in the folder {path!r} or in a folder below it")
+        tell_unread(path, listed)
         self._files = files.files_of(listed[0])
         folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *self._text_members.names})
         wanted = self._text_members.names if needs_texts else []

@@ -2,6 +2,9 @@
 
 import glob
 import os
+from collections.abc import Iterable
+
+from absl import logging
 
 from big_align.data import examples, files
 from big_align.data.sources.listed_source import ListedSource
@@ -31,6 +34,7 @@ class FolderSource(ListedSource):
         system = files.files_of(path)
         root = glob.escape(path)
         names = system.glob(f"{root}/*/{pattern}")
+        tell_unread(path, names)
         images = sorted(name for name in names if _extension(name) in examples.IMAGE_EXTENSIONS)
         if not images:
             raise UserError(
@@ -83,7 +87,9 @@ class ImageFiles(ListedSource):
             listed = files.expand_paths(path)
         except ValueError as error:
             raise UserError(str(error)) from error
-        images = [image for name in listed for image in _list_images(name)]
+        names = [inner for name in listed for inner in _list_inside(name)]
+        tell_unread(path, names)
+        images = [name for name in names if _ends_like_an_image(name)]
         if not images:
             endings = ", ".join(examples.IMAGE_EXTENSIONS)
             raise UserError(f"no image at {path!r}: none of the files there ends in {endings}")
@@ -91,12 +97,27 @@ class ImageFiles(ListedSource):
         super().__init__(str(path), images, [()] * len(images))
 
 
-def _list_images(path: str) -> list[str]:
-    """Lists a file, if it is an image, or the images of a folder."""
-    names = [path]
+def tell_unread(path: files.Paths, names: Iterable[str]) -> None:
+    """Warns of images whose endings are not read.
+
+    Args:
+      path: where they are, for the message.
+      names: files, of which others than images are ignored.
+    """
+    found = [ending for ending in map(_extension, names) if ending in examples.UNREAD_EXTENSIONS]
+    if found:
+        endings = ", ".join(f".{ending}" for ending in sorted(set(found)))
+        logging.warning(
+            "left out %d files of %s, whose endings are not read: %s; convert them to JPEG or PNG",
+            len(found), path, endings,
+        )  # fmt: skip
+
+
+def _list_inside(path: str) -> list[str]:
+    """Lists a file, or what is in a folder and in those below it."""
     if "://" not in path and os.path.isdir(path):
-        names = sorted(glob.glob(f"{glob.escape(path.rstrip('/'))}/**/*", recursive=True))
-    return [name for name in names if _ends_like_an_image(name)]
+        return sorted(glob.glob(f"{glob.escape(path.rstrip('/'))}/**/*", recursive=True))
+    return [path]
 
 
 def _ends_like_an_image(name: str) -> bool:
