@@ -17,6 +17,8 @@ COMPARE = {
     "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
     ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
+BREAK = re.compile(r",(?=\s*[^,=<>!\s][^,=<>!]*(?:!=|[=<>]))")
+"""A comma between conditions: what follows it is a name and a comparison."""
 PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|==|=|<|>)\s*(.*?)\s*")
 
 
@@ -32,6 +34,12 @@ class Filter(NamedTuple):
     column: str
     operator: str
     value: str
+
+
+def split_filters(text: str) -> list[str]:
+    """Splits a line into conditions; `place=Zürich, CH, year>2000` are two of them."""
+    parts = (part.strip(", ") for part in BREAK.split(text))
+    return [part for part in parts if part]
 
 
 def parse_filter(text: str) -> Filter:

@@ -28,8 +28,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from big_align.data.examples import BrokenExample
 from big_align.errors import UserError
 from big_align.search import queries
+from big_align.search.filters import split_filters
 from big_align.search.results import STYLE
-from big_align.search.search_index import SearchIndex
+from big_align.search.search_index import Hit, SearchIndex
 from big_align.search.thumbnails import make_thumbnail
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -38,6 +39,7 @@ IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp"
 QUERY_BYTES = 65536
 MOST_PARTS, MOST_TEXT, MOST_RESULTS, MOST_UPLOADS = 16, 1000, 500, 256
 COOKIE = "token"
+ROUNDED_FROM = 2**53  # JavaScript reads numbers as doubles, which do not tell larger integers apart
 
 
 class Refused(Exception):
@@ -123,7 +125,10 @@ class SearchServer:
         return name
 
     async def search(self, request: Request) -> Response:
-        """Answers a query: {parts: [{text | row | upload, weight}], of, k, filters}."""
+        """Answers a query: {parts: [{text | row | upload, weight}], of, k, filters}.
+
+        Filters are a list of conditions, or a text in which commas part them.
+        """
         _check_type(request, ("application/json",))
         data = await _read_body(request, QUERY_BYTES)
         try:
@@ -145,7 +150,7 @@ class SearchServer:
             hits = self._index.search_vector(
                 queries.combine(vectors, weights), query["k"], query["of"], query["filters"]
             )
-        return [dataclasses.asdict(hit) for hit in hits]
+        return [_list_fields(hit) for hit in hits]
 
     def _embed_part(self, part: dict[str, Any]) -> np.ndarray:
         if "text" in part:
@@ -246,9 +251,11 @@ def _check_query(query: Any) -> dict[str, Any]:
         raise Refused(400, "the query is empty: write a text, or choose an image")
     if len(parts) > MOST_PARTS or not all(map(_is_part, parts)):
         raise Refused(400, f"a query has up to {MOST_PARTS} parts, each a text, row or upload")
+    if isinstance(filters, str) and len(filters) <= MOST_TEXT:
+        query["filters"] = filters = split_filters(filters)
     texts = isinstance(filters, list) and all(isinstance(text, str) for text in filters)
     if not texts or len(filters) > MOST_PARTS or sum(map(len, filters)) > MOST_TEXT:
-        raise Refused(400, f"filters are up to {MOST_PARTS} texts")
+        raise Refused(400, f"filters are up to {MOST_PARTS} texts, {MOST_TEXT} characters in all")
     if type(k) is not int or not 1 <= k <= MOST_RESULTS:
         raise Refused(400, f"k is from 1 to {MOST_RESULTS}")
     return query
@@ -262,6 +269,15 @@ def _is_part(part: Any) -> bool:
     text = part.get("text", part.get("upload", ""))
     named = isinstance(text, str) and len(text) <= MOST_TEXT
     return named and type(part.get("row", 0)) is int and (weight is None or number)
+
+
+def _list_fields(hit: Hit) -> dict[str, Any]:
+    """Returns the fields of a hit; integers that JavaScript would round are texts."""
+    metadata = {
+        name: str(value) if isinstance(value, int) and abs(value) >= ROUNDED_FROM else value
+        for name, value in hit.metadata.items()
+    }
+    return dataclasses.asdict(hit) | {"metadata": metadata}
 
 
 def _answer(content: dict[str, Any], status: int = 200) -> Response:

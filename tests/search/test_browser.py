@@ -112,6 +112,9 @@ def test_typing_shows_what_the_index_finds(page, index):
     page.find("#filters").send_keys("year>=2004, place=Bern\n")
     page.wait_for(index.search("a dog", filters=["year>=2004", "place=Bern"]))
     page.find("#filters").clear()
+    page.find("#filters").send_keys("place!=Zürich, CH, year>=2004\n")
+    page.wait_for(index.search("a dog", k=20, filters=["place!=Zürich, CH", "year>=2004"]))
+    page.find("#filters").clear()
     page.find("#filters").send_keys("yaer=3\n")
     page.wait("did you mean 'year'?")
 

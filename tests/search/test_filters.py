@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from big_align.errors import UserError
-from big_align.search.filters import apply_filters
+from big_align.search.filters import apply_filters, split_filters
 
 YEARS = [1999, 2004, None, 2020, 2004]
 DAYS = [datetime.date(2020, 1, n) for n in range(1, 6)]
@@ -46,6 +46,23 @@ TABLE = pa.table(
 )
 def test_conditions_keep_the_rows_that_meet_all(texts, expected):
     assert np.flatnonzero(apply_filters(TABLE, texts)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        ["place=Zürich, CH"],
+        ["year>=2004", "place=Bern"],
+        ["place=Zürich, CH", "year>2000", "f number!=2.8"],
+        ["title=one, two, three", "place == a, b", "night=true"],
+        ["place="],
+        ["year=2004,5", "day<2020-01-04"],
+    ],
+)
+@pytest.mark.parametrize("comma", [",", ", ", " , "])
+def test_commas_part_conditions_and_not_values(conditions, comma):
+    assert split_filters(comma.join(conditions)) == conditions
+    assert split_filters(f" {comma.join(conditions)}, ") == conditions
 
 
 def test_without_conditions_there_is_no_mask():

@@ -8,13 +8,14 @@ import zlib
 
 import numpy as np
 import pytest
-from indexes import encode_photo, load
+from indexes import build, encode_photo, load, write_photos
 from PIL import Image
 
 pytest.importorskip("httpx", reason="the server needs .[serve]")
 testclient = pytest.importorskip("starlette.testclient", reason="the server needs .[serve]")
 
 from big_align.search import server  # noqa: E402
+from big_align.search.metadata import MetadataTable  # noqa: E402
 
 TOKEN = "a-token-of-many-letters"
 
@@ -59,6 +60,25 @@ def test_a_query_finds_what_the_index_finds(client, index, table_index):
     assert found == as_json(index.search("a dog", of="captions", k=30))
     alone = ask(client, parts=[{"upload": name}], k=1).json()["hits"]
     assert alone[0]["row"] == 4
+
+
+def test_a_line_of_conditions_is_the_list_of_them(client, index):
+    parts, conditions = [{"text": "a dog"}], ["year>=2001", "place=Bern"]
+    found = ask(client, parts=parts, filters=", ".join(conditions)).json()["hits"]
+    assert found == as_json(index.search("a dog", k=30, filters=conditions)) and found
+
+
+def test_integers_arrive_as_the_index_has_them(model, tmp_path):
+    numbers = [2**53 - 1, 2**53 + 1, -(2**62) - 1]
+    source = write_photos(tmp_path, {f"{n}.jpg": n for n in range(3)})
+    rows = [f"{n}.jpg,{number}" for n, number in enumerate(numbers)]
+    (tmp_path / "ids.csv").write_text("\n".join(["file,id", *rows]))
+    build(model, source, tmp_path / "i", metadata=MetadataTable(str(tmp_path / "ids.csv")))
+    app = server.make_app(load(tmp_path / "i", model))
+    client = testclient.TestClient(app, base_url="http://127.0.0.1:8000")
+    answer = ask(client, parts=[{"row": 0}]).text
+    hits = json.loads(answer, parse_int=float)["hits"]  # as a browser reads numbers
+    assert {int(hit["row"]): int(hit["metadata"]["id"]) for hit in hits} == dict(enumerate(numbers))
 
 
 def test_thumbnails_are_those_of_the_index_and_nothing_else_is_served(client, index):
@@ -167,7 +187,10 @@ TEXT = {"text": "a dog"}
         ({"parts": [TEXT], "k": 10**9}, "k is from 1 to 500"),
         ({"parts": [TEXT], "of": "files"}, "is neither 'images' nor 'captions'"),
         ({"parts": [TEXT], "filters": ["day=3"]}, "no column 'day'"),
-        ({"parts": [TEXT], "filters": "year=3"}, "filters are up to 16 texts"),
+        ({"parts": [TEXT], "filters": 3}, "filters are up to 16 texts"),
+        ({"parts": [TEXT], "filters": "year=3, day=3"}, "no column 'day'"),
+        ({"parts": [TEXT], "filters": "," * 60_000}, "1000 characters in all"),
+        ({"parts": [TEXT], "filters": ",a=3" * 17}, "filters are up to 16 texts"),
     ],
 )
 def test_what_is_no_query_is_told(client, query, message):
