@@ -108,8 +108,8 @@ def tell_unread(path: files.Paths, names: Iterable[str]) -> None:
     if found:
         endings = ", ".join(f".{ending}" for ending in sorted(set(found)))
         logging.warning(
-            "left out %d files of %s, whose endings are not read: %s; convert them to JPEG or PNG",
-            len(found), path, endings,
+            "left out from %s: %d with endings that are not read, %s; convert them to JPEG or PNG",
+            path, len(found), endings,
         )  # fmt: skip
 
 
