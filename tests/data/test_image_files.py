@@ -58,7 +58,9 @@ def test_images_whose_endings_are_not_read_are_told_once(folder, caplog):
     for kind in ("jfif", "jpe"):
         (folder / f"b/photo.{kind}").write_bytes(encode_image(make_pixels(9), "JPEG"))
     (folder / "b/photo.txt").write_text("a photo")
-    told = r"left out from .*: 3 with endings that are not read, \.avif, \.heic; convert them to JPEG"
+    told = (
+        r"left out from .*: 3 with endings that are not read, \.avif, \.heic; convert them to JPEG"
+    )
     with caplog.at_level("WARNING", logger="absl"):
         found = list_keys(ImageFiles(str(folder)))
         assert {f"{folder}/b/photo.jfif", f"{folder}/b/photo.jpe"} < set(found) and len(found) == 6
