@@ -23,7 +23,7 @@ from big_align.errors import UserError
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
-from big_align.inference.ranking import Ranking, are_embeddings, compute_cosines, rank_by_cosine
+from big_align.inference.ranking import Ranking, compute_cosines, rank_by_cosine, read_embeddings
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.progress import make_bar
 from big_align.runs import workdir
@@ -258,11 +258,10 @@ class LoadedModel(Pretrained):
         self, given: Any, embed: Any, is_one: Any = lambda _: False
     ) -> tuple[Float[np.ndarray, "n d"], bool]:
         """Embeds, unless embeddings are given; also returns whether there was only one."""
-        if not are_embeddings(given):
+        rows = read_embeddings(given)
+        if rows is None:
             return embed(given), is_one(given)
-        rows = np.atleast_2d(np.asarray(given, np.float32))
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.maximum(length, 1e-12), np.ndim(given) == 1
+        return np.atleast_2d(rows), rows.ndim == 1
 
 
 def load(

@@ -20,10 +20,20 @@ class Ranking(NamedTuple):
     cosine: Float[np.ndarray, "q k"]
 
 
-def are_embeddings(given: Any) -> bool:
-    """Returns whether these are embeddings, not images or texts: floats, in a row or in rows."""
-    array = isinstance(given, np.ndarray) or hasattr(given, "__array__") and hasattr(given, "dtype")
-    return array and np.asarray(given).dtype.kind == "f" and np.ndim(given) in (1, 2)
+def read_embeddings(given: Any) -> Float[np.ndarray, "*n d"] | None:
+    """Returns embeddings that a caller gave, at unit length; None if these are images or texts.
+
+    Floats in a row or in rows are embeddings. A row of zeros, such as that of a broken image in a
+    file, or of no finite length becomes NaN.
+    """
+    if not (hasattr(given, "__array__") and hasattr(given, "dtype")):
+        return None
+    rows = np.asarray(given)
+    if rows.dtype.kind != "f" or rows.ndim not in (1, 2):
+        return None
+    rows = rows.astype(np.float32)
+    length = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return rows / np.where((0 < length) & (length < np.inf), length, np.float32(np.nan))
 
 
 def rank_by_cosine(

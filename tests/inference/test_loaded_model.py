@@ -307,6 +307,20 @@ def test_ranking_is_the_order_of_cosines(model, pictures):
     assert model.rank(texts[0], zimg).order[0].tolist() == [*order[0, 1:], order[0, 0]]
 
 
+@pytest.mark.parametrize("value", [0, np.nan, np.inf])
+def test_a_broken_row_of_embeddings_comes_last_and_has_no_class(model, pictures, value):
+    rows = model.embed_images(pictures[:4])
+    expected = model.rank(rows[[0]], rows)
+    mixed = np.insert(np.float16(rows), 1, value, axis=0)  # as tools.embed writes them
+    found = model.rank(-rows[0], mixed), model.rank(rows[0], mixed)
+    assert found[0].order[0, -1] == found[1].order[0, -1] == 1
+    kept = np.array([0, 2, 3, 4])
+    np.testing.assert_array_equal(found[1].order[0, :4], kept[expected.order[0]])
+    np.testing.assert_allclose(found[1].cosine[0, :4], expected.cosine[0], atol=1e-3)
+    assert [len(classes) for classes in model.classify(mixed, ["dog", "cat"])] == [2, 0, 2, 2, 2]
+    assert model.classify(mixed[1], ["dog", "cat"]) == []
+
+
 def test_embeddings_that_cannot_be_compared_are_told_in_a_line(model):
     with pytest.raises(UserError, match="embeddings of 16 and of 5 numbers cannot be compared"):
         model.rank("a dog", np.ones((2, 5)))
