@@ -1,7 +1,9 @@
 """Finds which of many embeddings are nearest to others."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -23,17 +25,43 @@ class Ranking(NamedTuple):
 def read_embeddings(given: Any) -> Float[np.ndarray, "*n d"] | None:
     """Returns embeddings that a caller gave, at unit length; None if these are images or texts.
 
-    Floats in a row or in rows are embeddings. A row of zeros, such as that of a broken image in a
-    file, or of no finite length becomes NaN.
+    Floats in a row or in rows are embeddings: an array of any float type, or a list of rows, as a
+    column of a Parquet file becomes. A row that is null, or of zeros, as files have for broken
+    images, or of no finite length becomes NaN.
+
+    Raises:
+      UserError: the rows of a list differ in width, or some are no embeddings.
     """
-    if not (hasattr(given, "__array__") and hasattr(given, "dtype")):
+    rows = _find_floats(given)
+    if rows is None or not rows.ndim:
         return None
-    rows = np.asarray(given)
-    if rows.dtype.kind != "f" or rows.ndim not in (1, 2):
-        return None
-    rows = rows.astype(np.float32)
     length = np.linalg.norm(rows, axis=-1, keepdims=True)
     return rows / np.where((0 < length) & (length < np.inf), length, np.float32(np.nan))
+
+
+def _find_floats(given: Any) -> Float[np.ndarray, "..."] | None:
+    """Returns a number, a row or rows of floats as an array; None for all else."""
+    if isinstance(given, list | tuple):
+        return _stack(given)
+    if not (isinstance(given, float) or hasattr(given, "__array__") and hasattr(given, "dtype")):
+        return None
+    array = np.asarray(given)
+    if array.dtype == object and array.ndim == 1:
+        return _stack(array)
+    floats = jnp.issubdtype(array.dtype, jnp.floating) and array.ndim <= 2
+    return array.astype(np.float32) if floats else None
+
+
+def _stack(given: Iterable[Any]) -> Float[np.ndarray, "..."] | None:
+    first = _find_floats(next((one for one in given if one is not None), None))
+    if first is None or first.ndim > 1:
+        return None
+    null = np.full_like(first, np.nan)
+    try:
+        return np.asarray([null if one is None else one for one in given], np.float32)
+    except (TypeError, ValueError) as error:
+        kind = f"embeddings of {len(first)} numbers" if first.ndim else "an embedding's numbers"
+        raise UserError(f"a list that begins like {kind} must hold nothing else") from error
 
 
 def rank_by_cosine(
