@@ -53,6 +53,9 @@ class ModelVerbs(Objective):
 class BatchedModel:
     """Embeds batches, each padded to a power of two per device, so that few programs are compiled.
 
+    It has a mesh of its own, of all devices of the process, also inside of a caller's
+    `jax.set_mesh`.
+
     Args:
       pretrained: the model.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
@@ -81,7 +84,8 @@ class BatchedModel:
         """Raises a UserError if the model cannot take images (height, width, 3)."""
         batch = {"image": jax.ShapeDtypeStruct((1, *shape), np.uint8)}
         try:
-            jax.eval_shape(self._verbs.embed_image, *self._weights, batch)
+            with jax.set_mesh(self._mesh):
+                jax.eval_shape(self._verbs.embed_image, *self._weights, batch)
         except Exception as error:  # the layers of towers raise all kinds of errors
             reason = str(error).splitlines()[0]
             raise UserError(f"the model cannot take images {list(shape)}: {reason}") from error
@@ -92,14 +96,16 @@ class BatchedModel:
         """Embeds images of a batch; rows whose mask is False are NaN."""
         count = len(image)
         batch = {"image": self._pad(image), "mask": self._pad(mask)}
-        values, _ = self._make_embedder(count).embed_images([batch], count)
+        with jax.set_mesh(self._mesh):
+            values, _ = self._make_embedder(count).embed_images([batch], count)
         return np.where(mask[:, None], values, np.float32(np.nan))
 
     def embed_texts(
         self, text: Int[np.ndarray, "b l"], text_mask: Bool[np.ndarray, "b l"]
     ) -> Float[np.ndarray, "b d"]:
         """Embeds the token ids of a batch."""
-        return self._make_embedder(len(text)).embed_texts(text, text_mask)
+        with jax.set_mesh(self._mesh):
+            return self._make_embedder(len(text)).embed_texts(text, text_mask)
 
     def _pad(self, rows: np.ndarray) -> np.ndarray:
         missing = self.choose_rows(len(rows)) - len(rows)

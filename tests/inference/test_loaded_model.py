@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pytest
+from jax.sharding import AxisType
 from PIL import Image
 
 import big_align
@@ -153,6 +154,21 @@ def test_images_are_read_over_http(model, pictures):
         with pytest.raises(UserError, match=f"{url}none.png: there is no such file"):
             model.embed_images([url + "none.png"])
         server.shutdown()
+
+
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_model_works_under_any_mesh_of_its_caller(folder, model, pictures, count, kind):
+    expected = model.embed_images(pictures[:3]), model.embed_texts(["a dog", "a cat"])
+    named = model.classify(pictures[0], ["dog", "cat"])
+    mesh = jax.make_mesh((count,), ("x",), axis_types=(kind,), devices=jax.devices()[:count])
+    with jax.set_mesh(mesh):
+        for one in (model, big_align.load(folder, batch_size=16)):
+            np.testing.assert_allclose(one.embed_images(pictures[:3]), expected[0], atol=1e-6)
+            found = one.embed_texts(["a dog", "a cat"])
+            np.testing.assert_allclose(found, expected[1], atol=1e-6)
+            assert dict(one.classify(pictures[0], ["dog", "cat"])) == pytest.approx(dict(named))
+        assert jax.sharding.get_mesh() == mesh
 
 
 def test_few_programs_are_compiled_for_many_sizes(folder, pictures, monkeypatch):

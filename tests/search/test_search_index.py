@@ -60,6 +60,13 @@ def test_images_and_texts_are_added_and_subtracted_with_their_weights(index, mod
     assert alone.row == 4 and alone.score == pytest.approx(1, abs=1e-4)
 
 
+def test_a_search_is_the_same_under_a_mesh_of_the_caller(index, table_index):
+    path = f"{table_index.parent}/photos/04.jpg"
+    expected = index.search("a dog", path, k=5)
+    with jax.set_mesh(jax.make_mesh((2,), ("x",), devices=jax.devices()[:2])):
+        assert index.search("a dog", path, k=5) == expected
+
+
 def test_scores_are_cosines_of_rows_that_are_stored_in_float16(model, tmp_path):
     photos = write_photos(tmp_path / "photos", {f"{n:02d}.jpg": n for n in range(20)})
     build(model, photos, tmp_path / "index")
