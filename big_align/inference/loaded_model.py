@@ -63,7 +63,7 @@ class LoadedModel(Pretrained):
 
         Args:
           images: a list of paths, URLs that fsspec reads, encoded bytes, PIL images or uint8 arrays
-            [h w 3], in any mixture, an array [n h w 3], or one image.
+            [h w 3], in any mixture, an array of paths, an array [n h w 3], or one image.
           broken: what happens to images that are missing or cannot be decoded: "error", or "nan"
             for rows of NaN and a warning that names them.
 

@@ -12,6 +12,7 @@ from big_align.data import boundary, examples, files
 from big_align.data.images import decoding
 from big_align.errors import UserError, put_in_a_line
 
+LISTS = "OUST"  # kinds of arrays of objects and of texts, which are read as lists
 KINDS = "a path, a URL, encoded bytes, a PIL image or a uint8 array [h w 3]"
 
 _DECODING = threading.Lock()  # two threads must not decode the same Pillow image
@@ -21,7 +22,10 @@ def is_image(value: Any) -> bool:
     """Returns whether a value is one image, and not several."""
     if isinstance(value, str | os.PathLike | bytes | Image.Image):
         return True
-    return hasattr(value, "__array__") and np.ndim(value) < 4
+    if not hasattr(value, "__array__"):
+        return False
+    array = np.asarray(value)
+    return array.ndim < 4 and (array.dtype.kind not in LISTS or not array.ndim)
 
 
 def check_images(given: Any) -> list[Any]:
@@ -30,7 +34,8 @@ def check_images(given: Any) -> list[Any]:
     Nothing is read yet.
 
     Args:
-      given: an image, or an iterable of images; an array [n h w 3] is n of them.
+      given: an image, or an iterable of images, such as a list or an array of paths; an array
+        [n h w 3] is n of them.
 
     Returns:
       Images that `read_image` reads.
@@ -57,6 +62,9 @@ def _check_image(image: Any, number: int) -> Any:
     if not hasattr(image, "__array__"):
         raise UserError(f"image {number} is a {type(image).__name__}; it must be {KINDS}")
     array = np.asarray(image)
+    if array.dtype.kind in LISTS:
+        shape = f"an array {list(array.shape)} of {array.dtype}"
+        raise UserError(f"image {number} is {shape}; it must be {KINDS}")
     if array.dtype != np.uint8:
         top = "np.uint8(np.rint(x * 255)) if its values go from 0 to 1"
         advice = f", such as {top}" if array.dtype.kind == "f" else ""
