@@ -89,6 +89,23 @@ def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize("damage", [lambda text: text[:-5], lambda text: text + b"cat\n"])
+def test_a_vocabulary_that_is_not_the_exported_one_is_refused(tmp_path, damage):
+    tokenizer = make_tokenizer(tmp_path / "vocabulary")
+    first = make_pretrained("resnet and bert", tokenizer=tokenizer)
+    interop.save(tmp_path / "out", first, format="big_align")
+    file, config = tmp_path / "out" / "pieces.txt", tmp_path / "out" / "config.json"
+    interop.save(tmp_path / "again", interop.load(tmp_path / "out"), format="big_align")
+    assert (tmp_path / "again" / "config.json").read_text() == config.read_text()
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(WeightFileError, match="out/pieces.txt is not the one that was exported"):
+        interop.load(tmp_path / "out")
+    former = json.loads(config.read_text())
+    del former["vocabulary_sha256"]  # as earlier versions wrote it
+    config.write_text(json.dumps(former))
+    assert interop.load(tmp_path / "out").tokenizer["vocabulary"] == str(file)
+
+
 def test_a_vocabulary_in_a_bucket_goes_out_too(tmp_path):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     local, path = tokenizer["vocabulary"], f"memory://{tmp_path.name}/pieces.txt"

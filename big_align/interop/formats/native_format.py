@@ -1,6 +1,7 @@
 """Our own folders, which can hold any model."""
 
 import dataclasses
+import hashlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from big_align.interop.formats.text_files import read_json
 
 FORMAT = "big_align"
 TEMPERATURE, BIAS = "temperature", "bias"
+DIGESTS = "vocabulary_sha256"  # of each file of the tokenizer; folders of earlier versions lack it
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
 VOCABULARIES = {
     "wordpiece": ("vocabulary",),
@@ -40,17 +42,7 @@ def read(path: pathlib.Path) -> Pretrained:
       WeightFileError: a file is damaged.
     """
     config = read_config(path / "config.json", FIELDS)
-    node, tokenizer = config["model"], config["tokenizer"]
-    if tokenizer and tokenizer["name"] not in TOKENIZERS:  # other names would be imported
-        name, known = str(tokenizer["name"])[:50], ", ".join(TOKENIZERS)
-        raise WeightFileError(f"{path}/config.json names a tokenizer {name!r}; known: {known}")
-    for file in _vocabularies_of(tokenizer):
-        name = str(tokenizer[file])
-        if pathlib.PurePath(name).name != name:
-            raise WeightFileError(f"{path}/config.json: {name[:50]!r} is no file of the folder")
-        tokenizer |= {file: str(path / name)}
-        if not (path / name).is_file():
-            raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
+    node, tokenizer = config["model"], _find_vocabularies(path, config)
     with open_weights(path) as weights:
         architecture.check_sizes(node, config["image_size"], weights.arrays, str(path))
         shapes = architecture.expected_shapes(node, config["image_size"])
@@ -78,6 +70,28 @@ def read(path: pathlib.Path) -> Pretrained:
         temperature=config[TEMPERATURE],
         bias=config.get(BIAS),
     )
+
+
+def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the settings of the tokenizer with the paths of its files, which are checked."""
+    tokenizer = config["tokenizer"]
+    if tokenizer and tokenizer["name"] not in TOKENIZERS:  # other names would be imported
+        name, known = str(tokenizer["name"])[:50], ", ".join(TOKENIZERS)
+        raise WeightFileError(f"{path}/config.json names a tokenizer {name!r}; known: {known}")
+    for file in _vocabularies_of(tokenizer):
+        name = str(tokenizer[file])
+        if pathlib.PurePath(name).name != name:
+            raise WeightFileError(f"{path}/config.json: {name[:50]!r} is no file of the folder")
+        tokenizer |= {file: str(path / name)}
+        if not (path / name).is_file():
+            raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
+        digest = _digest((path / name).read_bytes())
+        if config.get(DIGESTS, {}).get(name, digest) != digest:
+            raise WeightFileError(
+                f"the tokenizer's file {tokenizer[file]} is not the one that was exported: it has "
+                f"another {DIGESTS} than config.json; copy or export the folder again"
+            )
+    return tokenizer
 
 
 def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -119,9 +133,15 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         pretrained.temperature,
     )
     config = {"format": FORMAT} | dict(zip(FIELDS, values, strict=True))
+    if files:
+        config[DIGESTS] = {name: _digest(content) for name, content in files.items()}
     if pretrained.bias is not None:
         config[BIAS] = pretrained.bias
     return files | {"config.json": config, "model.safetensors": pretrained.flat}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:
