@@ -31,6 +31,7 @@ from jaxtyping import install_import_hook  # noqa: E402
 install_import_hook("big_align", "beartype.beartype")
 
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 from absl import logging  # noqa: E402
 
@@ -71,6 +72,12 @@ def bounded_memory():
     statm = pathlib.Path("/proc/self/statm")
     if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 4e9:
         jax.clear_caches()
+
+
+@pytest.fixture
+def without_type_checks(monkeypatch):
+    """Calls as users make them: only here signatures are checked before a function is entered."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(autouse=True)

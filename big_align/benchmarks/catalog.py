@@ -64,7 +64,8 @@ def _expand_one(name: str) -> list[str]:
     languages = _read_file(name).get("languages", []) if name in _stems() else []
     if not languages:
         known = [*_read_suites(), *names(), *_stems()]
-        raise UserError(f"there is no benchmark or suite {name!r}{suggest(name, known)}")
+        listed = "python -m big_align.tools.benchmark --list shows all"
+        raise UserError(f"there is no benchmark or suite {name!r}{suggest(name, known)}; {listed}")
     return [f"{name}_{language}" for language in languages]
 
 

@@ -108,7 +108,6 @@ def measure(options: argparse.Namespace) -> int:
     """Measures, and prints a table; returns 0 if something was measured and nothing failed."""
     import jax
 
-    from big_align.benchmarks import catalog
     from big_align.benchmarks.measuring import page, plans, results, runner
     from big_align.benchmarks.measuring.embeddings import EmbeddingStore
     from big_align.benchmarks.measuring.tasks import TaskSettings
@@ -118,7 +117,7 @@ def measure(options: argparse.Namespace) -> int:
 
     if options.distributed:
         processes.join_processes()
-    names = catalog.expand(options.benchmarks.split(","))
+    names = read_names(options.benchmarks)
     settings = TaskSettings(read_numbers(options.shots), options.draws)
     files = results.ResultFiles(options.output)
     cache = options.cache or str(pathlib.Path(options.output).with_suffix(".embeddings"))
@@ -141,6 +140,21 @@ def measure(options: argparse.Namespace) -> int:
             page.write_page(files.rows, options.page)
             print(f"page: {options.page}")
     return agreement.share("status", int(not report.rows or report.failed > 0))
+
+
+def read_names(text: str) -> list[str]:
+    """Returns the data sets that names of data sets and suites, separated by commas, stand for.
+
+    Raises:
+      UserError: there is no name, or one is unknown.
+    """
+    from big_align.benchmarks import catalog
+    from big_align.errors import UserError
+
+    names = [name for name in map(str.strip, text.split(",")) if name]
+    if not names:
+        raise UserError(f"--benchmarks={text} names nothing; --list shows all that there is")
+    return catalog.expand(names)
 
 
 def read_templates(given: list[str] | None) -> tuple[str, ...] | None:

@@ -8,6 +8,7 @@ promotion.
 
 import dataclasses
 import math
+import numbers
 from typing import Any
 
 import jax
@@ -65,6 +66,9 @@ def make_schedule(
     """
     if decay not in DECAYS:
         raise ValueError(f"decay = {decay!r} is unknown; known: {', '.join(DECAYS)}")
+    for field, steps in (("total_steps", total_steps), ("warmup_steps", warmup_steps)):
+        if steps % 1:
+            raise ValueError(f"{field} = {steps} must be a whole number")
     if total_steps < 1:
         raise ValueError(f"total_steps = {total_steps} must be at least 1")
     if not 0 <= warmup_steps <= total_steps:
@@ -192,6 +196,8 @@ def make_optimizer(
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
+    if isinstance(learning_rate, numbers.Real) and not 0 <= learning_rate < math.inf:
+        raise ValueError(f"learning_rate = {learning_rate} must be 0 or a positive number")
     for field, value in (("b1", b1), ("b2", b2), ("momentum", momentum)):
         if not 0 <= value < 1:
             raise ValueError(f"{field} = {value} is not in [0, 1)")

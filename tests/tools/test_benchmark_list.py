@@ -16,6 +16,10 @@ def test_every_name_is_listed_once(capsys):
     assert first == ["suites:", *catalog.suites(), "data", *catalog.names()]
 
 
+def test_empty_names_are_left_out():
+    assert benchmark.read_names("cifar10, ,mnist,") == ["cifar10", "mnist"]
+
+
 @pytest.mark.slow
 def test_a_reader_may_leave_before_the_end():
     command = [sys.executable, "-m", "big_align.tools.benchmark", "--list"]

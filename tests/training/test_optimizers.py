@@ -62,12 +62,15 @@ def test_decays(options, expected):
         np.testing.assert_allclose(schedule(jnp.int32(step)), value, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"decay": "exponential"}, "decay = 'exponential' is unknown; known: linear, cosine"),
         ({"warmup_steps": 101}, r"warmup_steps = 101 is not in \[0, total_steps = 100\]"),
         ({"warmup_steps": -1}, "warmup_steps = -1 is not in"),
+        ({"warmup_steps": 0.1}, "warmup_steps = 0.1 must be a whole number"),
+        ({"total_steps": 10.5}, "total_steps = 10.5 must be a whole number"),
         ({"total_steps": 0}, "total_steps = 0 must be at least 1"),
         ({"learning_rate": -1.0}, "learning_rate = -1.0 must be positive"),
         ({"end_value": 2.0}, "end_value = 2.0 is not in"),
@@ -84,6 +87,8 @@ def test_impossible_schedule(options, message):
     "options, message",
     [
         ({"name": "adam"}, "name = 'adam' is unknown; known: lamb, adamw, sgd"),
+        ({"learning_rate": -1e-3}, "learning_rate = -0.001 must be 0 or a positive number"),
+        ({"learning_rate": float("nan")}, "learning_rate = nan must be"),
         ({"b2": 1.0}, r"b2 = 1.0 is not in \[0, 1\)"),
         ({"weight_decay": -0.1}, "weight_decay = -0.1 must be 0 or a positive number"),
         ({"weight_decay": float("nan")}, "weight_decay = nan must be"),
@@ -94,7 +99,7 @@ def test_impossible_schedule(options, message):
 )
 def test_impossible_optimizer(options, message):
     with pytest.raises(ValueError, match=message):
-        make_optimizer(1e-3, **options)
+        make_optimizer(**{"learning_rate": 1e-3} | options)
 
 
 def test_decay_mask():

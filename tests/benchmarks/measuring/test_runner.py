@@ -319,6 +319,11 @@ def test_a_model_without_texts_is_measured_where_it_can_be(data, tmp_path, capsy
     "flags, said",
     [
         (dict(benchmarks="cifar11"), "no benchmark or suite 'cifar11' (did you mean 'cifar10'?)"),
+        (
+            dict(benchmarks="nope"),
+            "no benchmark or suite 'nope'; python -m big_align.tools.benchmark",
+        ),
+        (dict(benchmarks=" ,"), "--benchmarks= , names nothing; --list shows all"),
         (dict(benchmarks="cifar10", tasks="zero-shot"), "--tasks has 'zero-shot' (did you mean"),
         (dict(benchmarks="cifar10", output="results.json"), "must end in .csv"),
         (dict(benchmarks="cifar10", shots="1,x"), "--shots=1,x must be whole numbers"),
