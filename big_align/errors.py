@@ -65,6 +65,19 @@ class WeightFileError(UserError):
     """A file of weights is missing, damaged, not what its name says, or cannot be written."""
 
 
+class BrokenImages(UserError):
+    """Images that a caller gave cannot be read.
+
+    Args:
+      message: which, and why.
+      advice: what else the caller can ask for.
+    """
+
+    def __init__(self, message: str, advice: str):
+        super().__init__(f"{message}; {advice}")
+        self.message = message
+
+
 class Stopped(BaseException):
     """The run was asked to stop, and has saved what it had; the same command continues it.
 

@@ -19,7 +19,7 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
+from big_align.errors import BrokenImages, UserError
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
@@ -129,8 +129,8 @@ class LoadedModel(Pretrained):
         Args:
           images: as in `embed_images`, or embeddings of images.
           names: a list of names, or a class list: "imagenet", another of the package, or a file.
-          templates: texts with {} where the name goes; None for those of the class list, or else
-            "a photo of a {}.".
+          templates: a text with {} where the name goes, or a list of them; None for those of the
+            class list, or else "a photo of a {}.".
           temperature: what cosines are divided by; None for the model's own.
           broken: as in `embed_images`; with "nan" a broken image has an empty list.
 
@@ -148,6 +148,7 @@ class LoadedModel(Pretrained):
             known = "is unknown to the model" if temperature is None else f"is {temperature}"
             raise UserError(f"the temperature {known}; give temperature= a number above 0")
         classes = _read_names(names)
+        templates = [templates] if isinstance(templates, str) else templates
         try:
             prompts = fill_class_templates(classes, templates)
         except ValueError as error:
@@ -248,9 +249,8 @@ class LoadedModel(Pretrained):
         named = [f"{given_images.name_image(given[n], n)}: {w}" for n, w in batch.faults.items()]
         if named and broken == "error":
             more = f" (and {len(named) - 1} more are broken)" if len(named) > 1 else ""
-            raise UserError(
-                f"{named[0]}{more}; embed_images(..., broken='nan') gives such images rows of NaN"
-            )
+            advice = "embed_images(..., broken='nan') gives such images rows of NaN"
+            raise BrokenImages(f"{named[0]}{more}", advice)
         for text in named[: max(0, NAMED_FIRST - before)]:
             logging.warning("%s; its row is NaN", text)
 

@@ -1,5 +1,6 @@
 """Finds which of many embeddings are nearest to others."""
 
+import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -75,13 +76,28 @@ def rank_by_cosine(
       k: how many to return for each query; None for all.
 
     Raises:
-      UserError: `k` is below 1, or the embeddings differ in width.
+      UserError: `k` is not a whole number from 1 on, or the embeddings differ in width.
     """
-    if k is not None and k < 1:
-        raise UserError(f"k is {k}; it must be at least 1")
+    k = None if k is None else check_count(k)
     cosine = compute_cosines(queries, candidates)
     order = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
     return Ranking(order, np.take_along_axis(cosine, order, axis=1))
+
+
+def check_count(k: Any, most: int | None = None) -> int:
+    """Returns how many are to be found, as an int.
+
+    Raises:
+      UserError: it is not a whole number, or is below 1 or above `most`.
+    """
+    try:
+        count = operator.index(k)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= (most or count):
+        allowed = f"from 1 to {most}" if most else "from 1 on"
+        raise UserError(f"k is {k!r}; it must be a whole number {allowed}")
+    return count
 
 
 def compute_cosines(

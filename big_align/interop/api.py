@@ -107,8 +107,12 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
-      UserError: the format is unknown or has no such preprocessing, or the folder holds something.
+      UserError: the format is unknown or has no such preprocessing, or the folder holds something,
+        or the model is none.
     """
+    if not isinstance(pretrained, Pretrained):
+        kind = type(pretrained).__name__
+        raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
     if format not in FORMATS:
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
     if pretrained.kind == "dual" and not pretrained.node["text"] and format != "big_align":

@@ -37,19 +37,26 @@ def choose_weights(
         twice.
 
     Raises:
-      UserError: the query is empty, or the number of weights is wrong, or one is not finite.
+      UserError: the query is empty, or the weights are no list, or their number is wrong, or one is
+        not a finite number.
     """
     count = texts + images
     if not count:
         raise UserError("the query is empty: give a text or an image")
     if weights is None:
         return [TEXT_WEIGHT if images else 1.0] * texts + [1.0] * images
-    if len(weights) != count:
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as error:
         raise UserError(
-            f"there are {len(weights)} weights for {texts} texts and {images} images; give one "
+            f"weights = {weights!r}: give a list of numbers, one for each text and image"
+        ) from error
+    if len(numbers) != count:
+        raise UserError(
+            f"there are {len(numbers)} weights for {texts} texts and {images} images; give one "
             "for each, those of the texts first"
         )
-    if not np.isfinite(weights).all():
+    if not np.isfinite(numbers).all():
         raise UserError(f"weights {list(weights)}: each must be a finite number")
     return list(weights)
 

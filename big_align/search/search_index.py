@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.images import given_images
-from big_align.errors import UserError, suggest
+from big_align.errors import BrokenImages, UserError, suggest
 from big_align.inference.loaded_model import LoadedModel, load
+from big_align.inference.ranking import check_count
 from big_align.search import queries
 from big_align.search.exact_search import rescore, search_exactly
 from big_align.search.filters import apply_filters
@@ -116,8 +117,10 @@ class SearchIndex:
         rows = [self.find_row(name) for name in ([like] if np.ndim(like) == 0 else like)]
         chosen = queries.choose_weights(len(texts), len(pictures) + len(rows), weights)
         parts = [self.embed_text(text) for text in texts]
-        if pictures:
-            parts += list(self.model.embed_images(pictures))
+        try:
+            parts += list(self.model.embed_images(pictures)) if pictures else []
+        except BrokenImages as error:  # a search has no other way than to leave them out
+            raise UserError(error.message) from error
         parts += [self.read_vector(row) for row in rows]
         return self.search_vector(queries.combine(np.stack(parts), chosen), k, of, filters)
 
@@ -136,8 +139,7 @@ class SearchIndex:
         vector = queries.check_vector(vector, self.contents.vectors[IMAGES].shape[1])
         if of not in KINDS:
             raise UserError(f"of = {of!r} is neither 'images' nor 'captions'")
-        if not 1 <= k <= MOST:
-            raise UserError(f"k is {k}; it must be from 1 to {MOST}")
+        k = check_count(k, MOST)
         if of == CAPTIONS and not len(self.contents.vectors[CAPTIONS]):
             raise UserError(f"{self._folder} has no captions that can be searched")
         filters = [filters] if isinstance(filters, str) else filters

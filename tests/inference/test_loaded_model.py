@@ -210,7 +210,10 @@ FLOATS = np.zeros((8, 8, 3), np.float32)
 WRONG = {
     "no such file": (["{tmp}/none.jpg"], "{tmp}/none.jpg: there is no such file; embed_images"),
     "a pattern": ("{tmp}/*.jpg", "there is no such file; glob.glob lists"),
-    "not an image": (["{tmp}/text.jpg"], "{tmp}/text.jpg: the image cannot be opened"),
+    "not an image": (
+        ["{tmp}/text.jpg"],
+        r"{tmp}/text.jpg: the image cannot be opened \(none of the formats that are read: JPEG",
+    ),
     "a folder": (["{tmp}"], "{tmp} is a folder, not a file"),
     "an empty list": ([], "images is empty; give at least one"),
     "floats": ([FLOATS], r"image 0 is an array of float32, .*uint8 from 0 to 255.*x \* 255"),
@@ -280,6 +283,7 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     zimg = model.embed_images(pictures[:3])
     for row, pairs in zip(model.classify(zimg, names, templates), found, strict=True):
         assert dict(row) == pytest.approx(dict(pairs), abs=1e-5)
+    assert model.classify(pictures[0], names, "{}") == model.classify(pictures[0], names, ["{}"])
     some = model.classify([pictures[0], "none.jpg"], names, templates, broken="nan")
     assert dict(some[0]) == pytest.approx(dict(found[0]), abs=1e-5) and some[1] == []
     even = model.classify(pictures[0], names, temperature=1e6)
@@ -330,8 +334,15 @@ def test_embeddings_that_cannot_be_compared_are_told_in_a_line(model):
         model.rank("a dog", np.ones((2, 5)))
     with pytest.raises(UserError, match="embeddings of 5 and of 16 numbers cannot be compared"):
         model.classify(np.ones((2, 5)), ["dog"])
-    with pytest.raises(UserError, match="k is 0; it must be at least 1"):
-        model.rank("a dog", np.ones((2, 16)), k=0)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_how_many_are_ranked_is_a_whole_number(model):
+    rows = np.eye(3, 16, dtype=np.float32)
+    assert model.rank("a dog", rows, k=np.int64(2)).order.shape == (1, 2)
+    for k in (0, -1, 1.0, np.float32(1), "1"):
+        with pytest.raises(UserError, match=r"k is .+; it must be a whole number from 1 on"):
+            model.rank("a dog", rows, k=k)
 
 
 @pytest.mark.parametrize("size", [0, -4])

@@ -89,6 +89,12 @@ def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.usefixtures("without_type_checks")
+def test_the_order_of_torch_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"save\(path, model\): the model is a str; the path comes"):
+        interop.save(make_pretrained("resnet"), str(tmp_path / "out"))
+
+
 @pytest.mark.parametrize("damage", [lambda text: text[:-5], lambda text: text + b"cat\n"])
 def test_a_vocabulary_that_is_not_the_exported_one_is_refused(tmp_path, damage):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")

@@ -4,8 +4,10 @@ import random
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from big_align import interop
+from big_align.data.examples import BrokenExample
 from big_align.data.images.image_ops import Transform
 from big_align.errors import ConfigError, UserError
 from big_align.interop.formats.preprocessing import Preprocessing
@@ -47,6 +49,18 @@ def test_operations_of_ours_stay_in_our_format(tmp_path, format):
     assert not (tmp_path / "theirs").exists()
     interop.save(tmp_path / "ours", model, format="big_align")
     assert interop.load(tmp_path / "ours").preprocessing == seen
+
+
+def test_an_image_may_have_any_form(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8)
+    path, seen = tmp_path / "a.png", Preprocessing(8, 16)
+    Image.fromarray(pixels).save(path)
+    for image in (path, str(path), path.read_bytes(), Image.open(path)):
+        np.testing.assert_array_equal(seen(image), seen(pixels))
+    with pytest.raises(BrokenExample, match="gone.png: there is no such file"):
+        seen(tmp_path / "gone.png")
+    with pytest.raises(UserError, match="image 0 is a int; it must be a path, a URL"):
+        seen(3)
 
 
 def test_operations_that_cannot_be_used_are_told():

@@ -138,16 +138,22 @@ def test_a_filter_is_a_search_among_a_slice(index, of):
     assert index.search("a dog", filters=["year=1900"], of=of) == []
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     "given, message",
     [
         ({}, "the query is empty"),
-        ({"texts": "a", "k": 0}, "k is 0; it must be from 1"),
+        ({"texts": "a", "k": 2.0}, "k is 2.0; it must be a whole number from 1 to"),
+        ({"texts": "a", "weights": 2}, "weights = 2: give a list of numbers, one for each text"),
+        ({"texts": "a", "weights": [[1, 2]]}, r"weights = \[\[1, 2\]\]: give a list of numbers"),
+        ({"texts": "a", "weights": ["x"]}, r"weights = \['x'\]: give a list of numbers"),
+        ({"texts": ["a", "b"], "weights": [1, None]}, r"weights = \[1, None\]: give a list of num"),
+        ({"texts": "a", "k": 0}, "k is 0; it must be a whole number from 1 to"),
         ({"texts": "a", "of": "words"}, "of = 'words' is neither 'images' nor 'captions'"),
         ({"like": [20]}, "there is no image 20; the index has 20"),
         ({"like": 3.5}, "there is no image 3.5; the index has 20"),
         ({"like": ["x.jpg"]}, "the index has no image 'x.jpg'"),
-        ({"images": "none.jpg"}, "none.jpg: there is no such file"),
+        ({"images": "none.jpg"}, "none.jpg: there is no such file$"),  # no advice for others
         ({"texts": "a", "filters": ["day=3"]}, "no column 'day'"),
     ],
 )

@@ -92,12 +92,14 @@ def test_the_page_needs_no_other_file_and_says_names_as_they_are(folder, tmp_pat
         (["a dog", "--filter=day=3"], "no column 'day'"),
         (["--like=x"], "the index has no image 'x'"),
         (["--image=none.jpg"], "none.jpg: there is no such file"),
+        (["--image=none.jpg", "--image=x.jpg"], "such file (and 1 more are broken)"),
     ],
 )
 def test_a_wrong_search_is_one_line(built, capsys, flags, message):
     assert search.main([f"--index={built}/index", *flags]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and message in line
+    assert "embed_images" not in line  # what a program would call
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 from jaxtyping import Num, UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from big_align.data import examples
 
@@ -34,6 +34,9 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
             if _names_orientation(picture) and picture.getexif().get(ORIENTATION, 1) != 1:
                 picture = ImageOps.exif_transpose(picture)  # as the author of the caption saw it
             return picture
+    except UnidentifiedImageError as error:  # it names a buffer in memory
+        known = f"none of the formats that are read: {', '.join(FORMATS)}"
+        raise examples.BrokenExample(f"the image cannot be opened ({known})") from error
     except Exception as error:  # Pillow's decoders raise all kinds of errors
         raise examples.BrokenExample(f"the image cannot be opened ({error})") from error
     raise examples.BrokenExample(

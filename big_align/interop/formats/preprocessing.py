@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from big_align.components.transforms import shape_of_image
+from big_align.data.examples import BrokenExample
+from big_align.data.images import given_images
 from big_align.data.images.image_ops import Transform
 from big_align.errors import WeightFileError
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
@@ -78,16 +80,21 @@ class Preprocessing:
         half = ", half_to_even=True" if self.half_to_even else ""
         return f"{name}({self.resize}{method})|central_crop({self.size}{half})"
 
-    def __call__(self, image: bytes | UInt8[np.ndarray, "_ _ 3"]) -> UInt8[np.ndarray, "h w 3"]:
+    def __call__(self, image: Any) -> UInt8[np.ndarray, "h w 3"]:
         """Makes the pixels that the model sees, before they are standardized.
 
         Args:
-          image: an encoded image, or its pixels.
+          image: a path, a URL, an encoded image, a PIL image or pixels uint8 [h w 3].
 
         Raises:
-          BrokenExample: the bytes are not an image that can be decoded.
+          BrokenExample: there is no such file, or the image cannot be decoded.
+          UserError: it is none of these.
         """
-        return Transform(self.transform)(image, random.Random(0))
+        (given,) = given_images.check_images([image])
+        try:
+            return Transform(self.transform)(given_images.read_image(given), random.Random(0))
+        except BrokenExample as error:
+            raise BrokenExample(f"{given_images.name_image(given, 0)}: {error}") from error
 
     @staticmethod
     def from_transform(
