@@ -57,6 +57,7 @@ class FilePairsSource:
         folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *self._text_members.names})
         wanted = self._text_members.names if needs_texts else []
         self._folders, self._names, broken, said = [], [], [], ""
+        stems: set[str] = set()
         for folder, found in folders.items():
             images = {stem: found[stem] for stem in _with_image(found)}
             faults = {stem: why for stem in images if (why := _find_fault(found[stem], wanted))}
@@ -69,6 +70,7 @@ class FilePairsSource:
                 said = said or told
             if images:
                 whole = [stem for stem in images if stem not in faults]
+                stems.update(whole)
                 names = [f"{stem}.{_image_kind(images[stem])}" for stem in whole]
                 self._folders.append(folder)
                 encoded = [name.encode("utf-8", "surrogateescape") for name in names]
@@ -78,6 +80,8 @@ class FilePairsSource:
         self.broken = np.array(broken, np.int64)
         if not self.shard_sizes.sum():
             raise _explain_nothing(path, listed, wanted, said)
+        # as many repeat, or more: every folder has its main.jpg and its detail.jpg
+        self._names_repeat = 2 * len(stems) <= self.shard_sizes.sum()
 
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample if a file cannot be read."""
@@ -91,12 +95,13 @@ class FilePairsSource:
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        stem, wanted = self.key(shard, index), self._text_members.names
+        stem, wanted = self._stem(shard, index), self._text_members.names
         return self._text_members.parse([self._read(shard, f"{stem}.{kind}") for kind in wanted])
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the name that the files of an example share."""
-        return self._name(shard, index).rpartition(".")[0]
+        """Returns the name that the files of an example share, with its folder if names repeat."""
+        stem = self._stem(shard, index)
+        return f"{self._folders[shard]}/{stem}" if self._names_repeat else stem
 
     def name(self, shard: int, index: int) -> str:
         """Names an example by its image."""
@@ -105,6 +110,9 @@ class FilePairsSource:
     def shard_name(self, shard: int) -> str:
         """Names a folder."""
         return self._folders[shard]
+
+    def _stem(self, shard: int, index: int) -> str:
+        return self._name(shard, index).rpartition(".")[0]
 
     def _name(self, shard: int, index: int) -> str:
         return self._names[shard][index].decode("utf-8", "surrogateescape")
