@@ -12,6 +12,8 @@ from big_align.data.files import split_lines
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
+QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+ARRAY = re.compile(rf"\[\s*{QUOTED}(?:\s+{QUOTED})+\s*\]", re.DOTALL)  # as NumPy prints texts
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff")
 UNREAD_EXTENSIONS = (
     "avif", "heic", "heif", "jxl", "jp2", "svg", "psd",
@@ -196,13 +198,13 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
 def _unwrap(value: Any) -> Any:
     """Returns the list of texts or the dictionary that a text spells, else the value.
 
-    A cell of a table holds one text, so tools write lists into it: as JSON, or as Python prints
-    them.
+    A cell of a table holds one text, so tools write lists into it: as JSON, or as Python or NumPy
+    prints them.
     """
     text = value.strip() if isinstance(value, str) else ""
     if not (text[:1] + text[-1:] in ("[]", "{}") and len(text) > 1):
         return value
-    for read in (json.loads, ast.literal_eval):
+    for read in (json.loads, _read_literal):
         try:
             found = read(text)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
@@ -211,6 +213,13 @@ def _unwrap(value: Any) -> Any:
             return found
         return found if isinstance(found, dict) and found else value
     return value
+
+
+def _read_literal(text: str) -> Any:
+    """Reads what Python prints; or NumPy, whose arrays have no commas and would be one text."""
+    if ARRAY.fullmatch(text):
+        text = f"[{', '.join(re.findall(QUOTED, text, re.DOTALL))}]"
+    return ast.literal_eval(text)
 
 
 def _check_unicode(text: str) -> None:

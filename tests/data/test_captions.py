@@ -44,6 +44,23 @@ def test_a_list_written_as_a_text_is_a_list_and_brackets_alone_are_text(written,
     assert clean_captions(written) == captions
 
 
+@pytest.mark.parametrize("kind", [object, str])
+@pytest.mark.parametrize(
+    "captions",
+    [
+        ["A dog runs.", "Brown dog.", "a cat"],
+        ["it's", 'a "big" dog', "both ' and \"", "back\\slash", "two\nlines", "日本"],
+        [f"number {n} of many captions" for n in range(30)],
+        ["one", "two, three] [four"],
+        ["alone"],
+    ],
+)
+def test_an_array_written_as_a_text_is_its_captions(captions, kind):
+    """As pandas writes a Parquet column of lists into a CSV, over several lines if it is long."""
+    assert clean_captions(str(np.array(captions, kind))) == captions
+    assert clean_captions(str(captions)) == clean_captions(json.dumps(captions)) == captions
+
+
 @pytest.mark.parametrize("value", [{"en": "a", "de": "b"}, '{"en": "a", "de": ["b"]}'])
 def test_a_dictionary_of_languages_is_never_a_list_of_its_keys(value, tmp_path):
     with pytest.raises(BrokenExample, match="keys en, de, not a text.*as in json.captions.en"):
