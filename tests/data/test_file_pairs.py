@@ -1,5 +1,6 @@
 """Images beside files of their texts: which are examples, under which names and keys."""
 
+import fsspec
 import pytest
 from samples import encode_image, make_pixels
 
@@ -47,3 +48,14 @@ def test_what_is_held_out_of_names_that_differ_is_pinned(tmp_path):
     held = [list_texts(SplitSource(s, 0.2, held_out=True)) for s in (flat, nested, dotted)]
     assert held[0] == [text.rpartition("/")[2] for text in held[1]] == FLAT
     assert held[2] == DOTTED
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_pairs_are_read_at_every_depth(remote, tmp_path):
+    names = ["0", "a/1", "a/b/2", "a/b/c/d/3"]
+    source = write_pairs(tmp_path, names)
+    if remote:
+        fsspec.filesystem("memory").put(f"{tmp_path}/", f"{tmp_path}/", recursive=True)
+        source = FilePairsSource(f"memory:/{tmp_path}")
+    assert list_texts(source) == names
+    assert [source.key(shard, 0) for shard in range(4)] == ["0", "1", "2", "3"]

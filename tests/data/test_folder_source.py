@@ -125,3 +125,17 @@ def test_folders_of_a_bucket_without_images_are_refused(folder):
     for path in (str(folder), "memory://some_pictures"):
         with pytest.raises(UserError, match=r"/aa holds no image.*\(1 of 4 folders there hold"):
             FolderSource(path)
+
+
+@pytest.mark.parametrize("root", ["", "memory:/"])
+def test_images_too_deep_for_the_pattern_are_told_once(folder, root, caplog):
+    for name in ("more", "more/still"):
+        (folder / "b_two" / name).mkdir()
+        (folder / "b_two" / name / "0.jpg").write_bytes(encode_image(make_pixels(0)))
+    if root:
+        fsspec.filesystem("memory").put(f"{folder}/", f"{folder}/", recursive=True)
+    with caplog.at_level("WARNING", logger="absl"):
+        source = FolderSource(f"{root}{folder}")
+    assert source.shard_sizes.sum() == 45 and len(caplog.records) == 1
+    assert "2 images lie deeper than CLASS/* and are left out, such as" in caplog.text
+    assert "b_two/more/0.jpg; set `pattern`" in caplog.text

@@ -212,3 +212,15 @@ def test_the_index_is_small():
     index = tar_source._index(file, len(file.getvalue()), {"jpg": 0, "txt": 1}, 2)
     assert index.table.itemsize * index.table.shape[1] == 16
     assert index.keys.dtype == np.dtype("S9")
+
+
+def test_names_with_several_dots_are_counted_and_told(tmp_path, caplog):
+    """An image beside that of its key is no example: it is a mask, or another view."""
+    members = [part for n in range(4) for part in make_members(n)[:2]]
+    members += [("000000.seg.png", b""), ("x/photo.final.PNG", b""), ("x/photo.final.txt", b"a")]
+    with caplog.at_level("WARNING", logger="absl"):
+        source = TarSource(write_tar(tmp_path / "x.tar", members))
+    assert source.shard_sizes.tolist() == [4] and source.broken.tolist() == [1]
+    told = "x/photo.final.PNG has several dots: a key ends at the first dot"
+    assert f"1 examples are left out; of the first {told}" in caplog.text
+    assert source.faults == (f"x.tar: {told}",)

@@ -126,10 +126,13 @@ class FilePairsSource:
 
 
 def _list_files(root: str) -> list[str]:
-    """Lists the files of a folder and of the folders in it, in order."""
+    """Lists the files of a folder and of all folders below it, in order."""
     root = root.rstrip("/")
-    system, escaped = files.files_of(root), glob.escape(root)
-    return sorted(system.glob(f"{escaped}/*") + system.glob(f"{escaped}/*/*"))
+    system, pattern, listed = files.files_of(root), f"{glob.escape(root)}/*", []
+    while found := system.glob(pattern):  # not every file system knows `**`
+        listed += found
+        pattern += "/*"
+    return sorted(listed)
 
 
 def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]]:

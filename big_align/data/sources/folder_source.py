@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from absl import logging
 
+from absl import logging
+
 from big_align.data import examples, files
 from big_align.data.sources.listed_source import ListedSource
 from big_align.errors import UserError
@@ -41,6 +43,12 @@ class FolderSource(ListedSource):
                 f"no image at {path}/*/{pattern}: there must be one folder for each class, with "
                 f"files that end in {', '.join(examples.IMAGE_EXTENSIONS)}"
             )
+        deeper = sorted(filter(_ends_like_an_image, system.glob(f"{root}/*/{pattern}/**/*")))
+        if deeper:
+            logging.warning(
+                "%s: %d images lie deeper than %s and are left out, such as %s; set `pattern`, or "
+                "move them", path, len(deeper), f"CLASS/{pattern}", deeper[0]
+            )  # fmt: skip
         # the class folder is what follows the path, whatever the file system puts before it
         depth = -2 - pattern.count("/")
         folders = [name.split("/")[depth] for name in images]

@@ -171,8 +171,8 @@ def key_of(source: Source) -> Callable[[int, int], str]:
 def _find_depth(source: Source) -> int:
     """Returns how many parts of a path, from its end, distinguish most keys; 0 for all of it.
 
-    A key need not be a path: that of a table row may be the name of the table and a number. Examples
-    with the same key, such as the rows of one image, count once: they are never told apart.
+    A key need not be a path: that of a table row may be the name of the table and a number.
+    Examples with the same key, such as the rows of one image, count once: they stay together.
     """
     offsets = ShardOffsets(source.shard_sizes)
     numbers = np.unique(np.linspace(0, offsets.count - 1, SAMPLE).astype(np.int64))

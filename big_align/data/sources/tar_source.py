@@ -195,15 +195,19 @@ def _index(
     """Collects the places of the members in `slots` (0 is the image), one row per key.
 
     An example need not have the members from slot `required` on. A member that occurs twice breaks
-    its example: nothing says which of the two is meant.
+    its example: nothing says which of the two is meant. An image like `00042.seg.png` belongs to
+    the key `00042`; without any other member of the key, a name with several dots is meant.
     """
     columns = 2 * (max(slots.values()) + 1)
     rows: dict[str, list[int]] = {}
     wrong: dict[str, str] = {}  # why an example is left out, by its key or the hash of a long one
+    dotted: dict[str, str] = {}  # the keys of images with several dots, by their names
     fault = ""
     for name, offset, length, fault in scan_members(file, size):
         key, member = _split_name(name)
         slot = slots.get(member)
+        if slot is None and not fault and slots.get(member.rpartition(".")[2]) == 0:
+            dotted[name] = key
         if slot is None or fault:
             continue
         if len(key) > KEY_MAX:
@@ -217,6 +221,8 @@ def _index(
         elif length > files.MEMBER_MAX:
             wrong.setdefault(key, f"{name} has {length} bytes; at most {files.MEMBER_MAX} are read")
         row[2 * slot : 2 * slot + 2] = offset // BLOCK, min(length, files.MEMBER_MAX)
+    for name in (name for name, key in dotted.items() if key not in rows):
+        wrong[name] = f"{name} has several dots: a key ends at the first dot"
     needed = slice(0, 2 * required, 2)
     whole = {key: row for key, row in rows.items() if all(row[needed]) and key not in wrong}
     table = np.array(list(whole.values()), np.uint32).reshape(-1, columns)
