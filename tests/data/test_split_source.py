@@ -139,12 +139,26 @@ def test_lost_examples_are_counted_in_one_part(tmp_path):
 @pytest.mark.parametrize(
     ("fraction", "held_out", "message"),
     [
-        (1e-9, True, "hold_out = 1e-09 holds out none of 200 examples"),
-        (1 - 1e-9, False, "hold_out = 1 leaves none of 200 examples"),
-        (0.0, True, "hold_out = 0 holds out none of 200 examples"),
+        (1e-9, True, "holds out none of 200 examples, .* 200 different keys; raise .*.hold_out$"),
+        (1 - 1e-9, False, "hold_out = 1 leaves none of 200 examples, .*lower --config.data.hold"),
+        (0.0, True, "hold_out = 0 holds out none of 200 examples, .*raise --config.data.hold_out"),
         (1.0, False, "hold_out = 1.0 is not a fraction from 0 to below 1"),
     ],
 )
 def test_a_part_without_examples_is_an_error(shards, fraction, held_out, message):
     with pytest.raises(UserError, match=message):
         SplitSource(shards, fraction, held_out)
+
+
+class Captions(ArraySource):
+    """Rows of three images."""
+
+    def key(self, shard, index):
+        return "abc"[index % 3]
+
+
+def test_few_keys_are_told_and_what_would_give_more():
+    rows = Captions(np.zeros((80, 8, 8, 3), np.uint8), [["a"]] * 80)
+    with pytest.raises(UserError, match="of 80 examples, which have 3 different keys; raise --con.*"
+                       ", or set data.source.key"):  # fmt: skip
+        SplitSource(rows, 0.001, held_out=True)

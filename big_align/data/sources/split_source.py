@@ -97,9 +97,7 @@ class SplitSource(ChosenExamples):
         lost = source.broken * counts // np.maximum(source.shard_sizes, 1)
         self.broken = lost if held_out else source.broken - lost
         if not self.shard_sizes.sum():
-            total = int(source.shard_sizes.sum())
-            which = "holds out none" if held_out else "leaves none"
-            raise UserError(f"hold_out = {hold_out:g} {which} of {total} examples")
+            raise _explain_nothing(source, hold_out, held_out)
 
     def _place(self, shard: int, index: int) -> int:
         chosen = self._chosen[self._ends[shard] : self._ends[shard + 1]]
@@ -128,6 +126,20 @@ def held_out_source(
       UserError: there are none.
     """
     return SplitSource(source, hold_out, held_out=True, max_examples=max_examples)
+
+
+def _explain_nothing(source: Source, fraction: float, held_out: bool) -> UserError:
+    """Says what an empty part is a part of, and what would change that."""
+    keys = len({key for shard in _read_keys(source) for key in shard})
+    total = int(source.shard_sizes.sum())
+    which = "holds out none" if held_out else "leaves none"
+    remedy = f"{'raise' if held_out else 'lower'} --config.data.hold_out"
+    if keys < total:
+        remedy += ", or set data.source.key, if the source has it, to a column of more keys"
+    return UserError(
+        f"hold_out = {fraction:g} {which} of {total} examples, which have {keys} different keys; "
+        f"{remedy}"
+    )
 
 
 def _choose(
