@@ -189,6 +189,16 @@ def test_a_field_that_does_not_fit_is_named_with_what_would_be_right(changed, me
         make_loader(spec(**changed))
 
 
+def test_images_of_floats_must_be_standardized():
+    """Models take floats as they are, and evaluators standardize what they read."""
+    levels = tf.reshape(tf.range(16 * 8 * 8 * 3, dtype=tf.float32) % 256, (16, 8, 8, 3))
+    with pytest.raises(UserError, match="'a:b': image is float up to 255; cast to uint8"):
+        make_loader(spec(image=levels)).batch(0)
+    standard = (levels / 255 - 0.45) / 0.225
+    for image in (standard, tf.cast(levels, tf.uint8)):
+        np.testing.assert_array_equal(make_loader(spec(image=image)).batch(0)["image"], image)
+
+
 def test_labels_and_mask_may_be_left_out_and_clusters_may_be_there():
     clusters = tf.range(32)[:, None][:16]
     with make_loader(spec(clusters=clusters)) as loader:

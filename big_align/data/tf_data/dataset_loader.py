@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from big_align.data import tensorflow_on_cpu
-from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
+from big_align.data.tf_data.element_spec import (
+    check_colors,
+    check_rows,
+    check_spec,
+    complete_batch,
+)
 from big_align.data.tf_data.facts import facts_of
 from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
@@ -251,6 +256,8 @@ class _Batches(Iterator[HostBatch]):
                 raise cause from error
             raise UserError(f"{self._where}: {_first_line(error)}") from error
         check_rows(batch, self._rows, self._where)
+        if not self.count:
+            check_colors(batch, self._where)
         return complete_batch(batch, self._rows)
 
 
