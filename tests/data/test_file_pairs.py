@@ -18,7 +18,7 @@ def write_pairs(folder, names, image="png", text="txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.{image}").write_bytes(encode_image(make_pixels(0)))
         (folder / f"{name}.{text}").write_text(name)
-    return FilePairsSource(str(folder))
+    return FilePairsSource(str(folder), text)
 
 
 def list_texts(source):
@@ -59,3 +59,21 @@ def test_pairs_are_read_at_every_depth(remote, tmp_path):
         source = FilePairsSource(f"memory:/{tmp_path}")
     assert list_texts(source) == names
     assert [source.key(shard, 0) for shard in range(4)] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("caption", ["txt", "TXT"])
+def test_endings_are_the_same_in_capitals(caption, tmp_path):
+    write_pairs(tmp_path, ["a", "2023.01"], "JPG", "TXT")
+    write_pairs(tmp_path, ["b"], "Png", "txt")
+    (tmp_path / "b.TXT").write_text("the other")
+    source = FilePairsSource(str(tmp_path), caption)
+    told = {source.key(0, n): source.read(0, n).captions for n in range(3)}
+    other = {"txt": "b", "TXT": "the other"}[caption]
+    assert told == {"2023.01": ["2023.01"], "a": ["a"], "b": [other]}
+    assert source.name(0, 0).endswith("/a.JPG")
+
+
+def test_fields_are_read_of_json_in_capitals(tmp_path):
+    write_pairs(tmp_path, ["a"], text="JSON")
+    (tmp_path / "a.JSON").write_text('{"caption": "a dog"}')
+    assert FilePairsSource(str(tmp_path), "json.caption").read_text(0, 0)[0] == ["a dog"]

@@ -17,8 +17,8 @@ class FilePairsSource:
     """Examples of folders with `000000042.jpg` beside `000000042.txt`, `.json` or `.cls`.
 
     The files are in the folder or in folders below it, as in img2dataset's FOLDER/00000/*.jpg.
-    A name with several images, or without one of its texts, counts as broken.
-    Each folder is a shard; its files are listed once and read on demand.
+    A name with several images, or without one of its texts, counts as broken. Endings are the same
+    in capitals. Each folder is a shard; its files are listed once and read on demand.
 
     Args:
       path: the folder; globs, braces and comma lists, local or any fsspec path; or a list of them.
@@ -54,24 +54,24 @@ class FilePairsSource:
             raise UserError(f"no file in the folder {path!r} or in a folder below it")
         tell_unread(path, listed)
         self._files = files.files_of(listed[0])
-        folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *self._text_members.names})
-        wanted = self._text_members.names if needs_texts else []
+        texts = self._text_members.names
+        wanted = texts if needs_texts else []
+        folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *map(str.lower, texts)})
+        self._respelled: dict[str, str] = {}
         self._folders, self._names, broken, said = [], [], [], ""
         stems: set[str] = set()
         for folder, found in folders.items():
-            images = {stem: found[stem] for stem in _with_image(found)}
-            faults = {stem: why for stem in images if (why := _find_fault(found[stem], wanted))}
-            for stem in [stem for stem in faults if _is_kind(stem)]:
-                del images[stem], faults[stem]
+            whole, faults = _find_faults(found, wanted)
             if faults:
                 stem, fault = next(iter(faults.items()))
                 told = put_in_a_line(f"of the first, {folder}/{stem}, {fault}")
                 logging.warning("%s: %d images are left out; %s", folder, len(faults), told)
                 said = said or told
-            if images:
-                whole = [stem for stem in images if stem not in faults]
+            if whole or faults:
                 stems.update(whole)
-                names = [f"{stem}.{_image_kind(images[stem])}" for stem in whole]
+                for stem in whole:
+                    self._respelled |= _find_respelled(f"{folder}/{stem}", found[stem], texts)
+                names = [f"{stem}.{_image_kind(found[stem])}" for stem in whole]
                 self._folders.append(folder)
                 encoded = [name.encode("utf-8", "surrogateescape") for name in names]
                 self._names.append(np.array(encoded, dtype="S"))
@@ -119,6 +119,7 @@ class FilePairsSource:
 
     def _read(self, shard: int, name: str) -> bytes:
         path = f"{self._folders[shard]}/{name}"
+        path = self._respelled.get(path, path)
         try:
             return self._files.read_all(path)
         except (OSError, ValueError) as error:
@@ -176,13 +177,30 @@ def _with_image(found: dict[str, list[str]]) -> list[str]:
     return [stem for stem, kinds in found.items() if _image_kind(kinds)]
 
 
+def _find_faults(
+    found: dict[str, list[str]], wanted: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the names that are examples, and what is wrong with the others that have an image."""
+    faults = {stem: _find_fault(found[stem], wanted) for stem in _with_image(found)}
+    whole = [stem for stem, fault in faults.items() if not fault]
+    return whole, {stem: why for stem, why in faults.items() if why and not _is_kind(stem)}
+
+
 def _find_fault(kinds: list[str], wanted: list[str]) -> str:
     """Says what is wrong with the files of a name, of which one or more are images."""
     images = [kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS]
     if len(images) > 1:
         return f"there are several images: {', '.join(images)}"
-    missing = [kind for kind in wanted if kind not in kinds]
+    there = [kind.lower() for kind in kinds]
+    missing = [kind for kind in wanted if kind.lower() not in there]
     return f"the file {missing[0]!r} is missing" if missing else ""
+
+
+def _find_respelled(path: str, kinds: list[str], wanted: list[str]) -> dict[str, str]:
+    """Returns the files of a name whose endings are spelled otherwise than is wanted."""
+    spelled = {kind.lower(): kind for kind in reversed(kinds)}
+    others = [kind for kind in wanted if kind not in kinds and kind.lower() in spelled]
+    return {f"{path}.{kind}": f"{path}.{spelled[kind.lower()]}" for kind in others}
 
 
 def _image_kind(kinds: list[str]) -> str:
