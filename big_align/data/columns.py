@@ -7,6 +7,7 @@ from big_align.errors import FieldError, UserError
 FILES = (
     ("filepath", "file_path", "file_name", "filename", "image_path", "image_file", "image", "img",
      "img_path", "path", "file"),
+    ("image_name",),
     ("url", "image_url"),
 )  # fmt: skip
 """Columns that name the file of an image. The first group that is present counts."""
@@ -19,6 +20,7 @@ CAPTIONS = (
     ("txt",),
     ("caption", "captions", "title", "text", "texts", "sentence", "sentences", "image/caption",
      "caption/text", "captions/text"),
+    ("comment",),
 )  # fmt: skip
 LABELS = (("label", "labels", "class", "classes", "cls", "category", "image/class/label"),)
 
@@ -101,7 +103,7 @@ def choose_image(given: str | None, names: Collection[str], groups: Groups, wher
     """
     found = choose("image", given, names, groups, where)
     if not found:
-        addresses = [name for name in names if name.lower() in FILES[1]]
+        addresses = [name for name in names if name.lower() in FILES[-1]]
         hint = f". Those in {addresses[0]!r} img2dataset downloads" if addresses else ""
         raise FieldError(
             f"{where} has no column with a usual name of images; it has {list_names(names)}{hint}",

@@ -156,7 +156,9 @@ def read_rows(
         except StopIteration:
             break
         except csv.Error as error:
-            fault = f": {error}"
+            fault = (
+                f": {error}; a text with a quote in it goes in double quotes, with its own doubled"
+            )
         first, last = source.taken[0][0], source.taken[-1][0]
         if last - first >= len(source.taken):
             fault = " begins a text that goes on over a bad line"

@@ -72,13 +72,20 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
         ("image,class\nimages/0.png,1\n", "no column .label.; it has .image., .class.; set label="),
         ("image,label\nimages/0.png\n", "train.csv, line 2 has 1 columns and the first line 2"),
         ("image,label\nimages/0.png,1\n ,2\n", "train.csv, line 3 names no image in the column"),
-        ("image,label\n0.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
+        ("image,label\n99.png,1\n", "train.csv, line 2: there is no file .*; images are relative"),
+        ("image,label\nimages\\0.png,1\n", "no file .*; folders are separated by /, not by a b"),
+        ("image,label\nmy%20images/0.png,1\n", "there is no file .*; .* write a space for %20"),
+        ("images/0.png,1\nimages/1.png,2\n", "first line of .* must name the columns, .* a row"),
+        ("0.jpg#0\tA dog\n0.jpg#1\tA cat\n", "must name the columns, .* a row of the table"),
         ("image,label\nimages/0.png,1\nimages/1.png,x\n", "line 3: the label is 'x' and that of"),
         ("image,label\nimages/0.png,x\nimages/1.png,1\n", "line 3: the label is '1' and that of"),
         ("image,label\nimages/0.png,-3\n", "line 2: the label is -3, not a class number"),
         ("image,label\nimages/0.png,1 3\nimages/1.png,1|x\n", "line 3: the label is 'x' and that"),
         ("image,label\nimages/0.png,1|-3\n", "line 2: the label is -3, not a class number"),
-        ('image,label\nimages/0.png,"1\n', "train.csv, line 2: .*unexpected end of data"),
+        (
+            'image,label\nimages/0.png,"1\n',
+            "train.csv, line 2: .*unexpected end of data; a text with a",
+        ),
     ],
 )
 def test_mistakes_name_file_and_line(folder, text, message):
@@ -111,7 +118,7 @@ def test_an_empty_caption_or_a_missing_image_is_a_broken_example(folder):
         ("image,what", {}, "captions or labels; it has 'image', 'what'.*set caption=COLUMN"),
         ("image,title,Caption", {}, "'title' and 'Caption', and either.*set caption=title"),
         ("image,title", {"caption": "text"}, "no column 'text'; it has 'image', 'title'; set capt"),
-        ("image|title", {}, "usual name of images; it has 'image|title'; set image=COLUMN"),
+        ("image::title", {}, "only one column, 'image::title'; if .*; set delimiter=CHARACTER"),
     ],
 )
 def test_an_ambiguous_or_unknown_header_names_its_columns(folder, header, choice, message):
@@ -189,3 +196,31 @@ def test_a_delimiter_is_one_character(folder):
     path = write(folder, "image::label\nimages/0.png::1\n")
     with pytest.raises(UserError, match="delimiter is '::'; .* a single character; set delim"):
         CsvSource(path, delimiter="::")
+
+
+def test_images_may_lie_in_a_folder_beside_the_table(folder):
+    """As of Flickr8k, whose table names bare files."""
+    path = write(folder, "image,caption\n1.png,a\n2.png,b\n")
+    for skip in (False, True):
+        source = CsvSource(path, skip_bad_lines=skip)
+        assert source.key(0, 1) == f"{folder}/images/2.png" and source.read(0, 1).captions == ["b"]
+    (folder / "1.png").write_bytes(
+        encode_image(make_pixels(77))
+    )  # the folder of the table is first
+    assert CsvSource(path).key(0, 1) == f"{folder}/2.png"
+
+
+def test_bars_may_separate_columns(folder):
+    """As of Flickr30k's table, with its names of columns."""
+    rows = ["image_name| comment_number| comment", "0.png| 0| A dog , a cat .", '0.png| 1| "Go" !']
+    source = CsvSource(write(folder, "\n".join(rows)))
+    assert source.read_text(0, 0) == (["A dog , a cat .", '"Go" !'], ())
+    assert source.read(0, 0).image == (folder / "images" / "0.png").read_bytes()
+
+
+def test_a_text_that_begins_with_a_quote_is_told_how_it_is_written(folder):
+    path = write(folder, 'image\ttext\nimages/0.png\t"Hello" she said\n', "x.tsv")
+    with pytest.raises(UserError, match="x.tsv, line 2: .*goes in double quotes, with its own dou"):
+        CsvSource(path)
+    write(folder, 'image\ttext\nimages/0.png\t"""Hello"" she said"\n', "x.tsv")
+    assert CsvSource(path).read_text(0, 0) == (['"Hello" she said'], ())

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from absl import logging
 
 from big_align.data import columns
+from big_align.data.examples import IMAGE_EXTENSIONS
 from big_align.data.sources.table_source import Row, TableSource, is_integer
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
 from big_align.errors import FieldError, UserError
 
-DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon"}
+DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon", "|": "a bar"}
+IMAGE_FILE = re.compile(rf"\.({'|'.join(IMAGE_EXTENSIONS)})(#\d+)?$", re.IGNORECASE)
+"""The end of a cell that names an image; in Flickr8k's tables, also the number of its caption."""
 SPELLED = {"tab": "\t", "\\t": "\t"}
 """How a command line can name a delimiter that is hard to type."""
 
@@ -29,13 +32,14 @@ class CsvSource(TableSource):
 
     Args:
       path: the table, UTF-8, local or of any fsspec file system.
-      image: the column of the image files, relative to the folder of the table; None finds it.
+      image: the column of the image files, relative to the folder of the table or to the folder
+        `images` in it; None finds it.
       label: the column of the class or classes. None finds it if no captions are read; ""
         reads none.
       caption: the column of the text, or of several texts in a JSON list; None finds it, "" reads
         none.
-      delimiter: what separates the columns, such as `tab`; None finds a comma, a tab or a
-        semicolon.
+      delimiter: what separates the columns, such as `tab`; None finds a comma, a tab, a
+        semicolon or `|`.
       skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
         read.
 
@@ -62,6 +66,7 @@ class CsvSource(TableSource):
         delimiter, lines = read_csv(bad, delimiter, (image, label, caption))
         _, header = next(lines)
         where = f"the first line of {path}"
+        _check_header(header, image, where)
         image = columns.choose_image(image, header, columns.FILES, where)
         caption, label = columns.choose_texts(caption, label, header, where)
         parted = DELIMITERS.get(delimiter, repr(delimiter))
@@ -103,6 +108,24 @@ def find_delimiter(path: str, line: str, wanted: tuple[str | None, ...]) -> str:
         return known, len(names), delimiter == ("\t" if path.endswith(".tsv") else ",")
 
     return max(DELIMITERS, key=count)
+
+
+def _check_header(header: list[str], image: str | None, where: str) -> None:
+    """Refuses a first line that names no columns, or names them all as one.
+
+    Raises:
+      UserError: it is a row of the table, or has another delimiter.
+    """
+    listed = columns.list_names(header)
+    if image not in header and any(map(IMAGE_FILE.search, header)):
+        raise UserError(
+            f"{where} must name the columns, as filepath,title does; it has {listed}, a row of the "
+            "table: put the names before it"
+        )
+    usual = {name for group in columns.FILES for name in group}
+    if image is None and len(header) == 1 and header[0].lower() not in usual:
+        message = f"{where} has only one column, {listed}; if that is several, say what is between"
+        raise FieldError(message, delimiter="CHARACTER")
 
 
 def _make_rows(

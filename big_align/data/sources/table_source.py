@@ -16,6 +16,9 @@ LOOKED_FOR = 200
 """Images that are looked for, spread over a table whose bad lines are left out: if none is there,
 the folder is wrong, and not the lines."""
 
+IMAGE_FOLDERS = "images", "Images"
+"""Where the images of a table may be beside it, as in copies of Flickr8k."""
+
 
 class Row(NamedTuple):
     """What a row of the table says.
@@ -47,7 +50,7 @@ class TableSource(ListedSource):
 
     Args:
       path: the table.
-      folder: what image files are relative to.
+      folder: what image files are relative to, or the folder that has its folder `images`.
       rows: the rows of the table.
       has_captions: whether captions are read.
       bad: takes the lines of the table that cannot be used; with None the first ends the reading.
@@ -71,13 +74,13 @@ class TableSource(ListedSource):
         bad = bad or BadLines(path)
         rows = list(_pass_usable(rows, has_captions, bad) if bad.skip else rows)
         if not bad.skip and rows:
-            _check_first(path, rows[0], folder, has_captions)
+            folder = _check_first(path, rows[0], folder, has_captions)
         rows, integers = _check_labels(rows, bad)
         if not rows:
             told = "".join(f"; line {n} {why}" for n, why in list(bad.found.items())[:1])
             raise UserError(f"{path} has no row of an image{told}")
         if bad.skip:
-            _check_some(path, rows, folder)
+            folder = _check_some(path, rows, folder)
         labels, class_names = _number_labels(rows, integers)
         grouped: dict[str, list[int]] = {}
         for number, row in enumerate(rows):
@@ -133,19 +136,37 @@ def _normalize(image: str) -> str:
     return image if "://" in image else posixpath.normpath(image)
 
 
-def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> None:
-    """Raises a UserError for a URL or a wrong folder, but not for a broken image."""
+def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> str:
+    """Returns the folder of the images.
+
+    Raises:
+      UserError: the first is a URL, or is not there; what is in the file does not matter here.
+    """
     where = f"{path}, line {row.line}" if row.line else path
     columns.check_address(row.image, "COLUMN" if has_captions else None, path, where)
-    image = join(folder, row.image)
     try:
-        files.files_of(image).stamp(image)
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{where}: there is no file {image}; images are relative to the folder of the table"
-        ) from error
+        found = _find_folder(row.image, folder)
     except (OSError, ValueError):  # such as a path with a zero byte: that row alone is broken
-        pass
+        return folder
+    if found is None:
+        raise UserError(f"{where}: {_explain_missing(folder, row.image)}")
+    return found
+
+
+def _find_folder(image: str, folder: str) -> str | None:
+    """Returns the folder, or the folder `images` in it, that has an image."""
+    folders = (folder, *(join(folder, name) for name in IMAGE_FOLDERS))
+    return next((each for each in folders if files.exists(join(each, image))), None)
+
+
+def _explain_missing(folder: str, image: str, others: str = "") -> str:
+    told = (
+        f"there is no file {join(folder, image)}{others}; images are relative to the folder of the "
+        "table, or to the folder `images` in it"
+    )
+    if "\\" in image:
+        return f"{told}; folders are separated by /, not by a backslash"
+    return f"{told}; a path is no address, so write a space for %20" if "%20" in image else told
 
 
 def _pass_usable(rows: Iterable[Row], has_captions: bool, bad: BadLines) -> Iterator[Row]:
@@ -162,19 +183,17 @@ def _pass_usable(rows: Iterable[Row], has_captions: bool, bad: BadLines) -> Iter
             yield row
 
 
-def _check_some(path: str, rows: list[Row], folder: str) -> None:
-    """Raises a UserError for a wrong folder, but not for some missing images."""
+def _check_some(path: str, rows: list[Row], folder: str) -> str:
+    """Returns the folder of the images; raises a UserError if none of many is there."""
     for row in rows[:: -(-len(rows) // LOOKED_FOR)]:
-        image = join(folder, row.image)
         try:
-            files.files_of(image).stamp(image)
+            found = _find_folder(row.image, folder)
         except (OSError, ValueError):
             continue
-        return
-    raise UserError(
-        f"{path}: there is no file {join(folder, rows[0].image)}, nor any other that was looked "
-        "for; images are relative to the folder of the table"
-    )
+        if found is not None:
+            return found
+    others = ", nor any other that was looked for"
+    raise UserError(f"{path}: {_explain_missing(folder, rows[0].image, others)}")
 
 
 def _check_labels(rows: list[Row], bad: BadLines) -> tuple[list[Row], bool]:
