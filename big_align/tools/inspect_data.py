@@ -18,6 +18,11 @@ from typing import Any
 
 from big_align.tools import command
 
+REPEATED = (
+    ". Images repeat: if their keys differ, some are held out and their copies are trained on; set "
+    "data.source.key=COLUMN (parquet), or merge them with big_align.tools.prepare"
+)
+
 
 def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Reads the command line; also returns the rest of it, the overrides of the config."""
@@ -69,8 +74,9 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
         held = part.loader.get("hold_out") or 0
         fields += f"; without the {100 * held:g}% that are held out" if held else ""
         report = _inspect_part(config, part, source, tokenizer, options)
-        found.append((name, f"{fields}; {part.loader['transform']}", report))
-        print(f"{name}: {fields}")
+        twice = REPEATED if held and report.images_twice.count else ""
+        found.append((name, f"{fields}; {part.loader['transform']}{twice}", report))
+        print(f"{name}: {fields}{twice}")
         for number, what, _ in data_page.summarize(report):
             print(f"  {number:>12}  {what}")
         for fault in report.faults:

@@ -30,6 +30,17 @@ def test_a_page_is_one_file_that_shows_what_was_read(tmp_path, capsys):
     assert "prefers-color-scheme: dark" in text and "the image cannot be decoded" in text
 
 
+@pytest.mark.parametrize(("repeat", "hold_out"), [(True, 0.1), (True, 0), (False, 0.1)])
+def test_images_that_repeat_are_told_where_some_are_held_out(repeat, hold_out, tmp_path, capsys):
+    members = [part for n in range(20) for part in make_members(n)[:2]]
+    members += [(f"{900 + n}.{name[7:]}", data) for n in range(20 * repeat)
+                for name, data in make_members(n)[:2]]  # fmt: skip
+    path, page = write_tar(tmp_path / "x.tar", members), tmp_path / "page.html"
+    assert run(*tar_flags(path), f"--config.data.hold_out={hold_out}", f"--output={page}") == 0
+    for text in (capsys.readouterr().out, page.read_text()):
+        assert ("if their keys differ, some are held out" in text) == (repeat and hold_out > 0)
+
+
 def test_what_data_say_is_text_and_never_markup(tmp_path):
     image = make_members(0)[0][1]
     tar = write_tar(tmp_path / "a.tar", [("<b>.png", image), ("<b>.txt", b"<script>x</script>")])
