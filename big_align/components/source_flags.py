@@ -3,6 +3,7 @@
 import argparse
 import ast
 import functools
+import glob
 import inspect
 import os
 import re
@@ -79,6 +80,7 @@ def recognize_source(path: str) -> str:
     if re.search(IMAGES, path, re.IGNORECASE):
         return "images"
     if os.path.isdir(path):
+        _check_lists(path)
         return _recognize_folder(path)
     raise UserError(
         f"--source={path} does not say what kind of source it is: give --source_name, one of "
@@ -127,6 +129,22 @@ def _has_class_folders(path: str) -> bool:
         if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in shown):
             return False
     return True
+
+
+def _check_lists(path: str) -> None:
+    """Refuses a folder whose folders have lists of files: they are splits, and no classes.
+
+    Raises:
+      UserError: a folder in it has a list, and it has none itself.
+    """
+    root = glob.escape(path.rstrip("/"))
+    deeper = sorted(found for name in LISTS for found in glob.glob(f"{root}/*/{name}"))
+    if deeper and not any(os.path.exists(os.path.join(path, name)) for name in LISTS):
+        shown = " or ".join(f"--source={os.path.dirname(found)}" for found in deeper[:3])
+        raise UserError(
+            f"--source={path} is a folder of folders with {os.path.basename(deeper[0])}; write "
+            f"{shown}, or --source_name=folder if each is a class"
+        )
 
 
 def open_source(

@@ -37,6 +37,21 @@ def test_a_path_tells_the_kind_of_a_source(path, name):
     assert recognize_source(path) == name
 
 
+def test_splits_with_lists_of_files_are_no_classes(tmp_path):
+    """As data sets of Hugging Face lie: train and test would be the classes."""
+    for split in ("train", "test"):
+        (tmp_path / "data" / split).mkdir(parents=True)
+        (tmp_path / "data" / split / "metadata.jsonl").touch()
+        (tmp_path / "data" / split / "0.jpg").touch()
+    message = r"is a folder of folders with metadata.jsonl; write --source=.*/data/test or --source=.*train,"
+    for path in (f"{tmp_path}/data", f"{tmp_path}/data/"):
+        with pytest.raises(UserError, match=message):
+            recognize_source(path)
+    assert recognize_source(f"{tmp_path}/data/train") == "imagefolder"
+    (tmp_path / "data" / "metadata.csv").touch()
+    assert recognize_source(f"{tmp_path}/data") == "imagefolder"
+
+
 def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     (tmp_path / "classes" / "robin").mkdir(parents=True)
     assert recognize_source(str(tmp_path / "classes")) == "folder"
