@@ -72,6 +72,7 @@ def recognize_source(path: str) -> str:
     Raises:
       UserError: the path does not determine it; the message says what would.
     """
+    path = os.path.expanduser(path)
     if path.startswith("tfds:"):
         return "tfds"
     for ending, name in ENDINGS.items():

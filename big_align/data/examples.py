@@ -184,6 +184,8 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
             f"json.captions.{keys[0]} or, of a table's column, captions.{keys[0]}"
         )
     values = [values] if isinstance(values, str) else values
+    if values is None:
+        raise BrokenExample("the caption is null, not a text or a list of texts")
     if not isinstance(values, (list, tuple)) or any(type(text) is not str for text in values):
         raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
     captions = [text for text in map(str.strip, values) if text]

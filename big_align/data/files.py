@@ -272,8 +272,9 @@ def expand_paths(path: Paths) -> list[str]:
 
     Args:
       path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
-        counts and `{a,b}` enumerates. Or a list of them, in which commas are part of a name, and an
-        entry that is the name of a file is no pattern.
+        counts, `{a,b}` enumerates, and `~` is the home folder. Brackets in the name of a file that
+        is there are part of it. Or a list of them, in which commas are part of a name, and an entry
+        that is the name of a file is no pattern.
 
     Returns:
       The file names; those of one glob are sorted.
@@ -283,6 +284,7 @@ def expand_paths(path: Paths) -> list[str]:
     """
     names = []
     for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
+        entry = os.path.expanduser(entry)
         if not isinstance(path, str) and _is_file(entry):
             names.append(entry)  # brackets and braces may be part of its name
             continue
@@ -297,13 +299,15 @@ def expand_paths(path: Paths) -> list[str]:
 
 def _match(pattern: str) -> list[str]:
     """Returns the files that a name or a pattern without braces means."""
+    if "[" in pattern and _is_file(pattern):
+        return [pattern]
     if re.search(r"[*?\[]", pattern):
         return sorted(files_of(pattern).glob(pattern))
     return [pattern] if exists(pattern) else []
 
 
 def _is_file(entry: str) -> bool:
-    """Returns whether an entry of a list is the name of a file, and so no pattern."""
+    """Returns whether an entry is the name of a file, and so no pattern."""
     try:
         return exists(entry)
     except UserError:

@@ -43,7 +43,9 @@ def test_splits_with_lists_of_files_are_no_classes(tmp_path):
         (tmp_path / "data" / split).mkdir(parents=True)
         (tmp_path / "data" / split / "metadata.jsonl").touch()
         (tmp_path / "data" / split / "0.jpg").touch()
-    message = r"is a folder of folders with metadata.jsonl; write --source=.*/data/test or --source=.*train,"
+    message = (
+        r"is a folder of folders with metadata.jsonl; write --source=.*/data/test or --.*train,"
+    )
     for path in (f"{tmp_path}/data", f"{tmp_path}/data/"):
         with pytest.raises(UserError, match=message):
             recognize_source(path)

@@ -79,6 +79,13 @@ def test_what_is_no_text_is_no_caption(value):
         clean_captions(value)
 
 
+def test_a_null_is_called_so(tmp_path):
+    members = [*make_members(0)[:1], ("000000.json", b'{"caption": null}')]
+    source = TarSource(write_tar(tmp_path / "x.tar", members), "json.caption")
+    with pytest.raises(BrokenExample, match="the caption is null, not a text or a list of texts"):
+        source.read_text(0, 0)
+
+
 def test_lines_are_captions_only_where_that_is_set(tmp_path):
     members = [*make_members(0)[:1], ("000000.txt", b"a dog\r\n\n a cat \n")]
     path = write_tar(tmp_path / "x.tar", members)
@@ -151,6 +158,15 @@ def test_images_of_one_id_are_refused(tmp_path):
     found = {"images": images, "annotations": [{"image_id": 0, "caption": "a"}]}
     (tmp_path / "x.json").write_text(json.dumps(found))
     with pytest.raises(UserError, match="x.json: 2 images have the id 0; each needs one of its"):
+        CocoSource(str(tmp_path / "x.json"))
+
+
+def test_an_annotation_of_no_image_is_named(tmp_path):
+    (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
+    annotations = [{"image_id": n, "caption": "a"} for n in (0, 17, 0)]
+    found = {"images": [{"id": 0, "file_name": "0.png"}], "annotations": annotations}
+    (tmp_path / "x.json").write_text(json.dumps(found))
+    with pytest.raises(UserError, match="x.json: annotation 1, .* is of the image 17, which `imag"):
         CocoSource(str(tmp_path / "x.json"))
 
 

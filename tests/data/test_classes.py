@@ -60,11 +60,14 @@ def test_all_forms_of_one_list_are_equal(tmp_path):
         ([{"names": ["rocking chair", "rocker"]}, {**objects[1], "coarse": "bird"}], "d.json"),
         (csv, "e.csv"),
         ("\ufeff" + csv.replace("\n", "\r\n"), "f.csv"),
+        ("name\tdescription\tid\nrocking_chair\t\t\ncrane\ta bird, large\tn02012849\n", "g.tsv"),
     ):
         assert read_classes(write(tmp_path, content, name)) == wanted, name
     names = ClassList.from_names(("rocking chair", "crane"))
     assert read_classes(write(tmp_path, ["rocking_chair", "crane"])) == names
     assert read_classes(write(tmp_path, "rocking_chair\n crane \n\n", "a.txt")) == names
+    for text in ("rocking_chair\ncrane\n", "name\nrocking_chair\ncrane\n"):
+        assert read_classes(write(tmp_path, text, "a.tsv")) == names
 
 
 def test_a_written_file_reads_back_equal(tmp_path):
@@ -177,6 +180,7 @@ def test_lists_of_real_data_sets(data_dir):
         ("a_b\nc\na b\n", "a.txt", "line 1 and line 3 are both 'a b'"),
         ("label\n0\n", "a.csv", "the first line must name the columns, `name` .*; it has: label"),
         ("name,description\na,b,c\n", "a.csv", "line 2: has not the 2 columns"),
+        ("label\tclass\n0\ta\n", "a.tsv", "the first line must name the columns, .*: label, class"),
         ("{", "a.json", "a.json: is no JSON"),
         ({"names": ["a"]}, "a.json", "must be a list .* or an object with `classes`"),
         ({"classes": ["a"], "templates": ["x"]}, "a.json", "one {} where the class name goes"),

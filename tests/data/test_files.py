@@ -38,6 +38,22 @@ def test_an_entry_of_a_list_that_is_a_file_is_no_pattern(tmp_path):
     assert files.expand_paths(sorted(files.expand_paths(f"{tmp_path}/part*"))) == sorted(paths[:2])
 
 
+def test_brackets_of_a_file_that_is_there_are_part_of_its_name(tmp_path):
+    (tmp_path / "set [2024]").mkdir()
+    for name in ("set [2024]/a.tar", "a1.tar", "a2.tar"):
+        (tmp_path / name).write_bytes(b"")
+    for name in ("set [2024]/a.tar", "set [2024]"):
+        assert files.expand_paths(f"{tmp_path}/{name}") == [f"{tmp_path}/{name}"]
+    assert len(files.expand_paths(f"{tmp_path}/a[12].tar")) == 2
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.tar").write_bytes(b"")
+    for path in ("~/a.tar", "~/*.tar", ["~/a.tar"]):
+        assert files.expand_paths(path) == [f"{tmp_path}/a.tar"]
+
+
 def test_brace_ranges_keep_their_zeros():
     assert files._expand_braces("x-{008..010}-{a,b}") == [
         "x-008-a", "x-008-b", "x-009-a", "x-009-b", "x-010-a", "x-010-b",

@@ -98,6 +98,17 @@ def test_every_layout_gives_the_same_examples_and_the_same_recall(layout, tmp_pa
     assert measure(source) == measure(reference)
 
 
+@pytest.mark.parametrize(
+    "layout", [layouts.csv_of_rows, layouts.imagefolder_of_lists, layouts.coco, layouts.files]
+)
+def test_a_tilde_is_the_home_folder(layout, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    node = layout(tmp_path / "x")
+    node["path"] = node["path"].replace(str(tmp_path), "~")
+    source = make_named(SOURCES, node, "config.data.source")
+    assert [example.captions for example in read_all(source)] == layouts.CAPTIONS
+
+
 @pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.__name__)
 def test_every_layout_with_names_holds_out_the_same_images(layout, tmp_path):
     reference = SplitSource(open_source(layouts.tar_of_lists, tmp_path / "x"), 0.3, held_out=True)

@@ -12,6 +12,8 @@ from big_align.data import files
 from big_align.data.labels.word_net import ID
 from big_align.errors import UserError, put_in_a_line, suggest
 
+NAMES = {"name", "names", "wnid"}
+"""Columns of a table, of which it must have one."""
 BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
 
 
@@ -103,8 +105,8 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     Args:
       name_or_path: a list of the package ("imagenet", "cifar10", ...) or a file: JSON, which is a
         list of names, a list of objects {name or names, description?, id or wnid?, label?,
-        synonyms?}, or an object {classes: such a list, templates?}; CSV with these columns; or text
-        with one name per line.
+        synonyms?}, or an object {classes: such a list, templates?}; CSV or TSV with these columns;
+        or text with one name per line.
       allow_ids: whether a class may be just a WordNet id, such as "n02124075"; its name is then ""
         (`descriptions.name_ids`).
 
@@ -119,8 +121,8 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
         raise UserError(f"class list {path}: cannot be read as text: {error}") from error
     if path.endswith(".json"):
         entries, templates = _entries_of_json(text, path)
-    elif path.endswith(".csv"):
-        entries, templates = _entries_of_csv(text, path), ()
+    elif delimiter := _find_delimiter(text, path):
+        entries, templates = _entries_of_csv(text, path, delimiter), ()
     else:
         lines = files.split_lines(text.rstrip())
         entries, templates = [(f"line {n}", line) for n, line in enumerate(lines, start=1)], ()
@@ -199,8 +201,17 @@ def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple
     return [(f"entry {n}", entry) for n, entry in enumerate(entries)], tuple(templates)
 
 
-def _entries_of_csv(text: str, path: str) -> list[tuple[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+def _find_delimiter(text: str, path: str) -> str:
+    """Returns what separates the columns of a table, or "" for one name per line."""
+    if path.endswith(".csv"):
+        return ","
+    first = text.partition("\n")[0].strip("\r")
+    return "\t" * (path.endswith(".tsv") and ("\t" in first or first in NAMES))
+
+
+def _entries_of_csv(text: str, path: str, delimiter: str) -> list[tuple[str, Any]]:
+    lines = io.StringIO(text, newline="")
+    reader = csv.DictReader(lines, skipinitialspace=True, delimiter=delimiter)
     try:
         return _read_table(reader, path)
     except csv.Error as error:
@@ -220,7 +231,7 @@ def read_whole_rows(reader: csv.DictReader) -> Iterator[dict[str, str]]:
 
 def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
     header = reader.fieldnames or []
-    if not {"name", "names", "wnid"} & set(header):
+    if not NAMES & set(header):
         raise UserError(
             f"class list {path}: the first line must name the columns, `name` and perhaps "
             f"`description` and `id`, or `wnid`; it has: {', '.join(header) or 'nothing'}"

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,11 +29,18 @@ class CocoSource(TableSource):
     """
 
     def __init__(self, path: str, images: str | None = None, needs_texts: Given[bool] = True):
+        path, images = os.path.expanduser(path), images and os.path.expanduser(images)
         found = _read_json(path)
         try:
             names = {image["id"]: image["file_name"] for image in found["images"]}
             captions: dict[Any, list[str]] = {number: [] for number in names}
-            for annotation in found["annotations"]:
+            for number, annotation in enumerate(found["annotations"]):
+                if annotation["image_id"] not in captions:
+                    shown = put_in_a_line(str(annotation["image_id"]))
+                    raise UserError(
+                        f"{path}: annotation {number}, counted from 0, is of the image {shown}, "
+                        "which `images` does not list; remove the annotation or add the image"
+                    )
                 captions[annotation["image_id"]].append(annotation["caption"])
         except (KeyError, TypeError) as error:
             raise UserError(

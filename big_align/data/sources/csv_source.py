@@ -1,6 +1,7 @@
 """A CSV or TSV table of image files with captions, labels or both."""
 
 import itertools
+import os
 import re
 from collections.abc import Iterator
 
@@ -58,6 +59,7 @@ class CsvSource(TableSource):
         delimiter: str | None = None,
         skip_bad_lines: bool = False,
     ):
+        path = os.path.expanduser(path)
         bad = BadLines(path, skip_bad_lines)
         delimiter = SPELLED.get(delimiter or "", delimiter)
         if delimiter and len(delimiter) != 1:

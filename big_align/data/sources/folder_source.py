@@ -32,7 +32,7 @@ class FolderSource(ListedSource):
                 f"pattern = {pattern!r}: `**` is any number of folders, which hides the one that "
                 "is the class; write `*` for each folder below it"
             )
-        path = path.rstrip("/")
+        path = os.path.expanduser(path).rstrip("/")
         system = files.files_of(path)
         root = glob.escape(path)
         names = system.glob(f"{root}/*/{pattern}")

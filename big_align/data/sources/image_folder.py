@@ -1,6 +1,7 @@
 """A folder of images with a metadata file: the `imagefolder` of the datasets library."""
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,6 +75,7 @@ def read_image_folder(
     Raises:
       UserError: there is no such file in the folder, or it cannot be used.
     """
+    path = os.path.expanduser(path)
     if not path.endswith((".jsonl", ".csv")):
         path = _find_metadata(path.rstrip("/"))
     source = JsonLinesSource if path.endswith(".jsonl") else CsvSource
