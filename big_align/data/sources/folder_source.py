@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from absl import logging
-
 from big_align.data import examples, files
 from big_align.data.sources.listed_source import ListedSource
 from big_align.errors import UserError
