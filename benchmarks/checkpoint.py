@@ -62,7 +62,7 @@ def open_ours(folder: pathlib.Path):
     checkpointer = Checkpointer(str(folder), keep_last=1)
     with contextlib.closing(checkpointer):
         save = lambda state: checkpointer.save(state, {})  # noqa: E731
-        yield save, checkpointer._settle, lambda described: checkpointer.restore(described, {})
+        yield save, checkpointer.settle, lambda described: checkpointer.restore(described, {})
 
 
 @contextlib.contextmanager

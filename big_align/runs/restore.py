@@ -25,6 +25,7 @@ from big_align.nodes import Node
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
 from big_align.runs.defaults import complete_config
+from big_align.training.health.rewinds import SPREADS
 from big_align.training.logs.line_files import read_lines
 from big_align.training.logs.metrics import FILE
 from big_align.training.saving.checkpoint import ATTEMPTS, Which
@@ -40,29 +41,36 @@ SIZES = "sizes"
 def check_not_begun(workdir: str, folder: epath.Path) -> None:
     """Raises a UserError if a run has begun here, but its checkpoints are not where it looks.
 
-    It would start again, and erase what was logged. A run that was killed before or in its first
-    saves has no checkpoint either, and starts again.
+    It would start again, and erase what was logged. A run that was killed before its first save was
+    complete has no checkpoint either: it starts again, and says so.
 
     Args:
       workdir: the workdir.
       folder: the folder of checkpoints, in which there is none.
     """
     former = read_former(workdir) if jax.process_index() == 0 else None
+    if former is None:
+        return
     lines = read_lines(pathlib.Path(workdir, FILE), ("step",))
     logged = max((line["step"] or 0 for line in lines), default=0)
-    if former is None or not logged:
+    if not logged:
         return
     before = former.get("checkpoint") or {}
     there = find_folder(workdir, before.get("folder"))
-    every = before.get("every") or math.inf
     elsewhere = str(there) != str(folder) and (not there.exists() or list_steps(there))
-    if elsewhere or logged > (ATTEMPTS + 1) * every:
+    # Each save waits for the one before it. Earlier versions leave out this file, or the fields.
+    saved = len(list(read_lines(pathlib.Path(workdir, SPREADS), ("step",)))) >= 2
+    most = (ATTEMPTS + 1) * (before.get("every") or math.inf)
+    finished = logged >= (former.get("total_steps") or math.inf)
+    if elsewhere or saved or finished or logged > most:
         told = f"they were saved in {there}: set config.checkpoint.folder or " if elsewhere else ""
         raise UserError(
             f"{workdir} has logged {logged} steps, but there is no checkpoint in {folder}; {told}"
             f"make the folder available. To train from the start, use another --workdir, or remove "
             f"{workdir}"
         )
+    dropped = "1 logged step is" if logged == 1 else f"{logged} logged steps are"
+    print(f"{workdir} starts at step 0: it has no checkpoint, and {dropped} dropped")
 
 
 def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) -> None:

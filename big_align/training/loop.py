@@ -176,6 +176,7 @@ class Loop:
 
     def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
         """Saves a state, after whatever covers the steps up to it."""
+        self.checkpointer.settle()  # what is kept in the workdir is that of complete saves
         self.writer.flush()
         health = self.health.save(int(state.step))
         self.checkpointer.save(state, {**self.record, HEALTH: health}, numbers, last=last)

@@ -87,7 +87,7 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
 
 def begin(workdir, logged, *flags):
     """Leaves what a run leaves that has logged so many steps; returns where it now looks."""
-    config = load_config(TINY, "--config.checkpoint.every=5", *flags)
+    config = load_config(TINY, "--config.checkpoint.every=5", "--config.total_steps=99", *flags)
     workdir.mkdir()
     restore.keep_config(str(workdir), config, 0)
     lines = [json.dumps({"step": step, "loss": 1.0}) for step in (None, logged - 1, logged)]
@@ -95,14 +95,32 @@ def begin(workdir, logged, *flags):
     return epath.Path(workdir / "checkpoints")
 
 
-def test_a_run_that_was_killed_before_a_save_was_complete_begins_again(tmp_path):
-    for logged in (3, 5, 6, 20):
+def test_a_run_that_was_killed_before_a_save_was_complete_begins_again(tmp_path, capsys):
+    for logged in (1, 5, 6, 20):
         workdir = tmp_path / str(logged)
-        restore.check_not_begun(str(workdir), begin(workdir, logged))
+        folder = begin(workdir, logged)
+        (workdir / "spreads.jsonl").write_text('{"step": 5, "spreads": {}}\n' * (logged > 5))
+        restore.check_not_begun(str(workdir), folder)
+        steps = "1 logged step is" if logged == 1 else f"{logged} logged steps are"
+        told = f"{workdir} starts at step 0: it has no checkpoint, and {steps} dropped\n"
+        assert capsys.readouterr().out == told
+    restore.check_not_begun(str(tmp_path / "new"), epath.Path(tmp_path / "new" / "checkpoints"))
+    assert capsys.readouterr().out == ""
     former = json.loads((workdir / "config.json").read_text())
     del former["checkpoint"]["folder"]  # as earlier versions left it
     (workdir / "config.json").write_text(json.dumps(former))
     restore.check_not_begun(str(workdir), epath.Path(workdir / "checkpoints"))
+
+
+@pytest.mark.parametrize(("logged", "saves"), [(10, (5, 10)), (99, (99,)), (21, ())])
+def test_a_copy_without_the_checkpoints_does_not_begin_again(tmp_path, logged, saves):
+    """It has begun a second save, has reached the end, or has logged too much for neither."""
+    folder = begin(tmp_path / "copy", logged)
+    lines = [json.dumps({"step": step, "spreads": {}}) for step in saves]
+    (tmp_path / "copy" / "spreads.jsonl").write_text("\n".join(lines))
+    told = f"has logged {logged} steps, but there is no checkpoint in {folder}; make the folder"
+    with pytest.raises(UserError, match=told):
+        restore.check_not_begun(str(tmp_path / "copy"), folder)
 
 
 def test_a_run_whose_checkpoints_are_elsewhere_does_not_begin_again(tmp_path):

@@ -51,6 +51,9 @@ class Saves(Checkpointer):
     def save(self, state, record, numbers=None, last=False):
         self.steps.append(int(state.step))
 
+    def settle(self):
+        return True
+
     def note(self, step, numbers):
         self.noted = step, numbers
 

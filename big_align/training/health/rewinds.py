@@ -61,7 +61,7 @@ class Health:
 
       suspects.jsonl  a line per alarm, with the names of the examples of its batch
       rewinds.jsonl   a line per rewind
-      spreads.jsonl   the state of the spreads at the last saved steps
+      spreads.jsonl   the state of the spreads at the last saved steps, and that being saved
 
     Args:
       workdir: workdir of the run; only the first process writes to it.
@@ -115,12 +115,15 @@ class Health:
                 step += 1
 
     def save(self, step: int) -> dict[str, Any]:
-        """Stores the spreads of a step that is about to be saved.
+        """Stores the spreads of a step that is about to be saved, once earlier saves are settled.
+
+        Those of saves that have failed are dropped.
 
         Returns:
           The rewinds so far and these spreads, as JSON holds them, for the checkpoint.
         """
-        self._spreads = [each for each in self._spreads if each["step"] < step][1 - KEPT :]
+        good = min(step - 1, self._last_good() or 0)
+        self._spreads = [each for each in self._spreads if each["step"] <= good][1 - KEPT :]
         self._spreads.append({"step": step, "spreads": self._guard.state()})
         if jax.process_index() == 0:
             lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)

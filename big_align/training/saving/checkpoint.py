@@ -187,7 +187,7 @@ class Checkpointer:
           NotSavedError: it has failed too often.
         """
         step = int(state.step)
-        self._settle()
+        self.settle()
         if step in self._steps:
             return
         arguments = ocp.args.Composite(
@@ -214,9 +214,9 @@ class Checkpointer:
                 raise
             self._note_failure(error)
             return False
-        return not wait or self._settle()
+        return not wait or self.settle()
 
-    def _settle(self) -> bool:
+    def settle(self) -> bool:
         """Waits for what is being written; returns whether all went well."""
         try:
             self._manager.wait_until_finished()
@@ -266,7 +266,7 @@ class Checkpointer:
           DamagedCheckpoint: the checkpoint of the step is damaged, or all of them are.
           MissingCheckpoint: there is none of this step, or no best one.
         """
-        self._settle()
+        self.settle()
         lost = []
         while (found := self.find(step)) is not None:
             fault, checked = self._find_fault(found)
@@ -344,7 +344,7 @@ class Checkpointer:
         Raises:
           NotSavedError: it has failed.
         """
-        saved = self._settle()
+        saved = self.settle()
         self._manager.close()
         if not saved:
             raise NotSavedError(f"{self._fault}. The same command goes on from there")

@@ -119,8 +119,19 @@ def test_rewinds_have_an_end_that_says_what_to_do(tmp_path):
         make(tmp_path, goes_back=True).check(1, USUAL | {"loss": math.nan})
 
 
+def test_spreads_of_a_save_that_failed_are_dropped(tmp_path):
+    for step, good, kept in (
+        (10, None, [10]),
+        (20, None, [20]),
+        (30, 20, [20, 30]),
+        (40, 20, [20, 40]),
+    ):
+        make(tmp_path, step, saved=good).save(step)
+        assert [each["step"] for each in read(tmp_path, "spreads.jsonl")] == kept
+
+
 def test_spreads_are_those_of_the_step_that_the_run_goes_on_from(tmp_path):
-    health = make(tmp_path)
+    health = make(tmp_path, saved=100)
     for step in range(1, 101):
         health.check(step, {name: value * (1 + step % 7 / 10) for name, value in USUAL.items()})
         if step % 10 == 0:
