@@ -1,5 +1,7 @@
 """Evaluation of a model, during training and from a checkpoint."""
 
+import pathlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +12,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from big_align.devices.compilation import use_cache
-from big_align.errors import ConfigError, MissingCheckpoint, WeightsMismatch, suggest
+from big_align.errors import (
+    ConfigError,
+    MissingCheckpoint,
+    WeightsMismatch,
+    suggest,
+    tell_in_a_line,
+)
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval
 from big_align.exhibits.exhibit import Show
@@ -18,7 +26,7 @@ from big_align.reports.report import refresh_report
 from big_align.runs import build, check
 from big_align.runs.initial_weights import read_initial_weights
 from big_align.runs.restore import load_weights
-from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
+from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
 from big_align.training.logs.metrics import format_table
 from big_align.training.saving.checkpoint import Which
 from big_align.training.saving.step_folders import find_folder
@@ -140,7 +148,8 @@ def load_embedder(
 def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     """Evaluates a checkpoint of a workdir, prints a table and stores it in `evaluations.jsonl`.
 
-    The report of the run is rewritten with the new results.
+    The report of the run is rewritten with the new results. Where nothing can be written, a line
+    says so, and the numbers are printed all the same.
 
     Args:
       config: the config of the run; its evaluators determine what is measured, and its `init` the
@@ -165,15 +174,26 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     evaluators, start = build.build_evaluators(config, tokenizer), time.monotonic()
     with StopSignals() as signals, signals.interrupting("stopped on request; nothing is written"):
         results = evaluate_all(evaluators, embedder)
-    seconds, about = time.monotonic() - start, describe_evaluators(config)
-    if step:
-        folder = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
-        EvaluationLog(workdir, EVALUATION, about).write(step, results, seconds, folder)
-    else:
-        about["init"] = {part: path for part, path in config.init.items() if path}
-        EvaluationLog(workdir, EVALUATION, about).write(None, results, seconds, None)
+    seconds = time.monotonic() - start
     if jax.process_index() == 0:
         where = f"{workdir} at step {step}" if step else "the weights of config.init"
-        print(f"{where}\n{format_table(results)}")
+        print(f"{where}\n{format_table(results)}", flush=True)
+    try:
+        _record(config, workdir, step, results, seconds)
+    except OSError as error:  # a folder of someone else, a full disk: the numbers are there
+        place, reason = pathlib.Path(workdir, FILE), error.strerror or tell_in_a_line(error)
+        print(f"warning: {place}: the evaluation is not recorded ({reason})", file=sys.stderr)
     refresh_report(workdir)
     return results
+
+
+def _record(
+    config: Any, workdir: str, step: int, results: Mapping[str, float], seconds: float
+) -> None:
+    """Appends the numbers of a checkpoint to `evaluations.jsonl`; step 0 is `config.init`."""
+    about, folder = describe_evaluators(config), None
+    if step:
+        folder = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
+    else:
+        about["init"] = {part: path for part, path in config.init.items() if path}
+    EvaluationLog(workdir, EVALUATION, about).write(step or None, results, seconds, folder)

@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from tests.run_main import Run, read_losses
+from big_align.runs import evaluate
+from big_align.runs.command_line import load_config
+from tests.run_main import TINY, Run, read_losses
 
 pytestmark = pytest.mark.slow
 
@@ -110,3 +112,17 @@ def test_checkpoints_that_cannot_be_written_are_told_and_those_there_stay(tmp_pa
     again = Run(tmp_path, *FLAGS, devices=1)
     assert again.wait() == 0, again.err
     assert read_losses(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("step", [4, 0])
+def test_an_evaluation_that_cannot_be_recorded_is_printed(tmp_path, monkeypatch, capsys, step):
+    """The numbers took hours; where they cannot be written, one line says so."""
+    monkeypatch.setattr(evaluate, "load_embedder", lambda *_: (None, step))
+    monkeypatch.setattr(evaluate, "evaluate_all", lambda *_: {"own/r1": 0.5})
+    record = tmp_path / "evaluations.jsonl"
+    record.mkdir()
+    assert evaluate.run(load_config(TINY), str(tmp_path)) == {"own/r1": 0.5}
+    out, err = capsys.readouterr()
+    where = f"{tmp_path} at step 4" if step else "the weights of config.init"
+    assert out == f"{where}\n  own/r1    0.5000\n"
+    assert err == f"warning: {record}: the evaluation is not recorded (Is a directory)\n"
