@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from big_align.data.precomputed.embedding_files import read_centers
@@ -13,13 +14,28 @@ from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.parts import resize
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
-from big_align.runs import dataset, workdir
+from big_align.runs import build, dataset, workdir
 from big_align.runs.check import INIT, TEMPERATURE
+from big_align.runs.program import Program
+from big_align.training.state import TrainState, replace_weights
 from big_align.types import Params
 
 Flat = dict[str, np.ndarray]
 CLASSIFIER = "classifier"
 """An objective's layer from features to classes, as named in its parameters and `config.init`."""
+
+
+def create_state(config: Node, program: Program) -> TrainState:
+    """Makes the state of step 0, from earlier weights if the config names some."""
+    shapes = program.state.weight_shapes
+    weights, report = read_initial_weights(shapes, config["init"])
+    check_frozen(build.find_frozen(config, program.objective), shapes, weights)
+    own, more = read_initial_parameters(config, program.state.params)
+    if (report or more) and jax.process_index() == 0:
+        print("\n".join(report + more))
+    state = replace_weights(program.create(), weights | own)
+    sizes = program.objective.table_sizes
+    return state.replace(tables=start_tables(config["init"], state.tables, sizes))
 
 
 def read_initial_weights(

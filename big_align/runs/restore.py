@@ -94,6 +94,20 @@ def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) 
             )
 
 
+def tell_origin(workdir: str, folder: epath.Path, step: int) -> None:
+    """Prints where a run continues, and whether another run may have written the checkpoint.
+
+    Args:
+      workdir: the workdir; it has no config yet if the run has not begun in it.
+      folder: the folder of checkpoints.
+      step: the step of the checkpoint that was restored.
+    """
+    if jax.process_index() == 0:
+        known = pathlib.Path(workdir, CONFIG_JSON).exists()
+        other = f"; {workdir} has no {CONFIG_JSON}: another workdir may have written it"
+        print(f"continues after step {step} of {folder}{'' if known else other}")
+
+
 def load_weights(
     config: Any, workdir: str, tokenizer: Any, step: Which = None
 ) -> tuple[Objective, Mesh, dict, int]:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 from clu import parameter_overview
-from etils import epath
 from jax.sharding import Mesh
 
 from big_align import sharding, whole_files
@@ -34,13 +33,8 @@ from big_align.runs import build, check, dataset, restore
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
-from big_align.runs.initial_weights import (
-    check_frozen,
-    read_initial_parameters,
-    read_initial_weights,
-    start_tables,
-)
-from big_align.runs.program import Program, build_program
+from big_align.runs.initial_weights import create_state
+from big_align.runs.program import build_program
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
@@ -50,27 +44,13 @@ from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.ownership import own
 from big_align.training.saving.step_folders import read_record
-from big_align.training.state import TrainState, replace_weights
+from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
 from big_align.types import Evaluator, Objective, TrainingData
 
 PREPARING = "stopped on request before the first step; the same command continues"
 FIRST = "first"
 """Folder of a workdir that holds the first run."""
-
-
-def _start(config: Any, program: Program, workdir: str, folder: epath.Path) -> TrainState:
-    """Makes the state of step 0, from earlier weights if the config names some."""
-    restore.check_not_begun(workdir, folder)
-    shapes = program.state.weight_shapes
-    weights, report = read_initial_weights(shapes, config.init)
-    check_frozen(build.find_frozen(config, program.objective), shapes, weights)
-    own, more = read_initial_parameters(config, program.state.params)
-    if (report or more) and jax.process_index() == 0:
-        print("\n".join(report + more))
-    state = replace_weights(program.create(), weights | own)
-    sizes = program.objective.table_sizes
-    return state.replace(tables=start_tables(config.init, state.tables, sizes))
 
 
 def _leave_description(
@@ -242,7 +222,10 @@ def _run_on(
             state = checkpointer.restore(program.state, parts.record)
         if state:
             restore.check_sizes(workdir, checkpointer.folder / str(int(state.step)), loader.sizes)
-        state = state or _start(config, program, workdir, checkpointer.folder)
+            restore.tell_origin(workdir, checkpointer.folder, int(state.step))
+        else:
+            restore.check_not_begun(workdir, checkpointer.folder)
+            state = create_state(config, program)
         facts = {"examples": _count_examples(loader, parts.evaluators), **(command or {})}
         _leave_description(workdir, given, state, facts)
         health = _build_health(config, workdir, state, parts, loader, checkpointer)

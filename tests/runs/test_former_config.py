@@ -67,6 +67,7 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     train.run(load_config(TINY, *flags), str(tmp_path / "a"))
     out = capsys.readouterr().out.splitlines()
     assert "config.schedule.learning_rate: 0.01 -> 0.02" in out
+    assert f"continues after step 4 of {tmp_path / 'a' / 'checkpoints'}" in out
     assert sorted(each.name for each in (tmp_path / "a").glob("config*")) == [
         "config.4.json",
         "config.json",
@@ -83,6 +84,18 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     assert "\n" not in message
     with pytest.raises(CheckpointMismatch, match="trained with the tokenizer words"):
         restore.load_weights(config, str(tmp_path / "b"), train.build.build_tokenizer(config))
+
+
+def test_where_a_run_continues_is_told_and_that_another_may_have_been_there(tmp_path, capsys):
+    workdir, folder = tmp_path / "run", epath.Path(tmp_path / "shared")
+    workdir.mkdir()
+    told = f"continues after step 7 of {folder}"
+    restore.tell_origin(str(workdir), folder, 7)
+    other = f"{workdir} has no config.json: another workdir may have written it"
+    assert capsys.readouterr().out == f"{told}; {other}\n"
+    restore.keep_config(str(workdir), load_config(TINY), 7)
+    restore.tell_origin(str(workdir), folder, 7)
+    assert capsys.readouterr().out == f"{told}\n"
 
 
 def begin(workdir, logged, *flags):
