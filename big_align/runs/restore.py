@@ -94,6 +94,24 @@ def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) 
             )
 
 
+def check_total_steps(workdir: str, config: Node, step: int) -> None:
+    """Checks that a run is not to end before the step that it has reached.
+
+    Args:
+      workdir: workdir of the run.
+      config: config of this process.
+      step: the step of the checkpoint that was restored.
+
+    Raises:
+      ConfigError: it is; nothing would be trained.
+    """
+    if config["total_steps"] < step:
+        raise ConfigError(
+            f"config.total_steps = {config['total_steps']}, but {workdir} has reached step {step}: "
+            f"give at least {step}, or another --workdir"
+        )
+
+
 def tell_origin(workdir: str, folder: epath.Path, step: int) -> None:
     """Prints where a run continues, and whether another run may have written the checkpoint.
 

@@ -222,6 +222,7 @@ def _run_on(
             state = checkpointer.restore(program.state, parts.record)
         if state:
             restore.check_sizes(workdir, checkpointer.folder / str(int(state.step)), loader.sizes)
+            restore.check_total_steps(workdir, config, int(state.step))
             restore.tell_origin(workdir, checkpointer.folder, int(state.step))
         else:
             restore.check_not_begun(workdir, checkpointer.folder)

@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 
 from big_align.data.sources.digits import DIGIT_WORDS
-from big_align.errors import CheckpointMismatch, UserError
+from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import restore, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, read_losses
@@ -74,6 +74,11 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     ]
     assert [step for step, _ in read_losses(tmp_path / "a")] == [1, 2, 3, 4, 5, 6]
 
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").glob("*.json*")}
+    with pytest.raises(ConfigError, match="config.total_steps = 4, but .* has reached step 6"):
+        train.run(load_config(TINY, *FLAGS), str(tmp_path / "a"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a").glob("*.json*")} == before
+
     config = load_config(TINY, *FLAGS)
     config.tokenizer.words = (*DIGIT_WORDS, "more")
     with pytest.raises(CheckpointMismatch) as error:
@@ -84,6 +89,15 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     assert "\n" not in message
     with pytest.raises(CheckpointMismatch, match="trained with the tokenizer words"):
         restore.load_weights(config, str(tmp_path / "b"), train.build.build_tokenizer(config))
+
+
+def test_a_run_does_not_end_before_the_step_that_it_has_reached():
+    config = load_config(TINY, "--config.total_steps=50")
+    for step in (49, 50):  # a finished run that is started again is finished
+        restore.check_total_steps("run", config, step)
+    told = "^config.total_steps = 50, but run has reached step 51: give at least 51, or another"
+    with pytest.raises(ConfigError, match=told):
+        restore.check_total_steps("run", config, 51)
 
 
 def test_where_a_run_continues_is_told_and_that_another_may_have_been_there(tmp_path, capsys):
