@@ -29,6 +29,17 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
 
 
 @contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Names the file in the system's errors of writing to one that is open, which lack it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextlib.contextmanager
 def open_whole(path: str | os.PathLike, sync: bool = False) -> Iterator[BinaryIO]:
     """Opens a file for writing bytes; it gets its name when the block ends without an exception.
 
@@ -56,7 +67,7 @@ def open_whole(path: str | os.PathLike, sync: bool = False) -> Iterator[BinaryIO
 
 def write_whole(path: str | os.PathLike, content: bytes, sync: bool = False) -> None:
     """Writes a file, whole or not at all, as `open_whole` does."""
-    with open_whole(path, sync) as file:
+    with naming(path), open_whole(path, sync) as file:
         file.write(content)
 
 

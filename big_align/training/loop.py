@@ -146,7 +146,7 @@ class Loop:
             contextlib.closing(progress) as self.progress,
             contextlib.closing(self._make_watchdog()) as watchdog,
         ):
-            queue = MetricQueue(depth=2)
+            self.queue = MetricQueue(depth=2)
             if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
                 results = self._evaluate(state, True)[0]  # it was interrupted
                 self.checkpointer.note(start, results)
@@ -155,12 +155,12 @@ class Loop:
                 with watchdog.time_step(step):
                     batch = self.progress.wait_for(batches)
                     state, metrics = self.profiler.run_step(step, train_step, state, batch)
-                    self._log(queue.push(step, metrics))
+                    self._log(state, self.queue.push(step, metrics))
                 self.progress.advance()
                 stopping = self.signals.received or self.checkpointer.preempted()
                 evaluating, saving = self.schedule.evaluates(step), self.schedule.saves(step)
                 if evaluating or saving or stopping:
-                    self._log(queue.flush())
+                    self._log(state, self.queue.flush())
                 if evaluating:
                     results, best = self._evaluate(state, saving or stopping)
                     saving |= best
@@ -177,25 +177,56 @@ class Loop:
     def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
         """Saves a state, after whatever covers the steps up to it."""
         self.checkpointer.settle()  # what is kept in the workdir is that of complete saves
-        self.writer.flush()
-        health = self.health.save(int(state.step))
-        self.checkpointer.save(state, {**self.record, HEALTH: health}, numbers, last=last)
+        with self._saved_if_not_logged(state):
+            self.writer.flush()
+            self.health.save(int(state.step))
+        self._write_checkpoint(state, numbers, last)
+
+    def _write_checkpoint(
+        self, state: TrainState, numbers: dict[str, float] | None, last: bool
+    ) -> None:
+        record = {**self.record, HEALTH: self.health.state()}
+        self.checkpointer.save(state, record, numbers, last=last)
+
+    @contextlib.contextmanager
+    def _saved_if_not_logged(self, state: TrainState) -> Iterator[None]:
+        """Saves a state if its logs cannot be written: checkpoints may be on another disk.
+
+        Raises:
+          OSError: as raised inside.
+        """
+        try:
+            yield
+        except OSError as error:
+            if jax.process_count() == 1:  # others may be fine, and would not join the save
+                self.progress.say(f"{error}; step {int(state.step)} is saved before the run ends")
+                for step, scalars in self.queue.flush():
+                    self.health.check(step, scalars)
+                    with contextlib.suppress(OSError):  # if there is space again, closing writes it
+                        self._write(step, scalars)
+                self._write_checkpoint(state, None, last=True)
+            raise
 
     def _make_watchdog(self) -> Watchdog:
         first = jax.process_index() == 0
         return Watchdog(self.progress.say, processes.activities if first else None)
 
-    def _log(self, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
+    def _log(self, state: TrainState, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:
             self.health.check(step, scalars)  # so everything saved later is known to be finite
-            if step % self.schedule.log_every:
-                continue
-            scalars |= self.progress.rates()
-            scalars["learning_rate"] = float(self.learning_rate(step - 1))
-            scalars |= self.epochs(step) | self.time.metrics()
-            self.writer.write(step, scalars)
-            self.time.save()
-            self.progress.show(scalars)
+            with self._saved_if_not_logged(state):
+                self._write(step, scalars)
+
+    def _write(self, step: int, scalars: dict[str, float]) -> None:
+        """Logs the numbers of a step if it is one of those to log."""
+        if step % self.schedule.log_every:
+            return
+        scalars |= self.progress.rates()
+        scalars["learning_rate"] = float(self.learning_rate(step - 1))
+        scalars |= self.epochs(step) | self.time.metrics()
+        self.writer.write(step, scalars)
+        self.time.save()
+        self.progress.show(scalars)
 
     def _evaluate(self, state: TrainState, saving: bool) -> tuple[dict[str, float], bool]:
         """Measures a state that may be saved; also returns whether it is the best so far."""
@@ -213,13 +244,14 @@ class Loop:
                 if jax.process_count() == 1:  # others may be fine, and would not join the save
                     self._save(state, None, last=True)
                 raise
-            if results:
-                kept = self.checkpointer.folder / str(step) if saving or best else None
-                self.writer.write(step, results)
-                self.writer.flush()
-                # Last, since a run that continues does not repeat an evaluation that is in here.
-                self.evaluations.write(step, results, time.monotonic() - start, kept)
-            self.writer.show(step, self.pictures(step))
+            with self._saved_if_not_logged(state):
+                if results:
+                    kept = self.checkpointer.folder / str(step) if saving or best else None
+                    self.writer.write(step, results)
+                    self.writer.flush()
+                    # Last, since a run that continues does not repeat an evaluation in here.
+                    self.evaluations.write(step, results, time.monotonic() - start, kept)
+                self.writer.show(step, self.pictures(step))
         if results:
             self.progress.say(f"step {step}\n{format_table(results)}")
         return results, best

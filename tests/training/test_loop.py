@@ -1,16 +1,20 @@
 """When what is due, and what a queue of metrics lets through."""
 
+import errno
 import json
+import math
 import pathlib
+import re
 
 import jax.numpy as jnp
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from big_align.errors import Stopped
+from big_align.errors import NotFiniteError, Stopped
 from big_align.training.health.rewinds import Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog, read_evaluations
 from big_align.training.logs.goodput import Clock, RunTime
+from big_align.training.logs.metrics import MetricWriter
 from big_align.training.loop import Loop, MetricQueue, Schedule
 from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
@@ -67,14 +71,14 @@ def make_health(workdir):
     )
 
 
-def run_loop(workdir, stop_at, start=0, pictures=lambda step: {}):
+def run_loop(workdir, stop_at, start=0, pictures=lambda step: {}, losses=(1.0,) * 3):
     """Prepares the rest of three steps, with a request to stop during one of them."""
     saves, signals = Saves(), StopSignals()
 
     def train_step(state, batch):
         step = state.step + 1
         signals.received |= step == stop_at
-        return TrainState(step, {}, {}, (), 0), metrics(1.0)
+        return TrainState(step, {}, {}, (), 0), metrics(losses[step - 1])
 
     loop = Loop(
         str(workdir), Schedule(3, log_every=1, evaluate_every=9, save_every=9), saves,
@@ -148,3 +152,36 @@ def test_what_goes_wrong_with_measuring_loses_nothing(tmp_path):
     with pytest.raises(ValueError, match="no such number"):
         run()
     assert saves.steps == [3]
+
+
+class Full:
+    """A file on a full disk, which is written when it is flushed or closed."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    close = lambda self: None  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("second", "error", "saved"), [(1.0, OSError, [3]), (math.nan, NotFiniteError, [])]
+)
+def test_logs_that_cannot_be_written_end_a_run_that_saves(
+    tmp_path, monkeypatch, second, error, saved
+):
+    """The checkpoints may be on another disk; but what is not finite is never saved."""
+    opened, path = MetricWriter.__init__, tmp_path / "metrics.jsonl"
+
+    def open_full(self, *given):
+        opened(self, *given)
+        self._file = Full(str(path))
+
+    monkeypatch.setattr(MetricWriter, "__init__", open_full)
+    saves, run = run_loop(tmp_path, stop_at=None, losses=(1.0, second, 1.0))
+    message = f"No space left on device: '{path}'" if error is OSError else "loss is nan at step 2"
+    with pytest.raises(error, match=re.escape(message)):
+        run()
+    assert saves.steps == saved

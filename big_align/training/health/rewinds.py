@@ -128,8 +128,12 @@ class Health:
         if jax.process_index() == 0:
             lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)
             write_whole(self._folder / SPREADS, lines.encode(), sync=True)
+        return self.state()
+
+    def state(self) -> dict[str, Any]:
+        """Returns the rewinds and spreads so far as JSON values, for a checkpoint."""
         made = [[each.checkpoint, each.step] for each in self._rewinds]
-        return {"rewinds": made, "spreads": self._spreads[-1]["spreads"]}
+        return {"rewinds": made, "spreads": self._guard.state()}
 
     def _read(
         self, step: int, saved: Mapping[str, Any] | None

@@ -15,7 +15,7 @@ from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from big_align.tf_records import CHECKSUM, LENGTH, encode_record
-from big_align.whole_files import write_whole
+from big_align.whole_files import naming, write_whole
 
 PATTERN = "events.out.tfevents.*"
 Line = tuple[int, Mapping[str, float]]
@@ -52,15 +52,18 @@ class EventFile:
 
     def flush(self) -> None:
         """Returns once everything is on disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._file.name):
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with naming(self._file.name):
+            self._file.close()
 
     def _write(self, event: Event) -> None:
-        self._file.write(encode_record(event.SerializeToString()))
+        with naming(self._file.name):
+            self._file.write(encode_record(event.SerializeToString()))
 
 
 def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:

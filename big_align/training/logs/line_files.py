@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from big_align.whole_files import write_whole
+from big_align.whole_files import naming, write_whole
 
 
 def read_lines(
@@ -81,7 +81,7 @@ def keep_lines(
 def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Appends an object to a file and to the disk, even if a kill has cut its last line short."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
+    with naming(path), path.open("ab+") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         cut = file.read(1) not in (b"", b"\n")
         file.write(b"\n" * cut + json.dumps(record, default=str).encode() + b"\n")

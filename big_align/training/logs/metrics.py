@@ -15,6 +15,7 @@ from big_align.training.logs.event_files import Line
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.line_files import keep_lines, number_of, read_lines
 from big_align.training.logs.trackers import Pictures, TensorBoard, Tracker
+from big_align.whole_files import naming
 
 FILE = "metrics.jsonl"
 NEEDS = ("step",)
@@ -77,7 +78,8 @@ class MetricWriter:
         """Appends the scalars of a step; NaN and infinity are written as strings, valid JSON."""
         if not self._active or any(step == at and scalars.keys() <= x for at, x in self._known):
             return
-        self._file.write(json.dumps({"step": step} | finite_or_text(scalars)) + "\n")
+        with naming(self._file.name):
+            self._file.write(json.dumps({"step": step} | finite_or_text(scalars)) + "\n")
         for tracker in self._trackers:
             tracker.write(step, scalars)
 
@@ -90,13 +92,15 @@ class MetricWriter:
     def flush(self) -> None:
         """Returns once everything written is on disk, as it must be before a save."""
         if self._active:
-            os.fsync(self._file.fileno())
+            with naming(self._file.name):
+                os.fsync(self._file.fileno())
             self._board.flush()
 
     def close(self) -> None:
         """Flushes and closes the files."""
         if self._active:
-            self._file.close()
+            with naming(self._file.name):
+                self._file.close()
             for tracker in self._trackers:
                 tracker.close()
 
