@@ -2,7 +2,8 @@
 
 The owner's file says who it is, and is touched while the owner is alive. On the same machine, a
 dead process is recognized at once, by its process id and start time. For another machine, only
-changes of the file count: clocks may differ, or be set back.
+changes of the file count: clocks may differ, or be set back. So it is for a copy of the file, which
+has another place on the disk than the owner wrote down.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from etils import epath
 
@@ -115,18 +116,17 @@ def _take(path: epath.Path, me: dict[str, Any]) -> None:
     Raises:
       UserError: another run owns it.
     """
-    text = json.dumps(me) + "\n"
-    if _make(path, text):
+    if _make(path, me):
         return
     gone = _stamp(path)
-    if (path.exists() and _lives(path)) or not _replace(path, gone, text):
+    if (path.exists() and _lives(path)) or not _replace(path, gone, me):
         raise UserError(_refuse(path))
     time.sleep(SETTLE_SECONDS)
     if _read(path).get("token") != me["token"]:  # two have taken it; the last one to write owns it
         raise UserError(_refuse(path))
 
 
-def _make(path: epath.Path, text: str) -> bool:
+def _make(path: epath.Path, me: dict[str, Any]) -> bool:
     """Writes an owner's file if there is none; returns False if there is one, or in a bucket.
 
     Buckets cannot create a file only if it does not exist.
@@ -135,13 +135,18 @@ def _make(path: epath.Path, text: str) -> bool:
         return False
     try:
         with open(path, "x") as file:
-            file.write(text)
+            _write(file, me)
     except FileExistsError:
         return False
     return True
 
 
-def _replace(path: epath.Path, gone: Any, text: str) -> bool:
+def _write(file: TextIO, me: dict[str, Any]) -> None:
+    """Writes an owner and the place of its file, which distinguishes that file from copies."""
+    file.write(json.dumps(me | {"place": _find_place(file.fileno())}) + "\n")
+
+
+def _replace(path: epath.Path, gone: Any, me: dict[str, Any]) -> bool:
     """Replaces the file of an owner that is gone, unless another process was faster.
 
     Processes that want the same file queue for its lock, and check again once they have it: however
@@ -152,8 +157,8 @@ def _replace(path: epath.Path, gone: Any, text: str) -> bool:
         file = open(path, "r+")
     except FileNotFoundError:  # the owner has left meanwhile, or it is in a bucket
         if "://" not in os.fspath(path):
-            return _make(path, text)
-        path.write_text(text)
+            return _make(path, me)
+        path.write_text(json.dumps(me) + "\n")
         return True
     with file:
         with contextlib.suppress(OSError):  # released when the file is closed, or the process dies
@@ -161,7 +166,7 @@ def _replace(path: epath.Path, gone: Any, text: str) -> bool:
         if _stamp(path) != gone:
             return False
         file.truncate()
-        file.write(text)
+        _write(file, me)
         return True
 
 
@@ -169,7 +174,11 @@ def _lives(path: epath.Path) -> bool:
     """Returns whether the owner of a folder is alive; waits if only its silence can show that."""
     owner, me = _read(path), _describe_me()
     if owner and all(owner.get(key) == me[key] for key in ("host", "boot", "namespace")):
-        return _find_start(owner.get("pid")) == owner.get("started")
+        if _find_start(owner.get("pid")) != owner.get("started"):
+            return False
+        if owner.get("place") in (None, _find_place(path)):
+            return True
+        # It is a copy, or on a file system that gives places anew, where its owner touches it.
     seen, since = _stamp(path), time.monotonic()
     name = f"a run on {owner['host']}" if owner.get("host") else "another run"
     print(f"{path.parent}: waiting up to {SILENT_SECONDS:.0f} s to see if {name} is there still")
@@ -234,6 +243,15 @@ def _describe_me() -> dict[str, Any]:
         "namespace": os.readlink(namespace) if namespace.exists() else "",
         "token": uuid.uuid4().hex,
     }
+
+
+def _find_place(file: int | os.PathLike) -> str | None:
+    """Returns the device and the number of a file, None if it has none, as in a bucket."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def _find_start(pid: Any) -> str | None:

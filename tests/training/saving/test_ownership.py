@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -121,6 +122,29 @@ def test_half_a_file_is_no_owner(tmp_path, impatient, text):
     (tmp_path / FILE).write_text(text, encoding="latin-1")
     with own(tmp_path):
         assert read(tmp_path)["pid"] == os.getpid()
+
+
+def test_a_copy_of_an_owned_folder_is_free_and_the_original_is_not(tmp_path, impatient):
+    original, copy = tmp_path / "run", tmp_path / "copy"
+    with own(original):
+        shutil.copytree(original, copy)
+        with own(copy):
+            assert read(copy)["token"] != read(original)["token"]
+        with pytest.raises(UserError, match="run belongs to another run"):
+            with own(original):
+                pass
+        assert read(original)["pid"] == os.getpid() and not (copy / FILE).exists()
+
+
+def test_a_file_that_gets_another_place_is_no_copy_while_it_is_touched(
+    tmp_path, impatient, monkeypatch
+):
+    """Network file systems may number a file anew."""
+    with own(tmp_path):
+        monkeypatch.setattr(ownership, "_find_place", lambda file: "another")
+        with pytest.raises(UserError, match="belongs to another run"):
+            with own(tmp_path):
+                pass
 
 
 def test_an_owner_that_was_replaced_while_it_slept_leaves(tmp_path):
