@@ -33,6 +33,9 @@ from big_align.training import optimizers
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, Objective, SavedPart, TrainingData
 
+FIRST = "first"
+"""Folder of a workdir that holds the first run."""
+
 
 def build_mesh(config: Node) -> Mesh:
     """Builds the device mesh."""

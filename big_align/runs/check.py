@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from big_align.configuration.places import source_fields
 from big_align.configuration.plain_fields import check_fields
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import CachedFeatures, LoaderSettings
-from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
@@ -25,23 +23,21 @@ from big_align.evaluators.embedder import REMEDIES
 from big_align.models.dual_encoder import TOWERS
 from big_align.nodes import Node
 from big_align.runs import build, dataset
-from big_align.runs.workdir import recognize_workdir
+from big_align.runs.initial_weights import check_init
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.step_folders import find_folder, has_steps
 from big_align.types import Evaluator, ModelState, Objective, Params
 
-INIT = ("all", "image", "text")
-TEMPERATURE = "temperature"
-"""Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 
-
-def check_config(config: Node, training: bool = True) -> None:
+def check_config(config: Node, training: bool = True, workdir: str | None = None) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
 
     Args:
       config: config of a run.
       training: whether it is to be trained: then a batch must also fit the devices of this machine,
         and the first run is checked too.
+      workdir: workdir of the run to train; if it has a checkpoint, initial weights may be gone.
 
     Raises:
       ConfigError: names the first wrong field, and what would be right.
@@ -56,17 +52,19 @@ def check_config(config: Node, training: bool = True) -> None:
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
-    _check_init(config["init"], objective, training)
+    begun = workdir is not None and has_steps(find_folder(workdir, keeping.get("folder")))
+    cached = bool(read_cached_features(config).towers)  # by their weights, whenever it starts
+    check_init(config["init"], objective, training and (cached or not begun))
     check_cached_features(config, objective.frozen)
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
     if training:
         _check_precision(config, build.find_frozen(config, objective), weights[0])
-        check_first(config)
+        check_first(config, workdir)
 
 
-def check_first(config: Node) -> None:
-    """Checks the first run of a run, if there is one.
+def check_first(config: Node, workdir: str | None = None) -> None:
+    """Checks the first run of a run, if there is one, in the run's workdir, if it has one yet.
 
     Raises:
       ConfigError: names its first wrong field, or weights that would not be used.
@@ -80,7 +78,7 @@ def check_first(config: Node) -> None:
             "run; write --config.first.init.all=... or --config.first={}"
         )
     try:
-        check_config(first)
+        check_config(first, workdir=workdir and os.path.join(workdir, build.FIRST))
     except ConfigError as error:
         raise ConfigError(str(error).replace("config.", "config.first.", 1)) from error
 
@@ -162,29 +160,6 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
     arguments = check_arguments(target, without(node, *fields), where)
     shape_of_image(arguments["transform"], f"{where}.transform")
-
-
-def _check_init(node: Node, objective: Objective, training: bool) -> None:
-    """Checks that the initial weights, and initial rows of tables, exist.
-
-    A run that is only evaluated has them in its checkpoint.
-    """
-    if training:
-        check_installed(path for path in node.values() if path)
-    own = ("classifier",) if hasattr(objective, "classifier") else ()
-    known = *INIT, *own, TEMPERATURE, *objective.table_sizes
-    for part, path in node.items():
-        where = f"config.init.{part}"
-        if path and part not in known:
-            raise ConfigError(
-                f"{where} is nothing that the objective has{suggest(part, known)}; known: "
-                f"{', '.join(known)}"
-            )
-        if not path or not training or (part, path) == (TEMPERATURE, "all"):
-            continue
-        if not (os.path.exists(locate(path)) or recognize_workdir(pathlib.Path(path))):
-            absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
-            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
 
 
 def _check_objective(

@@ -1,5 +1,6 @@
 """Initial weights of training, published or from earlier runs: `config.init`."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,22 +8,54 @@ from typing import Any
 import jax
 import numpy as np
 
+from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
-from big_align.errors import ConfigError, WeightsMismatch
+from big_align.errors import ConfigError, WeightsMismatch, suggest
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.parts import resize
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import build, dataset, workdir
-from big_align.runs.check import INIT, TEMPERATURE
 from big_align.runs.program import Program
 from big_align.training.state import TrainState, replace_weights
-from big_align.types import Params
+from big_align.types import Objective, Params
 
 Flat = dict[str, np.ndarray]
+INIT = ("all", "image", "text")
+TEMPERATURE = "temperature"
+"""Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 CLASSIFIER = "classifier"
 """An objective's layer from features to classes, as named in its parameters and `config.init`."""
+
+
+def check_init(node: Node, objective: Objective, needed: bool) -> None:
+    """Checks that the initial weights, and initial rows of tables, are known and exist.
+
+    Args:
+      node: `config.init`.
+      objective: objective of the run.
+      needed: whether they will be read; a run that continues has them in its checkpoint.
+
+    Raises:
+      ConfigError: names the first that is unknown, or that is needed and does not exist.
+    """
+    if needed:
+        check_installed(path for path in node.values() if path)
+    own = (CLASSIFIER,) if hasattr(objective, CLASSIFIER) else ()
+    known = *INIT, *own, TEMPERATURE, *objective.table_sizes
+    for part, path in node.items():
+        where = f"config.init.{part}"
+        if path and part not in known:
+            raise ConfigError(
+                f"{where} is nothing that the objective has{suggest(part, known)}; known: "
+                f"{', '.join(known)}"
+            )
+        if not path or not needed or (part, path) == (TEMPERATURE, "all"):
+            continue
+        if not (os.path.exists(locate(path)) or workdir.recognize_workdir(Path(path))):
+            absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
+            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
 
 
 def create_state(config: Node, program: Program) -> TrainState:

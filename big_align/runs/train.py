@@ -30,6 +30,7 @@ from big_align.exhibits.exhibit import Show
 from big_align.reports import report, starts
 from big_align.reports.gallery import Gallery
 from big_align.runs import build, check, dataset, restore
+from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
@@ -49,8 +50,6 @@ from big_align.training.stopping import StopSignals
 from big_align.types import Evaluator, Objective, TrainingData
 
 PREPARING = "stopped on request before the first step; the same command continues"
-FIRST = "first"
-"""Folder of a workdir that holds the first run."""
 
 
 def _leave_description(
@@ -156,7 +155,7 @@ def run(
       Stopped: a signal has asked it to stop; it has saved.
       UserError: another run owns the workdir.
     """
-    check.check_config(config)
+    check.check_config(config, workdir=workdir)
     use_cache(config.compilation_cache)
     folder, features = config.checkpoint.folder, config.cached_features
     # Every process writes its part of a checkpoint, and reads what the first run has left.

@@ -104,7 +104,7 @@ def test_a_first_run_stopped_in_its_last_evaluation_is_evaluated(tmp_path, monke
     ],
 )
 def test_a_mistake_in_the_first_run_is_told_before_anything_starts(monkeypatch, fields, message):
-    monkeypatch.setattr(check, "_check_init", lambda *_: None)
+    monkeypatch.setattr(check, "check_init", lambda *_: None)
     with pytest.raises(ConfigError, match=message):
         check.check_config(make_config(**fields))
 

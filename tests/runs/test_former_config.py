@@ -9,7 +9,7 @@ from etils import epath
 
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
-from big_align.runs import restore, train
+from big_align.runs import check, restore, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, read_losses
 
@@ -98,6 +98,22 @@ def test_a_run_does_not_end_before_the_step_that_it_has_reached():
     told = "^config.total_steps = 50, but run has reached step 51: give at least 51, or another"
     with pytest.raises(ConfigError, match=told):
         restore.check_total_steps("run", config, 51)
+
+
+def test_initial_weights_may_be_gone_once_they_are_in_a_checkpoint(tmp_path):
+    gone, workdir = f"--config.init.all={tmp_path / 'gone'}", str(tmp_path / "run")
+    config, after = load_config(TINY, gone), load_config(TINY)
+    with after.unlocked():
+        after.first = load_config(TINY, gone)
+    for checked, field, folder in ((config, "init", "run"), (after, "first.init", "run/first")):
+        absent = f"config.{field}.all: there is no file, folder or workdir"
+        with pytest.raises(ConfigError, match=absent):
+            check.check_config(checked, workdir=workdir)
+        (tmp_path / folder / "checkpoints" / "4").mkdir(parents=True)
+        check.check_config(checked, workdir=workdir)
+    config.cached_features.towers = ("image",)  # by the weights of a tower, each time
+    with pytest.raises(ConfigError, match="config.init.all: there is no file"):
+        check.check_config(config, workdir=workdir)
 
 
 def test_where_a_run_continues_is_told_and_that_another_may_have_been_there(tmp_path, capsys):

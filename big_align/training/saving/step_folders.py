@@ -29,6 +29,11 @@ def list_steps(folder: epath.Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
+def has_steps(folder: epath.Path) -> bool:
+    """Returns whether there is a folder that has what is named like a checkpoint."""
+    return folder.is_dir() and bool(list_steps(folder))
+
+
 def is_missing(error: Exception) -> bool:
     """Returns whether an error says that a file is not there or cannot be read.
 
