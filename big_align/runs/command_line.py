@@ -56,7 +56,7 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
     Raises:
       UserError: there is no such file, or an override does not fit; the message is one line.
     """
-    argv = ["", f"--config={path}", *overrides]
+    argv = _expand_home(["", f"--config={path}", *overrides])
     values = flags.FlagValues()
     holder = config_flags.DEFINE_config_file(
         "config", lock_config=True, flag_values=values, sys_argv=argv
@@ -148,7 +148,7 @@ def _parse_argv(argv: list[str]) -> list[str]:
         if HELP.intersection(argv):
             print(_write_help([word for word in argv if word not in HELP]))
             sys.exit(0)
-        rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(argv))
+        rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(_expand_home(argv)))
         if not WORKDIR.value:
             raise ValueError("--workdir is missing: it names the folder of the run")
         return rest
@@ -166,7 +166,7 @@ def _write_help(argv: list[str]) -> str:
             rows += [_describe_flag(flag) for flag in defined]
     texts[-1] += "\n" + format_lines(sorted(rows))
     try:
-        argv = _find_workdir_config(argv)
+        argv = _find_workdir_config(_expand_home(argv))
     except UserError:
         known = f"With --config=NAME its fields are listed here: {', '.join(list_packaged())}."
         texts.append(textwrap.fill(known, WIDTH))
@@ -183,6 +183,15 @@ def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
     value = "|".join(choices) if choices else flag.default or flag.name.upper()
     written = f"--{flag.name}" if flag.boolean else f"--{flag.name}={value}"
     return written, flag.help.rpartition(">: ")[2]  # absl puts the choices first
+
+
+def _expand_home(argv: list[str]) -> list[str]:
+    """Replaces the ~ of --flag=~/path by the home folder, which shells do only before a path."""
+    matches = [re.fullmatch(r"(--?[\w.]+=)(~(?:/.*)?)", word, re.DOTALL) for word in argv]
+    return [
+        found[1] + os.path.expanduser(found[2]) if found else word
+        for found, word in zip(matches, argv, strict=True)
+    ]
 
 
 def _find_workdir_config(argv: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from big_align.components.signatures import check_arguments
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import ConfigError
-from big_align.runs import check, dataset
+from big_align.runs import check, command_line, dataset
 from big_align.runs.command_line import load_config
 
 FLICKR8K = "configs/align_flickr8k.py"
@@ -41,6 +41,20 @@ def test_of_a_field_that_is_given_twice_the_last_counts():
     locked = "--config.model.locked=('image','text')", "-config.model.locked=('text',)"
     config = load_config(FLICKR8K, *rates, *locked)
     assert config.schedule.learning_rate == 2.5 and config.model.locked == ("text",)
+
+
+def test_the_home_folder_in_a_flag_is_that_of_the_user(tmp_path, monkeypatch):
+    """Shells leave the ~ of --flag=~/path as it is; a new folder of that name is nobody's wish."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fields = "checkpoint.folder", "compilation_cache", "init.all"
+    config = load_config(TINY, *(f"--config.{field}=~/{field}" for field in fields))
+    found = config.checkpoint.folder, config.compilation_cache, config.init.all
+    assert found == tuple(str(tmp_path / field) for field in fields)
+    (tmp_path / "config.json").touch()
+    argv = command_line._find_workdir_config(command_line._expand_home(["main.py", "--workdir=~"]))
+    assert argv == ["main.py", f"--config={tmp_path}/config.json", f"--workdir={tmp_path}"]
+    others = ["--workdir=a~/b", "--config.seed=1", "--config.data.source.path=~b/c", "~/d", "-x=~~"]
+    assert command_line._expand_home(others) == others
 
 
 def test_a_flag_changes_the_field_that_it_names_and_no_other():
