@@ -193,16 +193,15 @@ def _run_on(
 ) -> dict[str, float]:
     """Trains from the newest checkpoint on, after the first run, if there is one."""
     given = config
-    with StopSignals() as signals:
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
         if config.get("first"):
             config = _train_first(config, workdir)
         clock = Clock()
         with signals.interrupting(PREPARING):
             fed = cache_features(config, workdir)
-    parts = _build_parts(config, fed)
-    rows = sharding.process_rows(parts.mesh, config.batch_size)
-    with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
+            parts = _build_parts(config, fed)
+        rows = sharding.process_rows(parts.mesh, config.batch_size)
         loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
         agreement.check_data(loader.shards)
         record = {**parts.record, restore.SIZES: dict(loader.sizes)}

@@ -111,6 +111,17 @@ def test_ctrl_c_before_the_first_step_is_honored_after_it(uninterrupted, tmp_pat
     assert read_losses(tmp_path) == uninterrupted[:1]
 
 
+def test_a_request_to_stop_while_data_is_opened_stops_the_run(tmp_path, monkeypatch):
+    def be_asked(*_):
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(10)
+
+    monkeypatch.setattr(train, "_build_parts", be_asked)
+    with pytest.raises(Stopped, match="before the first step"):
+        train.run(load_config(TINY), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_half_the_devices_continue_with_the_same_losses_to_rounding(
     uninterrupted, stopped, tmp_path
