@@ -81,10 +81,11 @@ def run_loop(compiled, state, batch, steps: int, log_every: int):
     start = time.perf_counter()
     for step in range(1, steps + 1):
         state, metrics = compiled(state, progress.wait_for(batches))
+        progress.advance()
         for done, scalars in queue.push(step, metrics):
+            progress.finish()
             if done % log_every == 0:
                 progress.show(scalars | progress.rates())
-        progress.advance()
     for _ in queue.flush():
         pass
     seconds = (time.perf_counter() - start) / steps

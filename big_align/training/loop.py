@@ -155,8 +155,8 @@ class Loop:
                 with watchdog.time_step(step):
                     batch = self.progress.wait_for(batches)
                     state, metrics = self.profiler.run_step(step, train_step, state, batch)
+                    self.progress.advance()
                     self._log(state, self.queue.push(step, metrics))
-                self.progress.advance()
                 stopping = self.signals.received or self.checkpointer.preempted()
                 evaluating, saving = self.schedule.evaluates(step), self.schedule.saves(step)
                 if evaluating or saving or stopping:
@@ -213,6 +213,7 @@ class Loop:
 
     def _log(self, state: TrainState, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:
+            self.progress.finish()
             self.health.check(step, scalars)  # so everything saved later is known to be finite
             with self._saved_if_not_logged(state):
                 self._write(step, scalars)

@@ -20,6 +20,7 @@ from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
+from tests.fake_clock import FakeClock
 
 
 def test_the_last_step_is_evaluated_and_saved_whatever_divides_it():
@@ -71,24 +72,77 @@ def make_health(workdir):
     )
 
 
-def run_loop(workdir, stop_at, start=0, pictures=lambda step: {}, losses=(1.0,) * 3):
+def make_loop(workdir, saves, clock=None, **more):
+    given = dict(
+        schedule=Schedule(3, log_every=1, evaluate_every=9, save_every=9), batch_size=1,
+        evaluate=lambda state: {"evaluated": float(state.step)}, pictures=lambda step: {},
+        learning_rate=lambda step: 10.0 * step, epochs=lambda step: {}, signals=StopSignals(),
+    )  # fmt: skip
+    return Loop(
+        str(workdir), checkpointer=saves, evaluations=EvaluationLog(str(workdir), TRAINING, {}),
+        health=make_health(workdir), record={}, step_flops=1.0,
+        time=RunTime(str(workdir), clock or Clock()), profiler=Profiler(str(workdir), None, 0, 3),
+        **given | more,
+    )  # fmt: skip
+
+
+def state_of(step):
+    return TrainState(step, {}, {}, (), 0)
+
+
+def run_loop(workdir, stop_at, start=0, losses=(1.0,) * 3, **more):
     """Prepares the rest of three steps, with a request to stop during one of them."""
     saves, signals = Saves(), StopSignals()
 
     def train_step(state, batch):
         step = state.step + 1
         signals.received |= step == stop_at
-        return TrainState(step, {}, {}, (), 0), metrics(losses[step - 1])
+        return state_of(step), metrics(losses[step - 1])
 
-    loop = Loop(
-        str(workdir), Schedule(3, log_every=1, evaluate_every=9, save_every=9), saves,
-        evaluate=lambda state: {"evaluated": float(state.step)}, pictures=pictures,
-        evaluations=EvaluationLog(str(workdir), TRAINING, {}),
-        health=make_health(workdir), learning_rate=lambda step: 10.0 * step,
-        record={}, epochs=lambda step: {}, signals=signals, batch_size=1, step_flops=1.0,
-        time=RunTime(str(workdir), Clock()), profiler=Profiler(str(workdir), None, 0, 3),
+    loop = make_loop(workdir, saves, signals=signals, **more)
+    return saves, lambda: loop.run(state_of(start), iter([{}] * 3), train_step)
+
+
+class Device:
+    """Takes its time for each step, one after another; whoever wants a step's numbers waits."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.done = clock, seconds, [0.0]
+
+    def train_step(self, state, batch):
+        self.done.append(max(self.done[-1], self.clock.now) + self.seconds)
+        return state_of(state.step + 1), metrics(state.step + 1)
+
+    def get(self, numbers):
+        self.clock.pass_time(max(0.0, self.done[int(numbers["loss"])] - self.clock.now))
+        return numbers
+
+
+@pytest.mark.parametrize("log_every", [1, 10])
+@pytest.mark.parametrize(("waiting", "computing"), [(0.0, 1.0), (1.0, 0.0)])
+def test_rates_are_exact_whatever_is_due(tmp_path, monkeypatch, log_every, waiting, computing):
+    """Steps take a second, evaluating and saving longer: the queue is emptied before both."""
+    clock = FakeClock()
+    device = Device(clock, computing)
+    monkeypatch.setattr("jax.device_get", device.get)
+
+    def batches():
+        while True:
+            clock.pass_time(waiting)
+            yield {}
+
+    saves = Saves()
+    saves.save = lambda *_, **__: clock.pass_time(30)
+    loop = make_loop(
+        tmp_path, saves, clock, schedule=Schedule(60, log_every, evaluate_every=40, save_every=25),
+        evaluate=lambda state: clock.pass_time(100) or {"evaluated": 1.0}, batch_size=128,
     )  # fmt: skip
-    return saves, lambda: loop.run(TrainState(start, {}, {}, (), 0), iter([{}] * 3), train_step)
+    loop.run(state_of(0), batches(), device.train_step)
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = {x["step"]: x["images_per_second"] for x in logged if "images_per_second" in x}
+    assert rates == pytest.approx({s: 128.0 for s in range(log_every, 61, log_every)})
+    waits = [x["data_wait_seconds"] for x in logged if "data_wait_seconds" in x]
+    assert waits == pytest.approx([waiting] * len(waits))
 
 
 def test_the_learning_rate_that_is_logged_is_that_of_the_step(tmp_path):

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import pathlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from big_align.devices.chips import find_chip
 from big_align.progress import make_bar
@@ -108,6 +110,9 @@ class MetricWriter:
 class Progress:
     """A progress bar with the time left, and where the time of a step goes.
 
+    Time up to the dispatch of a step is that step's; time spent on waiting for a step's metrics is
+    that of the step that was waited for. So rates do not depend on how many steps are underway.
+
     Args:
       step: the step that the run continues from.
       total_steps: the last step.
@@ -123,7 +128,9 @@ class Progress:
         self._clock = clock
         self._step_flops = step_flops
         self._chip = find_chip(jax.local_devices()[0].device_kind)
-        self._since, self._steps = clock.seconds(), 0
+        self._since = self._read_clock()
+        self._underway: deque[np.ndarray] = deque()
+        self._spent, self._steps = np.zeros(2), 0
         self._rates: dict[str, float] = {}
         self._bar = make_bar(
             total=total_steps,
@@ -140,29 +147,33 @@ class Progress:
             return next(batches)
 
     def advance(self) -> None:
-        """Counts one step."""
-        self._steps += 1
+        """Moves the bar by a step that has been dispatched."""
+        self._underway.append(self._lap())
         self._bar.update()
+
+    def finish(self) -> None:
+        """Counts the oldest step underway, whose metrics are there."""
+        self._spent += self._underway.popleft() + self._lap()
+        self._steps += 1
 
     def rates(self) -> dict[str, float]:
         """Returns images/s, seconds and waiting time per step, and FLOPs/s, since the last call.
 
-        Steps that leave the queue together share their rates: without a new step, rates stay.
+        They are those of finished steps; without a new one, rates stay.
         """
         if self._steps:
-            now = self._clock.seconds()
-            spent = {k: now[k] - self._since[k] for k in ("steps", "repeated_steps", "data")}
-            seconds = max(sum(spent.values()), 1e-9)
+            seconds, waited = self._spent / self._steps
+            seconds = max(seconds, 1e-9)
+            flops = self._step_flops / seconds
             self._rates = {
-                "images_per_second": self._steps * self._batch_size / seconds,
-                "step_seconds": seconds / self._steps,
-                "data_wait_seconds": spent["data"] / self._steps,
+                "images_per_second": self._batch_size / seconds,
+                "step_seconds": seconds,
+                "data_wait_seconds": waited,
+                "device_flops_per_second": flops,
             }
-            flops = self._step_flops * self._steps / seconds
-            self._rates["device_flops_per_second"] = flops
             if self._chip:
                 self._rates["model_flop_utilization"] = flops / self._chip.device_flops
-            self._since, self._steps = now, 0
+            self._spent, self._steps = np.zeros(2), 0
         return dict(self._rates)
 
     def show(self, scalars: Mapping[str, float]) -> None:
@@ -182,6 +193,16 @@ class Progress:
     def close(self) -> None:
         """Leaves the bar as it is."""
         self._bar.close()
+
+    def _read_clock(self) -> np.ndarray:
+        """Returns the seconds of all steps, and how much of them was waiting for data."""
+        now = self._clock.seconds()
+        return np.array([now["steps"] + now["repeated_steps"] + now["data"], now["data"]])
+
+    def _lap(self) -> np.ndarray:
+        """Returns what has been added to `_read_clock` since the last call."""
+        before, self._since = self._since, self._read_clock()
+        return self._since - before
 
 
 def format_table(rows: Mapping[str, float]) -> str:

@@ -57,8 +57,11 @@ def test_rates_split_a_step_into_waiting_and_computing():
     stream = batches()
     for _ in range(2):
         assert progress.wait_for(stream) == "batch"
-        clock.pass_time(0.75)
+        clock.pass_time(0.5)
         progress.advance()
+    for _ in range(2):
+        clock.pass_time(0.25)
+        progress.finish()
     with clock.phase("evaluating"):
         clock.pass_time(100)  # is no part of the time of a step
     rates = progress.rates()
@@ -97,8 +100,9 @@ def test_utilization_is_a_fraction_of_the_published_peak(monkeypatch):
     monkeypatch.setattr(metrics, "find_chip", lambda kind: CHIPS["v3"])
     clock.begin("steps")
     progress = metrics.Progress(0, 10, batch_size=8, step_flops=12.3e12, clock=clock)
-    clock.pass_time(0.5)
     progress.advance()
+    clock.pass_time(0.5)
+    progress.finish()
     rates = progress.rates()
     progress.close()
     assert rates["device_flops_per_second"] == pytest.approx(24.6e12)
