@@ -3,7 +3,7 @@
 import shlex
 from typing import Any, NamedTuple
 
-from big_align.components.signatures import lookup, make
+from big_align.components.signatures import advise, lookup, make
 from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
 from big_align.data import files
@@ -25,8 +25,8 @@ from big_align.data.package_files import locate
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.tags.tag_extraction import Tagger
 from big_align.data.text.language_counts import count_mixed_languages
-from big_align.errors import ConfigError
-from big_align.nodes import Node
+from big_align.errors import ConfigError, FieldError
+from big_align.nodes import Given, Node
 from big_align.runs import dataset
 
 
@@ -120,16 +120,21 @@ def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:
 def _build_rows(
     part: dataset.Part,
     settings: LoaderSettings,
-    batch_size: int,
-    seed: int,
+    batch_size: Given[int],
+    seed: Given[int],
     tokenizer: Any,
     tagger: Tagger | None,
-    keep_label: bool,
+    keep_label: Given[bool],
 ) -> RowStream:
     """Builds the stream of a part, and passes each of its components the settings it needs."""
     dataset.check_texts(part, tokenizer)
     source = dataset.open_source(part)
-    stream = ExampleStream(source, batch_size, seed, settings.window, settings.max_broken_fraction)
+    try:
+        limits = settings.window, settings.max_broken_fraction
+        stream = ExampleStream(source, batch_size, seed, *limits)
+    except FieldError as error:  # about the batch, which is the run's
+        told = advise("config", **error.fields)
+        raise ConfigError(f"{part.where}: {error.message}{told}") from error
     images = None
     if "image_embedding" not in part.precomputed:
         images = ImagePipeline(settings.transform, settings.views_per_image, settings.max_pixels)

@@ -24,9 +24,19 @@ DIGITS = {"source": {"name": "digits", "split": "train"}, "transform": "random_c
 SEED, SIZE = 3, 16
 
 
-def build_loader(rows=None, **data) -> TrainLoader:
-    config = {"data": data, "objective": {}, "batch_size": SIZE, "seed": SEED}
+def build_loader(rows=None, size=SIZE, **data) -> TrainLoader:
+    config = {"data": data, "objective": {}, "batch_size": size, "seed": SEED}
     return build.build_train_loader(config, WORDS, rows)
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [(DIGITS, "config.data"), ({"mixture": {"d": DIGITS | {"weight": 1.0}}}, ".*mixture.d")],
+)
+def test_a_batch_larger_than_the_data_is_told_with_the_field_of_the_run(data, where):
+    told = rf"{where}: batch_size is 4096 and .*, as its own negative; write --config.batch_size=F"
+    with pytest.raises(ConfigError, match=told):
+        build_loader(size=4096, **data)
 
 
 @pytest.fixture

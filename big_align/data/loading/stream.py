@@ -11,7 +11,7 @@ from big_align.data import boundary, examples
 from big_align.data.loading.broken import BrokenTally
 from big_align.data.loading.shuffle import Shuffle, substitutes
 from big_align.data.randomness import PositionRandom
-from big_align.errors import BrokenDataError, UserError
+from big_align.errors import BrokenDataError, FieldError, UserError
 
 Location = tuple[int, int]
 """A shard and an index in it."""
@@ -40,8 +40,8 @@ class ExampleStream:
       num_examples: examples of an epoch.
 
     Raises:
-      UserError: the source is empty.
-      ValueError: a value is out of range, or the source holds fewer examples than a batch.
+      UserError: the source is empty, or holds fewer examples than a batch.
+      ValueError: a value is out of range.
       BrokenDataError: the source left out too many broken examples.
     """
 
@@ -59,9 +59,10 @@ class ExampleStream:
         if not self.num_examples:
             raise UserError("the source has no examples; its path should name some")
         if batch_size > self.num_examples:
-            raise ValueError(
+            raise FieldError(
                 f"batch_size is {batch_size} and the source has {self.num_examples} examples: one "
-                "would be in a batch twice, as its own negative; lower batch_size"
+                "would be in a batch twice, as its own negative",
+                batch_size="FEWER",
             )
         self._seed = seed
         self._order = Shuffle(source.shard_sizes, seed, window)
