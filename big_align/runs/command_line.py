@@ -23,7 +23,7 @@ from big_align.configuration.config_files import CONFIG_JSON, list_packaged
 from big_align.configuration.help_text import WIDTH, format_fields, format_lines
 from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
-from big_align.errors import Stopped, UserError
+from big_align.errors import Stopped, UserError, suggest
 from big_align.reports.starts import compare_configs
 from big_align.runs.defaults import complete_config
 from big_align.runs.overrides import ConfigParser, read_overrides
@@ -144,6 +144,8 @@ def chosen_checkpoint() -> int | str | None:
 
 
 def _parse_argv(argv: list[str]) -> list[str]:
+    # ml_collections warns about a file without a config, which is an error here.
+    logging.get_absl_logger().addFilter(lambda record: record.module != "config_flags")
     try:
         if HELP.intersection(argv):
             print(_write_help([word for word in argv if word not in HELP]))
@@ -204,12 +206,14 @@ def _find_workdir_config(argv: list[str]) -> list[str]:
     if any(re.fullmatch(r"--?config(=.*)?", word, re.DOTALL) for word in words):
         return argv
     given = re.search(r"(?:^|\0)--?workdir[=\0]([^\0]+)", "\0".join(words))
+    path = os.path.join(given[1], CONFIG_JSON) if given else ""
+    if not os.path.isfile(path):
+        _check_flags(words[1:])
     if not given:
         raise UserError(
             "--config is missing: it names a config file, or one of the packaged: "
             f"{', '.join(list_packaged())}"
         )
-    path = os.path.join(given[1], CONFIG_JSON)
     if not os.path.isfile(path):
         raise UserError(
             f"--workdir={given[1]} has no {CONFIG_JSON} to go by: give --config as well, a file or "
@@ -218,16 +222,22 @@ def _find_workdir_config(argv: list[str]) -> list[str]:
     return [argv[0], f"--config={path}", *argv[1:]]
 
 
+def _check_flags(words: list[str]) -> None:
+    """Raises a UserError for the first flag that does not exist."""
+    for word in words:
+        match = re.match(r"--?([a-zA-Z]\w*)", word)
+        if match and not {match[1], match[1].removeprefix("no")} & set(flags.FLAGS):
+            known = suggest(match[1], flags.FLAGS)
+            raise UserError(f"{word}: there is no flag {match[1]!r}{known}; --help lists them")
+
+
 def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) -> list[str]:
     """Parses flags; any error becomes a one-line UserError that names the flag."""
     try:
         parser = values["config"].parser = ConfigParser(argv)
         rest = values(parser.argv)
-        # A file that cannot be loaded becomes an object that raises on any access.
-        getattr(config.value, "is_locked", None)
-        if isinstance(config.value, ConfigDict):
-            with config.value.unlocked():  # for components that a flag sets as a whole
-                complete_config(config.value)
+        with config.value.unlocked():  # for components that a flag sets as a whole
+            complete_config(config.value)
     except Exception as error:  # A config file is code: it may raise anything.
         raise UserError(_describe(error, argv)) from error
     if rest[1:]:

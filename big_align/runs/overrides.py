@@ -5,6 +5,7 @@ command line names are first put into that config, with all of their fields.
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from big_align.components.signatures import (
 from big_align.configuration.config_files import find_config, read_config
 from big_align.configuration.places import find_table, source_fields
 from big_align.data.loading.settings import LoaderSettings
-from big_align.errors import ConfigError, suggest
+from big_align.errors import ConfigError, UserError, put_in_a_line, suggest
 
 KEPT = ("length", "max_length", "transform", "vocab_size")
 """Fields that a component takes over from the one that it replaces, as it does with sources.
@@ -69,19 +70,38 @@ class ConfigParser(ConfigFileFlagParser):
     def parse(self, path: str) -> Any:
         """Loads the config that `path` names.
 
-        Raises the errors of `find_config`, `read_config` and `choose_components`.
+        Raises the errors of `find_config`, `read_config` and `choose_components`, and a UserError
+        if a file does not make a config.
         """
         found = find_config(path)
-        config = read_config(found) if found.endswith(".json") else super().parse(found)
-        if isinstance(config, ConfigDict):
-            for emptied in self._emptied:
-                above, _, field = emptied.rpartition(".")
-                node = _make_node(config, above) if above else config
-                node[field] = ConfigDict()
-            choose_components(config, self._given)
-            for unset in self._unset:
-                _unset_field(config, unset)
-            config.lock()
+        config = read_config(found) if found.endswith(".json") else self._run_file(found)
+        for emptied in self._emptied:
+            above, _, field = emptied.rpartition(".")
+            node = _make_node(config, above) if above else config
+            node[field] = ConfigDict()
+        choose_components(config, self._given)
+        for unset in self._unset:
+            _unset_field(config, unset)
+        config.lock()
+        return config
+
+    def _run_file(self, path: str) -> ConfigDict:
+        """Returns what `get_config` of a file returns; raises a UserError if it is no config."""
+        module = f"{self.name}_config"
+        sys.modules.pop(module, None)  # else a file would also have the names of the one before
+        try:
+            config = super().parse(path)
+            getattr(config, "is_locked", None)  # raises what kept the file from being read
+        except AttributeError as error:
+            if "has no attribute" not in (text := str(error)):  # ConfigDict's, about a field
+                raise
+            told = "it defines no get_config()" if "'get_config'" in text else text
+            raise UserError(f"--config={path}: {put_in_a_line(told)}") from error
+        if not isinstance(config, ConfigDict):
+            raise UserError(
+                f"--config={path}: get_config() returns {put_in_a_line(repr(config))}, which is no "
+                "ml_collections.ConfigDict"
+            )
         return config
 
 
@@ -104,14 +124,32 @@ def _unset_field(config: ConfigDict, path: str) -> None:
 
 
 def read_overrides(argv: Sequence[str]) -> dict[str, str]:
-    """Reads --config.FIELD=VALUE, or --config.FIELD VALUE, into a mapping from field to value."""
+    """Reads --config.FIELD=VALUE, or --config.FIELD VALUE, into a mapping from field to value.
+
+    Raises:
+      ConfigError: what stands for a field cannot be the name of one.
+    """
     argv = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
     given = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        _check_name(word)
         match = re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", word, re.DOTALL)
         if match:
             given[match[1]] = following if match[2] is None else match[2]
     return given
+
+
+def _check_name(word: str) -> None:
+    """Raises a ConfigError if a flag names a field by what cannot be a name."""
+    match = re.fullmatch(r"(--?config\.)([^=\[]*)(=.*)?", word, re.DOTALL)
+    names = match[2].split(".") if match else []
+    if all(map(str.isidentifier, names)):
+        return
+    wrong = next(name for name in names if not name.isidentifier())
+    right = [re.sub(r"\W", "_", name) for name in names]
+    told = f"; write {match[1]}{'.'.join(right)}{match[3] or '=VALUE'}"
+    told = told if all(map(str.isidentifier, right)) else ""
+    raise ConfigError(f"{word}: {wrong!r} is no name of a field{told}")
 
 
 def _join_none(argv: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ WRONG_USAGE = [  # a flag, and what is said of it; starting again is of no use
     ("--config.model.image.name=resnest", "config.model.image.name.*did you mean 'resnet'"),
     ("--mode=test", "--mode=test.*train.eval"),
     ("--confg=x", "'confg'.*config"),
+    ("--config.batch-size=8", "'batch-size' is no name of a field; write --config.batch_size=8"),
     ("config.batch_size=8", r"unexpected arguments \['config.batch_size=8'\]"),
 ]
 MISTAKES = [
@@ -80,6 +81,10 @@ def test_a_mistake_is_one_line_that_names_it(mistakes, flag, message):
         ("def get_config():\n    raise ValueError('first\\nlast')", "last"),
         ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
         ("def get_config(x)\n", "SyntaxError"),
+        ("config = {}", "it defines no get_config()"),
+        ("def get_config():\n    pass", "get_config() returns None, which is no ml_collections.Co"),
+        ("def get_config():\n    return {}.fields", "'dict' object has no attribute 'fields'"),
+        ("def get_config():\n    return open('nowhere')", "No such file or directory: 'nowhere'"),
     ],
 )
 def test_a_config_file_that_cannot_be_loaded_is_one_line(source, message, tmp_path):
@@ -107,6 +112,10 @@ def test_evaluating_without_a_checkpoint_is_one_line(tmp_path):
         (("--config=tests/tiny_config.py",), "--workdir is missing: .*"),
         (("--workdir={}",), "--workdir={} has no config.json to go by: give --config as well.*"),
         (("--mode=eval", "--workdir", "{}"), "--workdir={} has no config.json to go by: .*"),
+        (
+            ("--confg=quickstart", "--workdir={}"),
+            r"--confg=quickstart: there is no flag 'confg' \(did you mean 'config'\?\); --help .*",
+        ),
     ],
 )
 def test_what_a_command_line_without_a_config_lacks_is_told(flags, message, tmp_path):

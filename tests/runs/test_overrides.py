@@ -7,7 +7,7 @@ import pytest
 
 from big_align.components.signatures import check_arguments
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, UserError
 from big_align.runs import check, command_line, dataset
 from big_align.runs.command_line import load_config
 
@@ -193,6 +193,28 @@ def test_a_mistake_is_one_line():
     with pytest.raises(ValueError) as error:
         load_config(TINY, "--config.model.image.name=resnest")
     assert re.fullmatch("config.model.image.name = 'resnest' is unknown .*", str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("--config.batch-size=8", "; write --config.batch_size=8"),
+        ("-config.data.num-threads", "; write -config.data.num_threads=VALUE"),
+        ("--config.model.3d=x", "'3d' is no name of a field"),
+        ("--config.=x", "'' is no name of a field"),
+    ],
+)
+def test_what_cannot_be_the_name_of_a_field_is_told_with_what_can(wrong, right):
+    with pytest.raises(UserError) as error:
+        load_config(TINY, wrong)
+    assert str(error.value).startswith(f"{wrong}: ") and str(error.value).endswith(right)
+
+
+def test_a_file_has_no_names_of_the_one_before(tmp_path):
+    (tmp_path / "empty.py").write_text("config = {}")
+    load_config(TINY)
+    with pytest.raises(UserError, match="empty.py: it defines no get_config"):
+        load_config(str(tmp_path / "empty.py"))
 
 
 def test_none_is_none_whatever_the_type_of_a_field():
