@@ -72,7 +72,7 @@ def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             names = catalog.expand([suite])
             if measured.keys() >= set(names):
                 same = [measured[name] for name in names]
-                averaged.append(_average(same) | dict(suite=suite, title=f"{about}: mean"))
+                averaged.append(_average(same) | dict(suite=suite, title=f"{about}, mean"))
                 averaged[-1]["dataset"] = f"{suite}, mean of {len(names)}"
     return averaged
 

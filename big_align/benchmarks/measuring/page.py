@@ -21,6 +21,7 @@ STYLE = """
 .track i { display: block; height: 1rem; min-width: 2px; border-radius: .2rem;
   background: var(--mark); flex: 0 1 auto; } .track.own i { background: var(--bar); }
 .track span { white-space: nowrap; } .track.own span { font-weight: 650; }
+.overview td:nth-child(2) { white-space: nowrap; }
 section { margin-bottom: 2.4rem; } section > h3 { margin-bottom: .2rem; }
 """
 SCORE_NAMES = {
@@ -98,7 +99,8 @@ def _write_overview(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in add_means(rows)
     ]  # fmt: skip
-    return f"<h2>All results</h2>{write_table(head, cells)}<h2>Data sets</h2>"
+    table = f"<div class=overview>{write_table(head, cells)}</div>"
+    return f"<h2>All results</h2>{table}<h2>Data sets</h2>"
 
 
 def _write_section(
