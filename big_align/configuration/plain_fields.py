@@ -56,9 +56,10 @@ def check_values(config: Node) -> None:
     counts = {field: config[field] for field in COUNTS}
     for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
         if not isinstance(count, int) or count < 1:
-            raise ConfigError(f"config.{field} = {count} must be at least 1")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
-        raise ConfigError(f"config.seed = {config['seed']} must be a whole number from 0 on")
+            wanted = "at least 1" if isinstance(count, int) else "a whole number of at least 1"
+            raise ConfigError(f"config.{field} = {count} must be {wanted}")
+    if not isinstance(config["seed"], int) or not 0 <= config["seed"] < 2**63:
+        raise ConfigError(f"config.seed = {config['seed']} must be a whole number in [0, 2**63)")
     for field, known in CHOICES.items():
         if (given := config[field]) not in known:
             raise ConfigError(

@@ -26,6 +26,7 @@ from big_align.runs import build, dataset
 from big_align.runs.initial_weights import check_init
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.retention import Retention
 from big_align.training.saving.step_folders import find_folder, has_steps
 from big_align.types import Evaluator, ModelState, Objective, Params
 
@@ -48,6 +49,7 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     _check_data(config)
     keeping = without(config["checkpoint"], "every")
     check_arguments(Checkpointer, keeping, "config.checkpoint")
+    make(Retention, without(keeping, "folder"), "config.checkpoint")
     check_wandb(check_arguments(open_trackers, config["log"], "config.log").get("wandb"))
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])
@@ -103,7 +105,11 @@ class BlankTokenizer:
 
     def __init__(self, node: Node):
         target = lookup(node["name"], tables.TOKENIZERS, "config.tokenizer")
-        self.length = node.get("length") or inspect.signature(target).parameters["length"].default
+        length = node.get("length")
+        default = inspect.signature(target).parameters["length"].default
+        self.length = default if length is None else length
+        if self.length < 1:
+            raise ConfigError(f"config.tokenizer.length = {length} must be at least 1")
 
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         shape = len(texts), self.length
@@ -119,13 +125,8 @@ def _check_data(config: Node) -> None:
         if node.get("source"):
             _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "precomputed", "tags")
-        settings = check_arguments(LoaderSettings, loader, where)
-        shape_of_image(settings["transform"], f"{where}.transform")
-        if not 0 <= settings.get("hold_out", 0) < 1:
-            raise ConfigError(
-                f"{where}.hold_out = {settings['hold_out']} is not a fraction from 0 to below 1"
-                f"{advise(where, hold_out=0.05)}"
-            )
+        settings = make(LoaderSettings, loader, where)
+        shape_of_image(settings.transform, f"{where}.transform")
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
         for field, path in (node.get("precomputed") or {}).items():
@@ -180,6 +181,8 @@ def _check_objective(
         params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
         batch = jax.eval_shape(objective.augment, batch, rng, np.int32(0))
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(f"config.model: {error}") from error
     optimizer, _ = build.build_optimizer(config, build.find_frozen(config, objective))

@@ -7,6 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from big_align.components import tables
+from big_align.components.models import RATES, SIZES
+from big_align.components.signatures import list_kinds, list_settable, lookup
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.tags.tag_list import TagList, weigh
 from big_align.errors import ConfigError, UserError
@@ -244,6 +247,48 @@ def test_an_impossible_value_is_named(change, message):
     config = load_config("configs/quickstart.py").to_dict()
     with pytest.raises(UserError, match=message):
         check.check_config(config | change)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model.image.width", 0, "config.model.image.width = 0 must be above 0"),
+        ("model.image.width", -8, "config.model.image.width = -8 must be above 0"),
+        ("model.text.vocab_size", 0, "config.model.text.vocab_size = 0 must be above 0"),
+        ("model.embedding_dim", -1, "config.model.embedding_dim = -1 must be above 0"),
+        ("model.text.dropout", 2, "dropout = 2.0 is no rate .*; write --config.model.text.dropout"),
+        ("model.image_dropout", -0.5, "config.model.image_dropout = -0.5 is no rate in "),
+        ("data.captions_per_image", 0, "config.data.captions_per_image = 0 reads no texts, which"),
+        ("data.captions_per_image", -1, "captions_per_image is -1; it must be at least 0"),
+        ("data.views_per_image", 0, "--config.data.views_per_image=... sets it"),
+        ("tokenizer.length", 0, "config.tokenizer.length = 0 must be at least 1"),
+        ("seed", 2**63, r"seed = 9223372036854775808 must be a whole number in \[0, 2\*\*63"),
+        ("total_steps", None, "config.total_steps = None must be a whole number of at least 1"),
+        ("checkpoint.keep_last", 0, "keep_last = 0 must be at least 1; --config.checkpoint"),
+        ("checkpoint.keep_every", 0, "keep_every = 0 must be at least 1"),
+        ("checkpoint.keep_best", "loss", "keep_best = 'loss' is no number: write EVALUATOR/NAME"),
+    ],
+)
+def test_a_value_out_of_range_is_named_before_anything_is_read(field, value, message):
+    config = load_config("configs/quickstart.py", f"--config.{field}={value}")
+    with pytest.raises(ConfigError, match=message):
+        check.check_config(config)
+
+
+def test_every_number_of_a_tower_has_a_range():
+    for part, towers in tables.TOWERS.items():
+        for name in towers:
+            target = lookup(name, towers, part)
+            for field, parameter in list_settable(target).items():
+                numbers = {int, float, tuple} & {*list_kinds(parameter.hint)}
+                known = field in (*SIZES, *RATES, "momentum", "epsilon", "layer_norm_eps")
+                assert known or not numbers, (part, name, field)
+
+
+def test_the_largest_seed_is_one():
+    config = load_config("configs/quickstart.py", f"--config.seed={2**63 - 1}")
+    check.check_config(config)
+    jax.random.key(config.seed)
 
 
 @pytest.mark.parametrize("part", ["image", "text"])

@@ -3,6 +3,8 @@
 import dataclasses
 
 from big_align.data.images.decoding import MAX_PIXELS
+from big_align.data.loading.parallel import check_at_least
+from big_align.errors import FieldError
 
 SHARED = ("num_threads", "num_processes", "prefetch", "pipeline")
 """Settings of the whole batch, which the parts of a mixture share."""
@@ -56,6 +58,14 @@ class LoaderSettings:
     language_temperature: float | None = None
     hold_out: float = 0.0
     pipeline: str | None = None
+
+    def __post_init__(self):
+        at_least_1 = "window", "prefetch", "views_per_image", "max_pixels"
+        check_at_least(1, **{name: getattr(self, name) for name in at_least_1})
+        check_at_least(0, captions_per_image=self.captions_per_image)
+        if not 0 <= self.hold_out < 1:
+            message = f"hold_out = {self.hold_out} is not a fraction from 0 to below 1"
+            raise FieldError(message, hold_out=0.05)
 
 
 @dataclasses.dataclass(frozen=True)

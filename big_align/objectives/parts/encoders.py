@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from big_align.errors import UserError
+from big_align.errors import ConfigError, UserError
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.types import Batch, ModelState, Outputs, Params
 
@@ -243,8 +243,17 @@ def _embed_batch(
 
 
 def flatten_texts(batch: Batch) -> tuple[Array, Array]:
-    """Returns all texts of a batch as rows, and their masks."""
-    length = batch["text"].shape[-1]
+    """Returns all texts of a batch as rows, and their masks.
+
+    Raises:
+      ConfigError: the batch has no texts.
+    """
+    *_, captions, length = 1, *batch["text"].shape[1:]
+    if not captions:
+        raise ConfigError(
+            "config.data.captions_per_image = 0 reads no texts, which this objective encodes; "
+            "write --config.data.captions_per_image=1"
+        )
     return tuple(jnp.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))
 
 

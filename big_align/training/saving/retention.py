@@ -51,9 +51,13 @@ class Retention:
       ValueError: a value is out of range, or does not name a number.
     """
 
-    def __init__(self, keep_last: int, keep_every: int | None, keep_best: str | None):
-        if keep_last < 1 or (keep_every is not None and keep_every < 1):
-            raise ValueError(f"keep_last = {keep_last} and keep_every = {keep_every} must be >= 1")
+    def __init__(
+        self, keep_last: int = 2, keep_every: int | None = None, keep_best: str | None = None
+    ):
+        if keep_last < 1:
+            raise ValueError(f"keep_last = {keep_last} must be at least 1")
+        if keep_every is not None and keep_every < 1:
+            raise ValueError(f"keep_every = {keep_every} must be at least 1")
         if keep_best is not None and not all(keep_best.partition("/")):
             raise ValueError(f"keep_best = {keep_best!r} is no number: write EVALUATOR/NAME")
         self.keep_last, self.keep_every, self.keep_best = keep_last, keep_every, keep_best
