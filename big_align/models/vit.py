@@ -116,7 +116,7 @@ class ViT(nn.Module):
         return self.resolved["width"]
 
     def _split_variant(self) -> tuple[str, str]:
-        match = re.fullmatch(r"(\w+)/(\d+)", self.variant)
+        match = re.fullmatch(r"(\w+)/([1-9]\d*)", self.variant)
         if not match:
             raise ValueError(f"variant={self.variant!r} is not of the form 'b/16': size/patch")
         return match[1], match[2]

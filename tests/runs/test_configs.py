@@ -254,6 +254,7 @@ def test_an_impossible_value_is_named(change, message):
     [
         ("model.image.width", 0, "config.model.image.width = 0 must be above 0"),
         ("model.image.width", -8, "config.model.image.width = -8 must be above 0"),
+        ("model.image.variant", "ti/0", "variant='ti/0' is not of the form 'b/16': size/patch"),
         ("model.text.vocab_size", 0, "config.model.text.vocab_size = 0 must be above 0"),
         ("model.embedding_dim", -1, "config.model.embedding_dim = -1 must be above 0"),
         ("model.text.dropout", 2, "dropout = 2.0 is no rate .*; write --config.model.text.dropout"),
