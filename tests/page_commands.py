@@ -20,6 +20,7 @@ NOT_RUN = {
         "python main.py --config=configs/own_pairs.py:cores=2 --workdir=workdirs/own_pairs",
         "python main.py --config=configs/mlcd_photographs.py",
         "python main.py --config=configs/lit_flickr8k.py",
+        "python main.py --config=configs/unicl_flickr8k.py:",
         "python main.py --config=configs/align_flickr8k_multilingual.py --workdir",
         "python main.py --config=configs/align_flickr8k_multilingual.py:",
         "python main.py --config=configs/idea_flickr8k.py",
@@ -89,6 +90,9 @@ NOT_RUN = {
         "python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8",
         "python -m big_align.tools.plan --config=configs/unicl_imagenet.py --topology=v5e:8x8",
         "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
+    ),
+    "needs models that train for minutes; tests/tools/test_show_tsne.py draws smaller ones": (
+        "python -m big_align.tools.show_tsne",
     ),
     "serves until it is stopped": ("python -m big_align.tools.serve",),
     "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (

@@ -171,7 +171,7 @@ def test_the_key_is_that_of_the_file_or_the_path_of_the_image_or_the_row(tmp_pat
 def test_values_of_other_kinds_are_broken_examples(tmp_path):
     captions = pa.array([None] * layouts.COUNT, pa.string())
     source = ParquetSource(write(tmp_path / "x.parquet", caption=captions))
-    with pytest.raises(BrokenExample, match="'None', not a text"):
+    with pytest.raises(BrokenExample, match="the caption is null, not a text"):
         source.read(0, 0)
     with pytest.raises(WrongLabel, match="the label is"):
         ParquetSource(write(tmp_path / "x.parquet", label=["cat"] * layouts.COUNT), caption="",
