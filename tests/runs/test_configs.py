@@ -14,7 +14,7 @@ from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.tags.tag_list import TagList, weigh
 from big_align.errors import ConfigError, UserError
 from big_align.evaluators import tag_truth
-from big_align.runs import build, check, dataset
+from big_align.runs import build, check, dataset, initial_weights
 from big_align.runs.command_line import load_config
 from big_align.training.layer_rates import LayerRates
 from big_align.training.state import describe_state
@@ -101,17 +101,17 @@ def stand_in_tag_lists(monkeypatch):
 @pytest.fixture(autouse=True)
 def stand_in_packages(monkeypatch):
     """Packages of weights need not be installed."""
-    monkeypatch.setattr(check, "check_installed", lambda paths: None)
+    monkeypatch.setattr(initial_weights, "check_installed", lambda paths: None)
     idea, iclip = ("data/vit-base", "data/bert-base-uncased"), ("data/moby_", "data/roberta-base")
     there = ("package:", *idea, *iclip)
     located = lambda path: "." if path.startswith(there) else path  # noqa: E731
-    monkeypatch.setattr(check, "locate", located)
+    monkeypatch.setattr(initial_weights, "locate", located)
 
 
 @pytest.mark.slow
 def test_towers_of_idea_start_from_weights_that_must_be_there(monkeypatch):
     """§4.1: from ImageNet's; without them a message says what to do."""
-    monkeypatch.setattr(check, "locate", lambda path: path)
+    monkeypatch.setattr(initial_weights, "locate", lambda path: path)
     shallow = "--config.model.image.depth=1", "--config.model.text.depth=1"
     config = load_config("configs/idea_coco.py", *shallow)
     told = "init.image: there is no file, folder or workdir data/vit-base: put .*image=''"

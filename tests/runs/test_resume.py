@@ -265,7 +265,7 @@ def test_evaluations_and_the_best_are_those_of_a_run_that_never_stopped(tmp_path
     [
         ("digit/top1", "did you mean 'digits/top1'.*: digits/top1, .*, pairs/text_to_image_r10"),
         ("pairs/r10", "no number of config.evaluators.*: digits/top1, digits/top5"),
-        ("pairs", "'pairs' is no number of config.evaluators; they measure: digits/top1"),
+        ("pairs", "config.checkpoint: keep_best = 'pairs' is no number: write EVALUATOR/NAME"),
     ],
 )
 def test_a_best_number_that_no_evaluator_has_is_named_before_training(tmp_path, number, message):
