@@ -38,9 +38,11 @@ def check_numbers(node: Node, where: str) -> None:
       ConfigError: one is out of range.
     """
     for field in [field for field in SIZES if field in node]:
-        values = node[field] if isinstance(node[field], Iterable) else [node[field]]
-        if any(value is not None and value <= 0 for value in values):
-            raise ConfigError(f"{where}.{field} = {node[field]} must be above 0")
+        several = isinstance(node[field], Iterable)
+        for value in node[field] if several else [node[field]]:
+            if value is not None and value <= 0:
+                told = f"has {value}, and all" if several else f"= {value}"
+                raise ConfigError(f"{where}.{field} {told} must be above 0")
     for field in RATES:
         if not 0 <= (node.get(field) or 0) < 1:
             told = advise(where, **{field: 0.1})

@@ -57,7 +57,10 @@ CONFIGS = {
         "bert", "transformers", "hidden_size", 10**4000, "width = 1000.* is too large"
     ),
     "resnet of many stages": HostileConfig(
-        "resnet", "transformers", "depths", [0] * 400_000, "blocks in 400000 stages"
+        "resnet", "transformers", "depths", [1] * 400_000, "blocks in 400000 stages"
+    ),
+    "resnet of empty stages": HostileConfig(
+        "resnet", "transformers", "depths", [0] * 400_000, "depths has 0, and all must be above 0$"
     ),
     "resnet of negative stages": HostileConfig(
         "resnet", "transformers", "depths", [-(10**6), 10**6], "too large|blocks"
