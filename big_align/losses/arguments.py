@@ -7,15 +7,15 @@ would be wrong without a word. Shapes are known at compile time, so the check co
 import functools
 import inspect
 import typing
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray, Bool, Int
 
-Loss = TypeVar("Loss", bound=Callable[..., Any])
+from big_align.losses.explicit_axes import Loss
+
 KINDS = {Bool: (np.bool_, "booleans"), Int: (np.integer, "integers")}
 """Kinds of numbers besides floating point, by annotation."""
 
@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
     name: str
 
 
-def check_arguments(loss: Loss) -> Loss:
+def check_arrays(loss: Loss) -> Loss:
     """Lets a function refuse arrays that do not have the shapes and types of its signature.
 
     Equal names of dimensions have equal sizes. Scalars are not checked.
@@ -86,10 +86,10 @@ def _check(name: str, value: Any, wanted: Wanted, sizes: dict[str, tuple[int, st
     for dim, size in zip(wanted.dims, value.shape, strict=True):
         sizes.setdefault(dim, (size, name))
     if isinstance(value, np.ndarray) and wanted.kind is np.integer:
-        _check_range(name, value)
+        _check_bits(name, value)
 
 
-def _check_range(name: str, value: np.ndarray) -> None:
+def _check_bits(name: str, value: np.ndarray) -> None:
     """Checks that integers survive the way to a device, where they have 32 bits by default."""
     if value.size and not np.array_equal(
         value, value.astype(jax.dtypes.canonicalize_dtype(value.dtype))

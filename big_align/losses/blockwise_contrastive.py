@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -48,7 +48,7 @@ Losses = tuple[Float[Array, ""], Float[Array, ""]]
 _LOWEST = -1e30  # the maximum of nothing; finite, so that differences are never NaN
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def blockwise_contrastive_loss(
     zimg: Float[Array, "b d"],

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_body
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.precision import wide
 from big_align.losses.supervised_contrastive import (
@@ -27,7 +27,7 @@ from big_align.losses.supervised_contrastive import (
 from big_align.sharding import Shards
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def blockwise_supervised_contrastive_loss(
     z: Float[Array, "n d"],

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.targets import check_smoothing
 
 
 def labeled_rows(
@@ -15,7 +16,7 @@ def labeled_rows(
     return mask & (label >= 0) & (label < num_classes)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def softmax_cross_entropy(
     logits: Float[Array, "b c"],
@@ -40,8 +41,7 @@ def softmax_cross_entropy(
     Raises:
       ValueError: `label_smoothing` is not in [0, 1].
     """
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    check_smoothing(label_smoothing)
     takes_part = labeled_rows(label, mask, logits.shape[1])
     # Zeros before the logarithm, so that values in other rows that are not finite do not reach the
     # gradient.

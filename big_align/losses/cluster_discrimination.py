@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.precision import wide
 
@@ -30,7 +30,7 @@ LOWEST = -1e30  # the logarithm of an empty sum; finite, so that neither sum nor
 _SMALLEST_SINE_SQUARED = 1e-6
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def mlcd_loss(
     zimg: Float[Array, "b d"],
@@ -66,7 +66,7 @@ def mlcd_loss(
     return _discriminate("mlcd", zimg, centers, labels, mask, sampled, negatives, scale, margin)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def mlc_loss(
     zimg: Float[Array, "b d"],
@@ -86,7 +86,7 @@ def mlc_loss(
     return _discriminate("mlc", zimg, centers, labels, mask, sampled, negatives, scale, margin)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def unicom_loss(
     zimg: Float[Array, "b d"],

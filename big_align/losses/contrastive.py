@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked, complete_targets
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def contrastive_loss(
     zimg: Float[Array, "b d"],

@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.cluster_discrimination import (
     LOSSES,
     LOWEST,
@@ -43,7 +43,7 @@ from big_align.sharding import Shards, locate_rows
 BLOCK = 1024
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def sampled_cluster_loss(
     loss: str,

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -36,7 +36,7 @@ from big_align.losses.targets import (
 from big_align.sharding import Shards
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def sigmoid_loss(
     zimg: Float[Array, "b d"],
@@ -82,7 +82,7 @@ def sigmoid_loss(
     return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def blockwise_sigmoid_loss(
     zimg: Float[Array, "b d"],

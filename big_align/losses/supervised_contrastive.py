@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.precision import wide
@@ -19,7 +19,7 @@ from big_align.losses.targets import clear_masked
 _LOWEST = -1e30  # finite logit of non-candidates: a row without candidates has no NaN
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def supervised_contrastive_loss(
     z: Float[Array, "n d"],

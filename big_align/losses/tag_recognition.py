@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.arguments import check_arguments
+from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
 
 LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
@@ -51,7 +51,7 @@ def find_tags(
     return wanted & (jax.nn.sigmoid(logits.astype(jnp.float32)) > threshold)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def binary_cross_entropy(
     logits: Float[Array, "b c"],
@@ -78,7 +78,7 @@ def binary_cross_entropy(
     return _average(each if weights is None else weights * each, mask)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def focal_cross_entropy(
     logits: Float[Array, "b c"],
@@ -110,7 +110,7 @@ def focal_cross_entropy(
     return _average(jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits), mask)
 
 
-@check_arguments
+@check_arrays
 @on_any_mesh
 def tag_recognition_loss(
     name: str,

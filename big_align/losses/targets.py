@@ -21,8 +21,7 @@ def complete_targets(
     Raises:
       ValueError: as for `contrastive_loss`.
     """
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
+    check_smoothing(label_smoothing)
     if (image_label is None) != (text_label is None):
         raise ValueError("image_label and text_label must be given together or both be None")
     if image_label is None or text_label is None:
@@ -37,6 +36,12 @@ def complete_targets(
     if text_mask is None:
         text_mask = jnp.ones(len(ztxt), bool)
     return image_label, text_label, image_mask, text_mask
+
+
+def check_smoothing(label_smoothing: float) -> None:
+    """Raises a ValueError if a fraction of the target is not in [0, 1]."""
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
 
 
 def clear_masked(z: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "n d"]:
