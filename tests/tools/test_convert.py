@@ -113,7 +113,7 @@ def remove(name):
         (change_config(model_type="vit"), "does not hold the model that its config describes"),
         (change_config(model_type="llama"), "model_type = 'llama'; known: align"),
         (change_config(hidden_size="wide"), "width = 'wide' is not of type"),
-        (change_config(hidden_size=-1), "does not describe a model that can be built"),
+        (change_config(hidden_size=-1), "hf-bert: text.width = -1 must be above 0"),
         (change_config(num_attention_heads=5), "does not describe a model that can be built.*5"),
         (change_config(vocab_size=[3]), "vocab_size = .* is not of type int"),
     ],

@@ -46,7 +46,7 @@ def make_model(node: Node) -> nn.Module:
     kind = kind_of(node)
     if kind == "dual":
         return build_model({"model": node})
-    return build_tower(node, kind, f"the {kind} tower")
+    return build_tower(node, kind, kind)
 
 
 def check_sizes(node: Node, image_size: Any, arrays: Mapping[str, StoredArray], where: str) -> None:
