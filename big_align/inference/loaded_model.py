@@ -23,7 +23,13 @@ from big_align.errors import BrokenImages, UserError
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
-from big_align.inference.ranking import Ranking, compute_cosines, rank_by_cosine, read_embeddings
+from big_align.inference.ranking import (
+    Ranking,
+    check_count,
+    compute_cosines,
+    rank_by_cosine,
+    read_embeddings,
+)
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.progress import make_bar
 from big_align.runs import workdir
@@ -174,8 +180,10 @@ class LoadedModel(Pretrained):
           `order`, the numbers of the images, nearest first, and their `cosine`, one row per text.
 
         Raises:
-          UserError: what `embed_images` and `embed_texts` raise; or embeddings do not fit.
+          UserError: what `embed_images` and `embed_texts` raise; embeddings do not fit; or `k` is
+            not a whole number from 1 on, which is told before anything is embedded.
         """
+        k = None if k is None else check_count(k)
         queries, _ = self._embed_or_take(texts, self.embed_texts)
         candidates, _ = self._embed_or_take(images, self.embed_images)
         return rank_by_cosine(queries, candidates, k)

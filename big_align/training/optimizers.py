@@ -96,8 +96,10 @@ def make_schedule(
 def _make_staircase(
     learning_rate: float, every: int | None, rate: float, end_value: float
 ) -> optax.Schedule:
-    if every is None or every < 1:
-        raise ValueError(f"decay_every = {every} must be at least 1 step for decay = 'step'")
+    if every is None or every < 1 or every != int(every):
+        raise ValueError(
+            f"decay_every = {every} must be a whole number of steps, at least 1, for decay = 'step'"
+        )
     if not 0 < rate <= 1:
         raise ValueError(f"decay_rate = {rate} is not in (0, 1]")
     if rate == 1:  # optax would take `end_value` for the most that it may be

@@ -45,3 +45,22 @@ def test_settings_of_the_whole_batch_are_not_set_in_a_part():
 @pytest.mark.parametrize("part", PARTS)
 def test_no_part_takes_more_than_eight_arguments(part):
     assert len(inspect.signature(part).parameters) <= 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_threads": 0}, "num_threads is 0; it must be at least 1"),
+        ({"num_processes": -1}, "num_processes is -1; it must be at least 0"),
+        ({"captions_used": 0}, "captions_used is 0; it must be at least 1"),
+        (
+            {"captions_used": 2, "captions_per_image": 3},
+            "captions_used is 2; it must be at least 3",
+        ),
+        ({"prefetch": 0}, "prefetch is 0; it must be at least 1"),
+    ],
+)
+def test_numbers_out_of_range_are_told_before_any_source_is_opened(fields, message):
+    with pytest.raises(ValueError, match=message):
+        LoaderSettings(transform="decode", **fields)
+    LoaderSettings(transform="decode", num_threads=1, num_processes=0, captions_used=1)

@@ -343,6 +343,8 @@ def test_how_many_are_ranked_is_a_whole_number(model):
     for k in (0, -1, 1.0, np.float32(1), "1"):
         with pytest.raises(UserError, match=r"k is .+; it must be a whole number from 1 on"):
             model.rank("a dog", rows, k=k)
+    with pytest.raises(UserError, match="k is 0"):  # before anything is read
+        model.rank("a dog", ["missing.jpg"], k=0)
 
 
 @pytest.mark.parametrize("size", [0, -4])

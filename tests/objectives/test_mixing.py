@@ -192,6 +192,30 @@ def test_unicl_is_that_of_soft_targets_in_both_directions(devices):
     np.testing.assert_allclose(metrics["temperature"], 1 / 3, rtol=1e-5)
 
 
+def test_a_row_that_is_wholly_its_partner_has_its_texts_and_no_text_where_it_has_none():
+    """Half of the rows have one text, not two: a missing one stays missing in its partner's row."""
+    objective = MixedLabels(Unicl(tiny.make_model(2), tiny.make_mesh(1)), **BOTH)
+    batch = augment(objective, make_batch(), seed=3)
+    rng = np.random.default_rng(1)
+    outputs = {"zimg": rng.normal(size=(16, 8)), "ztxt": rng.normal(size=(16, 2, 8))}
+    outputs = {
+        k: jnp.float32(x / np.linalg.norm(x, axis=-1, keepdims=True)) for k, x in outputs.items()
+    }
+    text = jnp.stack([batch["text"]] * 2, axis=1)
+    one_text = jnp.arange(16) < 8  # pairs go from the outside in: each has one of both kinds
+    text_mask = jnp.ones(text.shape, bool).at[:, 1].set(~one_text[:, None])
+    batch |= {"text": text, "text_mask": text_mask, "mix_fraction": jnp.zeros(16)}
+    partner = np.asarray(batch["partner"])
+    assert (np.asarray(one_text)[partner] != np.asarray(one_text)).any()
+
+    params = {"log_scale": jnp.float32(np.log(3))}
+    loss, _ = jax.jit(objective.loss)(params, outputs, None, batch)
+    theirs = batch | {k: batch[k][partner] for k in ("text", "text_mask", "label")}
+    replaced = outputs | {"ztxt": outputs["ztxt"][partner]}
+    expected, _ = jax.jit(objective.objective.loss)(params, replaced, None, theirs)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_eight_devices_equal_one():
     def run(devices):

@@ -74,7 +74,11 @@ def test_decays(options, expected):
         ({"total_steps": 0}, "total_steps = 0 must be at least 1"),
         ({"learning_rate": -1.0}, "learning_rate = -1.0 must be positive"),
         ({"end_value": 2.0}, "end_value = 2.0 is not in"),
-        ({"decay": "step"}, "decay_every = None must be at least 1 step"),
+        ({"decay": "step"}, "decay_every = None must be a whole number of steps"),
+        (
+            {"decay": "step", "decay_every": 2.5},
+            "decay_every = 2.5 must be a whole number of steps",
+        ),
         ({"decay": "step", "decay_every": 5, "decay_rate": 0.0}, "decay_rate = 0.0 is not in"),
     ],
 )

@@ -63,6 +63,11 @@ class LoaderSettings:
         at_least_1 = "window", "prefetch", "views_per_image", "max_pixels"
         check_at_least(1, **{name: getattr(self, name) for name in at_least_1})
         check_at_least(0, captions_per_image=self.captions_per_image)
+        captions = max(1, self.captions_per_image)
+        optional = {"num_threads": 1, "num_processes": 0, "captions_used": captions}
+        for name, least in optional.items():
+            if getattr(self, name) is not None:
+                check_at_least(least, **{name: getattr(self, name)})
         if not 0 <= self.hold_out < 1:
             message = f"hold_out = {self.hold_out} is not a fraction from 0 to below 1"
             raise FieldError(message, hold_out=0.05)
