@@ -21,15 +21,9 @@ from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import BrokenImages, UserError
 from big_align.evaluators.zero_shot import average_texts
+from big_align.inference import ranking
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.image_batches import ImageBatch, load_images
-from big_align.inference.ranking import (
-    Ranking,
-    check_count,
-    compute_cosines,
-    rank_by_cosine,
-    read_embeddings,
-)
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.progress import make_bar
 from big_align.runs import workdir
@@ -163,12 +157,12 @@ class LoadedModel(Pretrained):
         ztxt = average_texts(ztxt, [len(group) for group in prompts])
         embed_images = functools.partial(self.embed_images, broken=broken)
         zimg, alone = self._embed_or_take(images, embed_images, given_images.is_image)
-        logits = np.float64(compute_cosines(zimg, ztxt)) / temperature
+        logits = np.float64(ranking.compute_cosines(zimg, ztxt)) / temperature
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         found = [_sort(classes.names, row / row.sum()) for row in weights]
         return found[0] if alone else found
 
-    def rank(self, texts: Any, images: Any, k: int | None = None) -> Ranking:
+    def rank(self, texts: Any, images: Any, k: int | None = None) -> ranking.Ranking:
         """Ranks images for each text by their cosines.
 
         Args:
@@ -183,10 +177,10 @@ class LoadedModel(Pretrained):
           UserError: what `embed_images` and `embed_texts` raise; embeddings do not fit; or `k` is
             not a whole number from 1 on, which is told before anything is embedded.
         """
-        k = None if k is None else check_count(k)
+        k = None if k is None else ranking.check_count(k)
         queries, _ = self._embed_or_take(texts, self.embed_texts)
         candidates, _ = self._embed_or_take(images, self.embed_images)
-        return rank_by_cosine(queries, candidates, k)
+        return ranking.rank_by_cosine(queries, candidates, k)
 
     def tower(self, part: str) -> "LoadedModel":
         """Returns one tower by itself, with what belongs to it, like `Pretrained.tower`."""
@@ -266,7 +260,7 @@ class LoadedModel(Pretrained):
         self, given: Any, embed: Any, is_one: Any = lambda _: False
     ) -> tuple[Float[np.ndarray, "n d"], bool]:
         """Embeds, unless embeddings are given; also returns whether there was only one."""
-        rows = read_embeddings(given)
+        rows = ranking.read_embeddings(given)
         if rows is None:
             return embed(given), is_one(given)
         return np.atleast_2d(rows), rows.ndim == 1
