@@ -15,6 +15,7 @@ are passed on to Beam: --runner=DataflowRunner, or, to use all cores of a machin
 
 import argparse
 import dataclasses
+import math
 import sys
 from typing import Any
 
@@ -35,7 +36,8 @@ NUMBERS = {
     "tokens": (int, "all tokens of a text must be among the N most frequent unigrams and bigrams"),
     "language_temperature": (
         float,
-        "sample languages in proportion to n^(1/N), where n is their number of remaining pairs",
+        "sample languages in proportion to n^(1/N), where n is their number of remaining pairs, "
+        "equally with inf",
     ),
 }
 
@@ -57,7 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
         "(%(default)s)")  # fmt: skip
     preset = rules_of.PRESETS["align"]
     for name, (kind, told) in NUMBERS.items():
-        add(f"--{name}", type=_read_number(kind), default=argparse.SUPPRESS, metavar="N",
+        read = _read_number(kind, math.inf if name == "language_temperature" else None)
+        add(f"--{name}", type=read, default=argparse.SUPPRESS, metavar="N",
             help=f"{told}; none to disable ({_show(getattr(preset, name))} in align)")  # fmt: skip
     add("--language_floor", type=int, default=argparse.SUPPRESS, metavar="N",
         help="languages with at most N pairs are kept whole, not sampled "
@@ -106,10 +109,12 @@ def _show(number: int | float | None) -> str:
     return "none" if number is None else f"{number:,}"
 
 
-def _read_number(kind: type) -> Any:
+def _read_number(kind: type, endless: float | None) -> Any:
+    """Returns a function that reads a number; `endless` is what `inf` stands for."""
+
     def read(text: str) -> int | float | None:
         if text in ("none", "inf"):
-            return None
+            return None if text == "none" else endless
         return kind(text.replace("_", ""))
 
     read.__name__ = kind.__name__  # argparse names the type where the text is no number

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections import Counter
 
@@ -300,6 +301,16 @@ def test_numbers_of_the_command_line_stand_above_the_preset():
     flags = ["--input=x", "--output=y", "--max_aspect=none"]
     options, _ = prepare.make_parser().parse_known_args(flags)
     assert prepare.make_rules(options) == dataclasses.replace(Rules(), max_aspect=None)
+
+
+@pytest.mark.parametrize(
+    ("written", "temperature"), [("inf", math.inf), ("none", None), ("3", 3.0)]
+)
+def test_an_endless_temperature_is_no_missing_one(written, temperature):
+    flags = ["--input=x", "--output=y", f"--language_temperature={written}", "--min_side=inf"]
+    options, _ = prepare.make_parser().parse_known_args(flags)
+    rules = prepare.make_rules(options)
+    assert (rules.language_temperature, rules.min_side) == (temperature, None)
 
 
 def test_a_second_job_in_an_output_is_refused_and_harms_nothing(done, run, tmp_path):
