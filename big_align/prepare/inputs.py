@@ -158,8 +158,10 @@ def _choose_stems(paths: list[str]) -> Iterator[str]:
 
     Anything after a dot would not be part of a key in a shard.
     """
-    folders = [path.rpartition("/")[0] for path in paths]
     local = not any("://" in path for path in paths)
+    if local:  # `./raw` and `raw/` are `raw`
+        paths = [posixpath.normpath(path) for path in paths]
+    folders = [path.rpartition("/")[0] for path in paths]
     whole = local and len({folder[:1] == "/" for folder in folders}) == 1
     common = posixpath.commonpath(folders) if whole else ""
     seen: set[str] = set()

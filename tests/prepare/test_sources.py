@@ -251,6 +251,9 @@ def test_rows_are_counted_with_those_that_have_no_image(tmp_path):
         (["a/0.parquet", "b/0.parquet"], ["a_0", "b_0"]),
         (["/x/a/0.parquet", "/x/b/0.parquet"], ["a_0", "b_0"]),
         (["0.parquet"], ["0"]),
+        (["./raw/0.parquet", "./raw/1.parquet"], ["0", "1"]),
+        (["raw//0.parquet", "./raw/../raw/1.parquet"], ["0", "1"]),
+        (["./0.parquet"], ["0"]),
     ],
 )
 def test_files_of_one_name_are_told_apart_by_their_folders(paths, stems, tmp_path, monkeypatch):
