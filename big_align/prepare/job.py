@@ -128,7 +128,7 @@ def _find_marker(plan: JobPlan) -> str:
 
 
 def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the statistics of a job that is done; refuses the output of another one."""
+    """Returns the statistics of a job all of whose shards are there; refuses another's output."""
     begun = storage.read_json(storage.join(plan.output, "begun.json"))
     if begun != settings and plan.list_shards():
         told = "" if begun is None else f" ({tell_difference(begun, settings)})"
@@ -138,7 +138,8 @@ def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | N
         )
     if begun is None or storage.read_json(storage.join(plan.output, "settings.json")) != settings:
         return None
-    return storage.read_json(storage.join(plan.output, "statistics.json"))
+    done = storage.read_json(storage.join(plan.output, "statistics.json"))
+    return None if done is None or _list_missing(done["shards"], plan) else done
 
 
 def _open_first(plan: JobPlan, files: list[int]) -> None:
