@@ -1,5 +1,6 @@
 """The pipelines of a job: examine the pairs, decide about them, write shards."""
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,14 @@ from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.prepare.sampling import choose_rates
 from big_align.prepare.text_rules import identify_text
+
+
+def _is_no_user_error(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], UserError))
+
+
+# Beam logs the traceback of an error that a worker raises; of a user error, a line is printed.
+logging.getLogger("apache_beam.runners.common").addFilter(_is_no_user_error)
 
 
 def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:

@@ -22,6 +22,7 @@ from raw_pairs import (
 )
 
 from big_align.data.sources.tar_source import TarSource
+from big_align.errors import UserError
 from big_align.prepare import job, storage
 from big_align.prepare.examination import identify_image
 from big_align.prepare.inputs import find_inputs
@@ -332,6 +333,25 @@ def test_a_job_whose_output_another_has_taken_says_so(done, run, tmp_path, monke
     status, _, error = run("out", f"--input={done.raw}")
     assert status == 1 and "another job has worked in this output" in error
     assert not list((tmp_path / "out").glob("pairs-*"))
+
+
+def test_a_user_error_of_a_worker_is_a_line_without_a_traceback(caplog):
+    beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
+    pipelines = job.import_pipelines()
+
+    def fail(error):
+        raise error
+
+    def run(error):
+        with beam.Pipeline(options=pipelines.read_options([])) as pipeline:
+            pipeline | beam.Create([error]) | beam.Map(fail)
+
+    with pytest.raises(UserError, match=r"^the disk is full$"):
+        job.run_pipeline(run, UserError("the disk is full"))
+    assert "Traceback" not in caplog.text
+    with pytest.raises(KeyError):
+        job.run_pipeline(run, KeyError("a bug"))
+    assert "Traceback" in caplog.text
 
 
 def fail_always(pixels):
