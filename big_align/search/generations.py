@@ -20,6 +20,7 @@ from big_align.search.index_folder import (
 )
 from big_align.search.pending_rows import PendingRows
 from big_align.search.source_entries import IndexEntry
+from big_align.whole_files import naming
 
 BLOCK = 65536  # rows that are copied at a time
 
@@ -72,44 +73,50 @@ def write(
       old: the generation before, if there is one.
       pending: rows embedded since, by kind.
       places: where each row is, counted through `old` and then `pending`, by kind.
+
+    Raises:
+      OSError: it cannot be written; the message names the folder.
     """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
-    for kind in KINDS:
-        sources = [pending[kind].read_vectors()]
-        sources = [old.vectors[kind] if old else sources[0][:0], *sources]
-        _gather_rows(path / f"{kind}.npy", sources, places[kind])
-    thumbnails = [([], np.zeros(0, np.uint8)), pending[IMAGES].read_blobs()[::-1]]
-    if old is not None:
-        thumbnails[0] = old.images["end"].to_pylist(), old.thumbnails
-    ends = _gather_blobs(path / THUMBNAILS, thumbnails, places[IMAGES])
-    tables = {
-        f"{IMAGES}.parquet": drafted.images.append_column("end", pa.array(ends, pa.int64())),
-        f"{CAPTIONS}.parquet": drafted.captions,
-        METADATA: drafted.metadata,
-    }
-    for name, table in tables.items():
-        pq.write_table(table, path / name)
-    for file in path.iterdir():
-        sync(file)
+    with naming(path):
+        for kind in KINDS:
+            sources = [pending[kind].read_vectors()]
+            sources = [old.vectors[kind] if old else sources[0][:0], *sources]
+            _gather_rows(path / f"{kind}.npy", sources, places[kind])
+        thumbnails = [([], np.zeros(0, np.uint8)), pending[IMAGES].read_blobs()[::-1]]
+        if old is not None:
+            thumbnails[0] = old.images["end"].to_pylist(), old.thumbnails
+        ends = _gather_blobs(path / THUMBNAILS, thumbnails, places[IMAGES])
+        tables = {
+            f"{IMAGES}.parquet": drafted.images.append_column("end", pa.array(ends, pa.int64())),
+            f"{CAPTIONS}.parquet": drafted.captions,
+            METADATA: drafted.metadata,
+        }
+        for name, table in tables.items():
+            pq.write_table(table, path / name)
+        for file in path.iterdir():
+            sync(file)
 
 
 def _gather_rows(
     path: pathlib.Path, sources: Sequence[np.ndarray], places: Int[np.ndarray, "n"]
 ) -> None:
-    """Writes rows of two arrays, numbered through both, to a file."""
+    """Writes rows of two arrays, numbered through both, to a file.
+
+    It is not mapped: on a full disk, writing to a mapped file kills the process.
+    """
     first, second = sources
-    shape = len(places), second.shape[1]
-    if not len(places):  # an empty file cannot be mapped
-        np.save(path, np.zeros(shape, second.dtype))
-        return
-    out = np.lib.format.open_memmap(path, "w+", second.dtype, shape)
-    for start in range(0, len(places), BLOCK):
-        part = places[start : start + BLOCK]
-        is_first, block = part < len(first), out[start : start + len(part)]
-        block[is_first] = first[part[is_first]]
-        block[~is_first] = second[part[~is_first] - len(first)]
-    out.flush()
+    shape, kind = (len(places), second.shape[1]), np.lib.format.dtype_to_descr(second.dtype)
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, len(places), BLOCK):
+            part = places[start : start + BLOCK]
+            is_first, block = part < len(first), np.empty((len(part), shape[1]), second.dtype)
+            block[is_first] = first[part[is_first]]
+            block[~is_first] = second[part[~is_first] - len(first)]
+            file.write(block.tobytes())
 
 
 def _gather_blobs(

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from big_align.whole_files import naming
+
 Record = list[Any]
 """What identifies a row: [name, signature], or [text]."""
 
@@ -73,13 +75,16 @@ class PendingRows:
           records: what identifies each row.
           values: the embeddings.
           blobs: bytes that go with each; None for nothing.
+
+        Raises:
+          OSError: a file cannot be written; the message names it.
         """
         blobs = blobs or [b""] * len(records)
         ends = self._ends[-1] + np.cumsum([len(blob) for blob in blobs])
         lines = [json.dumps([r, int(e)]) + "\n" for r, e in zip(records, ends, strict=True)]
         contents = values.astype(self._dtype).tobytes(), b"".join(blobs), "".join(lines).encode()
         for path, content in zip(self._paths, contents, strict=True):  # the lines come last
-            with path.open("ab") as file:
+            with naming(path), path.open("ab") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
