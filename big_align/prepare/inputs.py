@@ -149,7 +149,8 @@ def _stamp_folder(path: str) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for name in found:
         with contextlib.suppress(OSError):  # a link that leads nowhere
-            digest.update(f"{os.path.relpath(name, path)} {_stamp(name)}\n".encode())
+            line = f"{os.path.relpath(name, path)} {_stamp(name)}\n"
+            digest.update(line.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
@@ -170,7 +171,8 @@ def _choose_stems(paths: list[str]) -> Iterator[str]:
         name = posixpath.splitext(name)[0] or path
         stem = re.sub(r"[^\w-]+", "_", name).strip("_")[-80:] or "pairs"
         if stem in seen:
-            stem = f"{stem}-{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
+            name = path.encode("utf-8", "surrogatepass")
+            stem = f"{stem}-{hashlib.blake2b(name, digest_size=4).hexdigest()}"
         seen.add(stem)
         yield stem
 

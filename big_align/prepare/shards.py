@@ -98,7 +98,7 @@ def _encode_record(member: Member) -> bytes:
 
 def _write_about(about: dict[str, Any]) -> bytes:
     text = json.dumps(about, ensure_ascii=False, sort_keys=True)
-    return text.encode("utf-8", "surrogatepass")
+    return text.encode("utf-8", "backslashreplace")  # as JSON writes it, too
 
 
 def _add_members(tar: tarfile.TarFile, member: Member) -> None:

@@ -229,7 +229,8 @@ def read_members(
         about |= {"labels": labels} if labels else {}
         about |= {"merged": [plan.inputs.key(*each) for each in merged]} if merged else {}
         key = plan.inputs.key(stretch.file, row)
-        yield shard, (place, key, find_ending(image), image, about)
+        # Beam's coders refuse names of files that are not UTF-8; JSON escapes them
+        yield shard, (place, key, find_ending(image), image, json.dumps(about))
 
 
 def list_classes(plan: JobPlan) -> list[str]:
@@ -292,7 +293,7 @@ def _make_plain(value: Any) -> Any:
 def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
     """Writes a shard of all its examples."""
     shard, members = group
-    made = (shards.Member(*each) for each in members)
+    made = (shards.Member(*rest, json.loads(about)) for *rest, about in members)
     shards.write_shard(plan.shard_path(shard), made, plan.shard_format)
     return shard
 
@@ -300,4 +301,4 @@ def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
 def write_line(value: Any) -> bytes:
     """Returns an object as a line of JSON."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return f"{text}\n".encode("utf-8", "surrogatepass")
+    return f"{text}\n".encode("utf-8", "backslashreplace")  # as JSON writes it, too

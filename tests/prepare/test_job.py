@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import os
 import pathlib
+import sys
 from collections import Counter
 
 import brute_force
@@ -364,6 +366,20 @@ def test_a_classifier_that_fails_on_everything_ends_the_job_before_it_begins(don
     assert status == 1 and error.count("\n") == 1
     assert "test_job:fail_always fails on all of the first examples: NameError: name" in error
     assert not (tmp_path / "out" / "settings.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="every name is UTF-8 there")
+def test_a_name_that_is_not_utf8_is_kept_as_json_has_it(run, tmp_path):
+    names = [os.fsdecode(name) for name in (b"whole\xff.jpg", b"broken\xfe.jpg")]
+    (tmp_path / "raw" / "cat").mkdir(parents=True)
+    for name, image in zip(names, (draw_image(0, 50, 40), b"broken"), strict=True):
+        (tmp_path / "raw" / "cat" / name).write_bytes(image)
+    assert run("out", f"--input={tmp_path}/raw", "--rules=none")[0] == 0
+    members = read_tar(tmp_path / "out" / "pairs-00000.tar")
+    (about,) = (data.decode() for name, data in members.items() if name.endswith(".json"))
+    assert json.loads(about)["origin"]["key"].endswith(names[0])
+    (line,) = (tmp_path / "out" / "quarantine.jsonl").read_text("utf-8").splitlines()
+    assert "/broken" in json.loads(line)["name"]
 
 
 def test_files_that_lack_a_column_have_null_in_its_place(run, tmp_path):

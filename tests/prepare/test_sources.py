@@ -4,7 +4,10 @@ import csv
 import io
 import itertools
 import json
+import os
 import pathlib
+import shutil
+import sys
 import tarfile
 
 import pytest
@@ -149,6 +152,14 @@ def test_a_folder_that_has_changed_is_another_input(tmp_path):
     assert find_inputs(str(tmp_path / "raw")) == before
     (tmp_path / "raw" / "cat" / "more.jpg").write_bytes(IMAGES[0])
     assert find_inputs(str(tmp_path / "raw")) != before
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="every name is UTF-8 there")
+def test_files_whose_names_differ_in_what_is_not_utf8_have_other_keys(tmp_path):
+    write_table(tmp_path / "tables")
+    for name in (b"\xff.parquet", b"\xfe.parquet"):
+        shutil.copy(tmp_path / "tables" / "raw-00000.parquet", os.fsencode(tmp_path) + b"/" + name)
+    assert len(set(find_inputs(f"{tmp_path}/*.parquet").stems)) == 2
 
 
 def test_only_files_of_the_job_are_removed(tmp_path):
