@@ -30,6 +30,7 @@ from absl import logging
 from big_align.components.source_flags import add_source_flags, open_captions
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary, word_counts
+from big_align.data.text.temperature import share_by_temperature
 from big_align.errors import UserError
 from big_align.nodes import Node
 from big_align.progress import make_bar
@@ -97,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
 def build_vocab(options: argparse.Namespace, rest: list[str]) -> None:
     """Learns and writes the vocabulary, and prints what it spells."""
     logging.set_verbosity(logging.INFO)
+    vocabulary.check_settings(options.size, options.character_coverage)
+    share_by_temperature({}, 1.0 if options.temperature is None else options.temperature)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     if os.path.isdir(options.output):
         raise UserError(f"--output={options.output} is a folder; name a file in it")

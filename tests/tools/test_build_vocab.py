@@ -110,6 +110,14 @@ def test_bad_input_is_one_line(captions, tmp_path, capsys, changed, message):
     assert not (tmp_path / "v.txt").exists()
 
 
+@pytest.mark.parametrize("flag", ["size=5", "character_coverage=nan", "temperature=-1"])
+def test_a_number_out_of_range_is_told_before_the_source_is_read(tmp_path, capsys, flag):
+    source, output = f"--source={tmp_path}/none-*.tar", f"--output={tmp_path}/new/v.txt"
+    assert build_vocab.main([source, output, f"--{flag}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{flag.partition('=')[0]} is " in line and not (tmp_path / "new").exists()
+
+
 def test_help_explains_without_loading_tensorflow():
     done = subprocess.run(
         [sys.executable, "-m", "big_align.tools.build_vocab", "--help"],

@@ -46,6 +46,14 @@ class Learned:
     long_words: int
 
 
+def check_settings(size: int, coverage: float) -> None:
+    """Raises UserError if no words have a vocabulary of this size or character coverage."""
+    special = len(tokenizers.SPECIAL_TOKENS)
+    if size <= special:
+        raise UserError(f"size is {size}; it must be above the {special} special tokens")
+    choose_characters({}, coverage)
+
+
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
 
@@ -65,9 +73,8 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COV
       UserError: there are no words, a value is out of range, or the size does not hold the special
         tokens and the characters.
     """
+    check_settings(size, coverage)
     special = list(tokenizers.SPECIAL_TOKENS)
-    if size <= len(special):
-        raise UserError(f"size is {size}; it must be above the {len(special)} special tokens")
     if not counts:
         raise UserError("there are no words to learn from")
     words = {word: n for word, n in counts.items() if len(word.encode()) <= LONGEST_WORD}
