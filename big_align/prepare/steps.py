@@ -150,7 +150,10 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
     Raises:
       UserError: there is no such file, or a line of it is not an object with a key.
     """
-    text = storage.read_text(plan.listed)
+    try:
+        text = storage.read_text(plan.listed)
+    except UnicodeDecodeError as error:
+        raise UserError(f"--drop={plan.listed} is not UTF-8, as JSON lines are: {error}") from error
     if text is None:
         raise UserError(f"--drop={plan.listed}: there is no such file")
     found: dict[str, str] = {}
@@ -162,6 +165,8 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
             key, reason = about["key"], about.get("reason", "listed")
             if not (isinstance(key, str) and isinstance(reason, str)):
                 raise TypeError("they must be texts")
+            # no key of ours has half of a surrogate pair, which Beam's coders refuse
+            key, reason = (t.encode("utf-8", "backslashreplace").decode() for t in (key, reason))
             found[key] = reason
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UserError(

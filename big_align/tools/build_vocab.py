@@ -101,7 +101,7 @@ def build_vocab(options: argparse.Namespace, rest: list[str]) -> None:
     vocabulary.check_settings(options.size, options.character_coverage)
     share_by_temperature({}, 1.0 if options.temperature is None else options.temperature)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-    if os.path.isdir(options.output):
+    if os.path.isdir(os.path.abspath(options.output)):  # nothing is the current folder
         raise UserError(f"--output={options.output} is a folder; name a file in it")
     if options.runner:
         counts, temperature = _count_on_beam(options, rest), None

@@ -140,6 +140,8 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> None:
     for name in ("shard_size", "sample", "wave_megabytes"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name}={getattr(options, name)} must be at least 1")
+    if not options.output:  # as of a variable of the shell that is not set: never the root
+        raise UserError("--output= is empty; name the folder for shards and the report")
     width = choose_width(options.sketch_megabytes)
     if options.format == "array_record":
         import_array_record()

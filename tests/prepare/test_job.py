@@ -33,6 +33,8 @@ from big_align.prepare.rules import Rules
 from big_align.tools import prepare
 from tests.data.samples import write_tar
 
+PICTURE = pathlib.Path(__file__).parents[2] / "docs" / "search.jpg"
+
 
 def can_be_read(row):
     image, text = row
@@ -244,12 +246,19 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
         (["--shard_size=0"], "--shard_size=0 must be at least 1"),
         (["--min_unigrams=21"], "min_unigrams is 21 and max_unigrams 20"),
         (["--input_name=parket"], "did you mean 'parquet'?"),
+        ([f"--drop={PICTURE}"], f"--drop={PICTURE} is not UTF-8, as JSON lines are"),
     ],
 )
 def test_a_mistake_is_one_line(raw, run, flags, message):
     status, _, error = run("out", f"--input={raw}", *flags)
     assert status == 1 and message in error
     assert error.startswith("error: ") and error.strip().count("\n") == 0
+
+
+def test_an_output_without_a_name_is_not_the_root(raw, capsys, monkeypatch):
+    monkeypatch.setattr(job, "run", None)
+    assert prepare.main([f"--input={raw}", "--output="]) == 1
+    assert "--output= is empty; name the folder" in capsys.readouterr().err
 
 
 def test_a_mistake_does_not_take_the_output(raw, run):
@@ -264,7 +273,7 @@ def test_a_mistake_does_not_take_the_output(raw, run):
 def test_what_cannot_be_used_is_told(raw, run, tmp_path):
     (tmp_path / "raw-00003.parquet").write_bytes(b"no table")
     paths, listed = f"{raw},{tmp_path}/raw-00003.parquet", tmp_path / "drop.jsonl"
-    keys = find_inputs(paths).key(0, 1), "000000001"
+    keys = find_inputs(paths).key(0, 1), "of no \ud800 image"
     listed.write_text("\n".join(json.dumps({"key": key}) for key in keys))
     flags = f"--input={paths}", "--rules=none", f"--drop={listed}"
     status, out, _ = run("out", *flags)

@@ -99,6 +99,7 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
         ({"character_coverage": "1.5"}, "character_coverage is 1.5; it must be above 0 and at"),
         ({"temperature": "0"}, "temperature is 0; it must be above 0, inf for equal shares"),
         ({"output": f"{__file__}/v.txt"}, "test_build_vocab.py"),
+        ({"output": ""}, "--output= is a folder; name a file in it"),
         ({"source": "tfds:mnist"}, "does not read as tfds:NAME:SPLIT"),
     ],
 )
