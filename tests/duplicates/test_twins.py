@@ -5,7 +5,7 @@ import pytest
 
 from big_align.clusters.kmeans_init import Sample
 from big_align.duplicates import twins
-from big_align.duplicates.twins import Buckets, find_earlier, find_nearest
+from big_align.duplicates.twins import Buckets, Nearest, find_earlier, find_nearest
 from big_align.errors import UserError
 from tests.tiny import make_mesh
 
@@ -130,3 +130,12 @@ def test_buckets_are_as_many_as_make_a_search_cheapest():
     with pytest.raises(UserError, match="rows of 10 and of 4 numbers"):
         list(find_nearest(Sample(draw_rows(9, 1)), Sample(draw_rows(9, 1, dim=4)), ALL,
                           make_mesh()))  # fmt: skip
+
+
+def test_of_images_that_are_equally_near_the_first_stays():
+    offers = [np.array([7, 4]), np.array([3, 6])]
+    for order in (offers, offers[::-1]):
+        nearest = Nearest.none(2)
+        for number in order:
+            nearest.offer(np.arange(2), np.float32([0.5, 0.9]), number)
+        assert nearest.number.tolist() == [3, 4]

@@ -6,7 +6,16 @@ from collections import Counter
 import pytest
 
 from big_align.errors import UserError
-from big_align.prepare.rules import ORDER, PRESETS, Kept, Pair, Rules, decide_group, judge_image
+from big_align.prepare.rules import (
+    ORDER,
+    PRESETS,
+    Kept,
+    Pair,
+    Rules,
+    decide_group,
+    judge_image,
+    judge_length,
+)
 from big_align.prepare.shards import count_shards, find_place
 
 
@@ -107,3 +116,9 @@ def test_shards_are_balanced_and_filled_in_order(examples, size):
 def test_numbers_that_no_pair_meets_are_refused(change, message):
     with pytest.raises(UserError, match=message):
         Rules(**change)
+
+
+def test_a_text_may_have_the_fewest_and_the_most_unigrams():
+    found = [judge_length(unigrams, Rules()) for unigrams in (2, 3, 20, 21)]
+    assert found == [["short"], [], [], ["long"]]
+    assert judge_length(0, Rules(min_unigrams=None)) == judge_length(99, PRESETS["none"]) == []
