@@ -120,6 +120,8 @@ def measure(options: argparse.Namespace) -> int:
     names = read_names(options.benchmarks)
     settings = TaskSettings(read_numbers(options.shots), options.draws)
     files = results.ResultFiles(options.output)
+    if jax.process_index() == 0:
+        files.begin()
     cache = options.cache or str(pathlib.Path(options.output).with_suffix(".embeddings"))
     order = runner.Order(
         options.model, names, plans.check_tasks(options.tasks.split(",")), options.data, settings,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks.measuring.means import add_means
-from big_align.errors import UserError
+from big_align.errors import UserError, put_in_a_line
 from big_align.runs import workdir
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
 from big_align.training.logs.metrics import finite_or_text
@@ -39,11 +39,14 @@ KNOWN = (
 )
 """Columns of numbers, in this order; others follow in the order in which they occur."""
 LAST = ("language", "model_fullname", "fingerprint")
-NEEDS = (
-    *("dataset", "title", "task", "model", "pretrained", "model_fullname", "fingerprint"),
-    *("images", "metric", "metrics", "score", "settings"),
-)
-"""What rows must have to be found again, and to be shown."""
+TEXTS = ("dataset", "title", "task", "model", "pretrained", "model_fullname", "fingerprint")
+NEEDS = {
+    **dict.fromkeys((*TEXTS, "metric"), (str, "text")),
+    "images": (int, "whole number"),
+    "score": (int | float | str, "number"),  # NaN and infinity are texts
+    **dict.fromkeys(("metrics", "settings"), (dict, "object")),
+}
+"""What rows must have to be found again, and to be shown: its type, and the name of that."""
 
 
 class ResultFiles:
@@ -77,6 +80,24 @@ class ResultFiles:
         wanted = {"dataset": dataset, "task": TASK_NAMES[task], "fingerprint": fingerprint}
         same = (row for row in self.rows if all(row[k] == v for k, v in wanted.items()))
         return next(same, None)
+
+    def begin(self) -> None:
+        """Makes the folder, and writes the CSV again if it lacks results of the JSON.
+
+        A kill between the two files leaves it without the last one.
+
+        Raises:
+          UserError: they cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self.path.parent):
+                there = read_rows(self.json) if self.json.is_file() else []
+                lines = self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+                if lines <= len(there) > 0:
+                    write_whole(self.path, write_csv(there).encode(), sync=True)
+        except OSError as error:
+            raise UserError(f"--output={self.path} cannot be written: {error}") from error
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds results, and writes both files, each completely or not at all.
@@ -146,15 +167,29 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     if not isinstance(rows, list):
         raise UserError(f"{path} holds no list of results: move it away")
     for number, row in enumerate(rows):
-        missing = [f for f in NEEDS if not isinstance(row, dict) or f not in row]
-        if not missing:
-            missing = [f for f in ("metrics", "settings") if not isinstance(row[f], dict)]
-        if not missing and row["settings"].get("task") not in TASK_NAMES:
-            missing = ["settings.task"]
-        if missing:
-            what = missing[0]
-            raise UserError(f"{path}: row {number} has no {what}: mend it or move the file away")
-    return rows
+        if fault := _find_fault(row):
+            raise UserError(f"{path}: row {number} has no {fault}: mend it or move the file away")
+    return [_make_real(row) for row in rows]
+
+
+def _make_real(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row with numbers as they were written: other programs make 1 of 1.0."""
+    metrics = {k: float(v) if type(v) is int else v for k, v in row["metrics"].items()}
+    score = row["score"]
+    return row | {"score": float(score) if type(score) is int else score, "metrics": metrics}
+
+
+def _find_fault(row: Any) -> str:
+    """Returns what a row lacks, or has as something else; "" if it has all."""
+    if not isinstance(row, dict):
+        return "fields"
+    for field, (kind, name) in NEEDS.items():
+        if field not in row:
+            return field
+        if not isinstance(row[field], kind) or isinstance(row[field], bool):
+            return f"{name} as {field}, but {put_in_a_line(repr(row[field]))[:40]}"
+    task = row["settings"].get("task")
+    return "" if isinstance(task, str) and task in TASK_NAMES else "settings.task"
 
 
 def finite_json(row: dict[str, Any]) -> dict[str, Any]:
