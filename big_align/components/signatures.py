@@ -216,9 +216,10 @@ def _example(name: str, parameter: Parameter) -> Any:
     """Returns an example value for a field: its default, or a value of its type."""
     if not parameter.required and parameter.default is not None:
         return parameter.default
-    examples = {bool: True, int: 1, float: 0.5, str: name.upper(), tuple: "(1, 2)"}
+    several = "('a', 'b')" if "tuple[str" in str(parameter.hint) else "(1, 2)"
+    examples = {bool: True, int: 1, float: 0.5, str: name.upper(), tuple: several}
     kinds = list_kinds(parameter.hint)
-    return next((examples[kind] for kind in kinds if kind in examples), name.upper())
+    return next((value for kind, value in examples.items() if kind in kinds), name.upper())
 
 
 def list_kinds(hint: Any) -> list[type]:

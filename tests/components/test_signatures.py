@@ -1,5 +1,8 @@
 """Config nodes become objects; every mistake is named with its field."""
 
+import ast
+import shlex
+
 import pytest
 
 from big_align.components.signatures import check_arguments, lookup, make
@@ -45,6 +48,18 @@ def test_none_means_the_default_where_it_can_mean_nothing_else():
 def test_a_mistake_is_named(node, message):
     with pytest.raises(ConfigError, match=message):
         make(Tower, node, "config.t")
+
+
+def test_an_example_of_a_value_is_one():
+    def name(names: tuple[str, ...] | str, texts: tuple[str, ...] | None = None):
+        return names, texts
+
+    for node in ({"names": 1}, {"names": "x", "texts": "x"}):
+        with pytest.raises(ConfigError, match="write --config.x.") as told:
+            make(name, node, "config.x")
+        field, _, value = str(told.value).rpartition("--config.x.")[2].partition("=")
+        value = shlex.split(value)[0]
+        make(name, {"names": "x", field: ast.literal_eval(value) if "(" in value else value}, "x")
 
 
 def test_a_given_argument_is_no_config_field():
