@@ -113,7 +113,7 @@ class KNN:
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""
-        return (VERBS[settings.get("what") or "embedding"],)
+        return (VERBS[check_what(settings.get("what") or "embedding")],)
 
     def __init__(
         self,

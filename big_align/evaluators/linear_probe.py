@@ -301,7 +301,7 @@ class LinearProbe:
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""
-        return (VERBS[settings.get("what") or "features"],)
+        return (VERBS[check_what(settings.get("what") or "features")],)
 
     def __init__(
         self,

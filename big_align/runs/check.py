@@ -161,6 +161,7 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
     arguments = check_arguments(target, without(node, *fields), where)
     shape_of_image(arguments["transform"], f"{where}.transform")
+    check_repeatable(arguments["transform"], f"{where}.transform")
 
 
 def _check_objective(

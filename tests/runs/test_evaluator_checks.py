@@ -1,0 +1,32 @@
+"""Mistakes in evaluators are told before a run reads anything."""
+
+import pytest
+
+from big_align.runs import check
+from big_align.runs.command_line import load_config
+from tests.run_main import TINY
+
+KNN = (
+    "--config.evaluators.near.name=knn",
+    "--config.evaluators.near.source.name=digits",
+    "--config.evaluators.near.source.split=test",
+)
+WHAT = r"config.evaluators.near: what = 'feature' is unknown; known: features, embedding"
+RANDOM = r"config.evaluators.near.transform = .* changes an image at random"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "message"),
+    [
+        ("knn", {"transform": "resize(8)", "what": "feature"}, WHAT),
+        ("linear_probe", {"transform": "resize(8)", "what": "feature"}, WHAT),
+        ("knn", {"transform": "resize(10)|random_crop(8)"}, RANDOM),
+        ("knn", {"transform": "resize(8)|flip_horizontal"}, RANDOM),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_read(kind, flags, message):
+    train = [flag.replace("source", "train_source") for flag in KNN[1:]]
+    given = [f"--config.evaluators.near.{name}={value}" for name, value in flags.items()]
+    config = load_config(TINY, *KNN, *train, *given, f"--config.evaluators.near.name={kind}")
+    with pytest.raises(ValueError, match=message):
+        check.check_config(config)
