@@ -72,8 +72,10 @@ class BenchmarkPlan:
 
 
 def check_tasks(tasks: Iterable[str]) -> tuple[str, ...]:
-    """Returns tasks in their usual order; raises a UserError if one is unknown."""
+    """Returns tasks in their usual order; raises a UserError for none, and for an unknown one."""
     wanted = set(tasks)
+    if not wanted:
+        raise UserError(f"--tasks names nothing; known: {', '.join(TASKS)}")
     if unknown := sorted(wanted - set(TASKS)):
         raise UserError(
             f"--tasks has {unknown[0]!r}{suggest(unknown[0], TASKS)}; known: {', '.join(TASKS)}"

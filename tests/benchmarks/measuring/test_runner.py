@@ -325,6 +325,7 @@ def test_a_model_without_texts_is_measured_where_it_can_be(data, tmp_path, capsy
         ),
         (dict(benchmarks=" ,"), "--benchmarks= , names nothing; --list shows all"),
         (dict(benchmarks="cifar10", tasks="zero-shot"), "--tasks has 'zero-shot' (did you mean"),
+        (dict(benchmarks="cifar10", tasks=" ,"), "--tasks names nothing; known: zero_shot, linear"),
         (dict(benchmarks="cifar10", output="results.json"), "must end in .csv"),
         (dict(benchmarks="cifar10", shots="1,x"), "--shots=1,x must be whole numbers"),
         (dict(benchmarks="cifar10", draws=0), "draws = 0 at least 1"),
@@ -336,6 +337,14 @@ def test_what_is_wrong_with_the_command_is_one_line(model, data, tmp_path, capsy
     assert small.run(model, data, **given) == 1
     error = capsys.readouterr().err
     assert said in error and error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_names_may_have_spaces_between_them(output, model, data):
+    spaced = {name: f" {text.replace(',', ' , ')}," for name, text in QUICK.items()}
+    before = output.with_suffix(".json").read_bytes()
+    cache = output.with_suffix(".embeddings")
+    assert small.run(model, data, output, **spaced, cache=cache) == 0
+    assert output.with_suffix(".json").read_bytes() == before
 
 
 def test_files_that_cannot_be_continued_are_left_alone(tmp_path):
