@@ -10,7 +10,7 @@ import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from ml_collections import ConfigDict
@@ -21,6 +21,8 @@ from big_align.errors import UserError
 LIBRARIES = ("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint")
 FACTS_A_VALUE = 1000  # each value of the store is a message; gRPC allows 4 MB
 DAY = 24 * 3600 * 1000  # process 0 may index its data first; others watch whether it is alive
+
+T = TypeVar("T")
 
 _NUMBERS = itertools.count()
 """Numbers of this process's comparisons and shared values, unique even across first runs."""
@@ -94,6 +96,27 @@ def gather(topic: str, value: Any) -> list[Any]:
     state.client.key_value_set(f"{key}/{state.process_id}", json.dumps(value))
     keys = [f"{key}/{process}" for process in range(state.num_processes)]
     return [json.loads(state.client.blocking_key_value_get(each, DAY)) for each in keys]
+
+
+def attempt(topic: str, act: Callable[..., T], *arguments: Any) -> T:
+    """Returns what a function returns here, if it succeeds in all processes; all must call it.
+
+    Args:
+      topic: a description, for people who read the store.
+      act: what each process does.
+      *arguments: what it is called with.
+
+    Raises:
+      UserError: it has raised one in some process; that of the first such process.
+    """
+    found, fault = None, ""
+    try:
+        found = act(*arguments)
+    except UserError as error:
+        fault = str(error)
+    if first := next(filter(None, gather(topic, fault)), ""):
+        raise UserError(first)
+    return found
 
 
 def find_difference(

@@ -20,7 +20,6 @@ from big_align.benchmarks.measuring.tasks import LabeledSplit, TaskSettings
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.distributed import agreement
-from big_align.errors import UserError
 from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
 from big_align.exhibits.exhibit import encode
 from big_align.exhibits.retrieval import Pairs
@@ -53,6 +52,11 @@ class Measurer:
         self._splits: dict[str, LabeledSplit] = {}
         self._texts: dict[str, str] = {}
         self._seconds = 0.0
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks to measure."""
+        return self._plan.tasks
 
     def count_missing(self) -> dict[str, int]:
         """Returns how many images have no embedding yet, by the folder it will be in."""
@@ -110,14 +114,9 @@ class Measurer:
 
     def _embed_split(self, split: str, source: Source) -> None:
         """Embeds this process's share and waits for the others; all raise the error of any."""
-        fault = ""
-        try:
-            self._store.embed(source, self._folders[split])
-        except UserError as error:
-            fault = str(error)
-        faults = agreement.gather(f"embedded {self._benchmark.name} {split}", fault)
-        if first := next(filter(None, faults), ""):
-            raise UserError(first)
+        folder = self._folders[split]
+        topic = f"embedded {self._benchmark.name} {split}"
+        agreement.attempt(topic, self._store.embed, source, folder)
 
     def _measure_task(self, task: str) -> Outcome:
         benchmark, settings = self._benchmark, self._tasks

@@ -78,21 +78,52 @@ def run_benchmarks(
     """
     report = RunReport()
     plans, log = _make_plans(order, model, report), WorkdirLog(order.model)
-    given = model, order.model, store
-    measurers = [Measurer(*given, plan, order.settings) for plan in plans]
-    clock = _Clock([measurer.count_missing() for measurer in measurers])
-    for number, (plan, measurer) in enumerate(zip(plans, measurers, strict=True)):
-        name = plan.benchmark.name
-        there = {task: files.find(name, task, measurer.fingerprint(task)) for task in plan.tasks}
+    measurers = _make_measurers(order, model, store, plans, report)
+    clock = _Clock([measurer.count_missing() for measurer in measurers.values()])
+    for number, (name, measurer) in enumerate(measurers.items(), start=1):
+        there = _find_results(measurer, name, files, report)
         todo = agreement.share(f"todo of {name}", [task for task in there if not there[task]])
         if todo:
-            _say(f"[{number + 1} of {len(plans)}] {name}: {', '.join(todo)}{clock.tell()}")
+            _say(f"[{number} of {len(measurers)}] {name}: {', '.join(todo)}{clock.tell()}")
             new = _measure_all(measurer, todo, name, files, report)
             log.write(list(new.values()))
             there |= new
         clock.advance()
-        report.rows += [there[task] for task in plan.tasks if there[task]]
+        report.rows += [row for row in there.values() if row]
     return report
+
+
+def _make_measurers(
+    order: Order,
+    model: LoadedModel,
+    store: EmbeddingStore,
+    plans: Sequence[BenchmarkPlan],
+    report: RunReport,
+) -> dict[str, Measurer]:
+    """Returns what measures each benchmark whose images can be read, by name."""
+    measurers = {}
+    for plan in plans:
+        name, given = plan.benchmark.name, (model, order.model, store, plan, order.settings)
+        try:
+            measurers[name] = agreement.attempt(f"images of {name}", Measurer, *given)
+        except UserError as error:
+            _fail(name, error, report)
+    return measurers
+
+
+def _find_results(
+    measurer: Measurer, name: str, files: ResultFiles, report: RunReport
+) -> dict[str, dict[str, Any] | None]:
+    """Returns what is there already for each task; nothing if its labels cannot be read."""
+
+    def find() -> dict[str, dict[str, Any] | None]:
+        return {task: files.find(name, task, measurer.fingerprint(task)) for task in measurer.tasks}
+
+    try:
+        return agreement.attempt(f"labels of {name}", find)
+    except UserError as error:
+        _fail(name, error, report)
+        return {}
 
 
 def _measure_all(
@@ -103,8 +134,7 @@ def _measure_all(
     try:
         measurer.embed(tasks)
     except UserError as error:
-        _say(f"{name}: {error}")
-        report.failed += 1
+        _fail(name, error, report)
         return rows
     for task in tasks if jax.process_index() == 0 else ():
         try:
@@ -129,9 +159,8 @@ def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[Ben
             if plan is not None and trained is not None:
                 _check_trained(plan, trained, order.model)
         except UserError as error:
-            plan, lines = None, [f"{name}: {error}"]
-            report.failed += 1
-            report.missing -= 1
+            plan, lines = None, []
+            _fail(name, error, report)
         for line in lines:
             _say(line)
         report.missing += len(lines)
@@ -163,6 +192,12 @@ def _check_trained(plan: BenchmarkPlan, trained: TrainedExamples, model: str) ->
 def _say(line: str) -> None:
     if jax.process_index() == 0:
         print(line, flush=True)
+
+
+def _fail(name: str, error: UserError, report: RunReport) -> None:
+    """Says why a benchmark cannot be measured; the message may begin with its name already."""
+    _say(f"{name}: {str(error).removeprefix(f'{name}: ')}")
+    report.failed += 1
 
 
 class _Clock:
