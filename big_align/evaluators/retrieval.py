@@ -116,7 +116,7 @@ def join_captions(
     readable: Bool[np.ndarray, "n"],
     firsts: Int[np.ndarray, "n"],
 ) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
-    """Gives the captions of copies of an image to the first copy.
+    """Gives the captions of copies of an image to the first copy; images without any do not count.
 
     Args:
       captions: captions of each example.
@@ -126,14 +126,20 @@ def join_captions(
     Returns:
       The captions of the images that count; which of these images each caption belongs to; and the
       example number of each image.
+
+    Raises:
+      UserError: no image counts.
     """
-    number = np.flatnonzero(readable & (firsts == np.arange(len(firsts))))
-    joined: dict[int, list[str]] = {first: [] for first in number.tolist()}
+    joined: dict[int, list[str]] = {}
     for first, texts, real in zip(firsts.tolist(), captions, readable, strict=True):
-        if real:
-            joined[first] += texts
-    owner = np.repeat(np.arange(len(joined)), [len(texts) for texts in joined.values()])
-    return [text for group in joined.values() for text in group], owner, number
+        if real and texts:
+            joined.setdefault(first, []).extend(texts)
+    if not joined:
+        raise UserError("no image that can be read has a caption")
+    number = np.sort(np.fromiter(joined, np.int64))
+    groups = [joined[first] for first in number.tolist()]
+    owner = np.repeat(np.arange(len(groups)), [len(texts) for texts in groups])
+    return [text for texts in groups for text in texts], owner, number
 
 
 class Retrieval:
@@ -142,6 +148,7 @@ class Retrieval:
     Image to text counts an image as found if any of its captions is among the first k; text to
     image uses every caption as a query. Examples whose images are identical after the transform
     count as one that has the captions of all: the result is that of a source that groups them.
+    Images without a caption do not count.
 
     Args:
       source: examples with an image and one or more captions.

@@ -120,6 +120,16 @@ TWO_LANGUAGES = {
 """Captions of four images; the third has none in German."""
 
 
+def test_images_without_a_caption_do_not_count():
+    captions = [["a 1", "b 0"], [], ["c 2"], []]
+    told = Retrieval(source([0, 1, 2, 0], captions), "resize(2)", tokenize)
+    alone = Retrieval(source([0, 2], [captions[0], captions[2]]), "resize(2)", tokenize)
+    assert told(OneHotEmbedder()) == alone(OneHotEmbedder())
+    told.source = source([0, 1], [[], []])
+    with pytest.raises(UserError, match="no image that can be read has a caption"):
+        told(OneHotEmbedder())
+
+
 def tell_languages(captions):
     rows = zip(*captions.values(), strict=True)
     return [
