@@ -155,9 +155,15 @@ def test_a_list_goes_with_its_vocabulary_whatever_the_length_of_texts():
     tags = make_tag_list(["dog", "hot dog"], [2, 1], WORDS, path="tags.json")
     tags.check_tokenizer(WORDS)
     tags.check_tokenizer(WordTokenizer(("hot", "dog"), length=9))
-    for words in (("dog", "hot"), ("hot", "cat")):
-        with pytest.raises(UserError, match=r"tags.json was made for another vocabulary: .*dog'"):
+    for words, message in (
+        (("dog", "hot"), "was made for another vocabulary: the tokens of 'dog'"),
+        (("hot", "cat"), "does not fit the tokenizer: .*cannot express the tag 'dog'"),
+    ):
+        with pytest.raises(UserError, match=f"tags.json {message}"):
             tags.check_tokenizer(WordTokenizer(words, length=6))
+    altered = dataclasses.replace(tags, tokens=tags.tokens[::-1])  # as an earlier version's
+    with pytest.raises(UserError, match="tags.json was made for another vocabulary: .*'dog'"):
+        altered.check_tokenizer(WORDS)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align.data.tags.tag_list import make_tag_list
+from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
 from big_align.objectives.parts.tag_texts import TagTexts, split_ends
 from tests import tiny
+from tests.data.byte_pair_files import write_byte_pairs
 
 NAMES = ("dog", "hot dog", "stop sign at night", "cat", "fire truck", "boat")
 WORDS = tuple(sorted({word for name in NAMES for word in name.split()}))
@@ -44,6 +46,14 @@ def test_a_text_is_what_the_tokenizer_makes_of_the_names(data_dir, kind):
     rows = [(0,), (1, 5), (0, 1, 2, 3, 4, 5), (2, 3)]
     written = jax.jit(make_texts(tokenizer).__call__)(choose(*rows))
     assert_same_texts(written, tokenizer, [" ".join(NAMES[tag] for tag in row) for row in rows])
+
+
+def test_words_of_tags_do_not_run_together(tmp_path):
+    """RoBERTa's ids of a word contain the space before it; here the first tag has one too."""
+    tokenizer = RobertaTokenizer(*write_byte_pairs(tmp_path), 64)
+    written = jax.jit(make_texts(tokenizer).__call__)(choose((0,), (1, 5), (0, 2, 3)))
+    texts = [" dog", " hot dog boat", " dog stop sign at night cat"]
+    assert_same_texts(written, tokenizer, texts)
 
 
 def test_a_row_without_tags_has_no_text():
@@ -116,12 +126,14 @@ def test_ids_at_the_ends_are_those_of_an_empty_text(data_dir):
 
 
 def test_a_tag_that_fits_no_text_is_named():
-    """The list is made with longer texts; one of another length passes as the same vocabulary."""
-    tokenizer = make_tokenizer("words")
-    tags = make_tag_list(NAMES, range(6, 0, -1), tokenizer)
-    tokenizer.length = 4
+    """The list is made with longer texts."""
+    tags = make_tag_list(NAMES, range(6, 0, -1), make_tokenizer("words"))
+    with pytest.raises(ValueError, match="'stop sign at night' fills a text of 4 tokens: raise"):
+        TagTexts(tags, make_tokenizer("words", length=4))
+    blank = make_tokenizer("words", length=4)
+    blank.fingerprint = ""  # knows no vocabulary, so no name is compared
     with pytest.raises(ValueError, match="'stop sign at night' has 4 tokens.*length = 4.*for 3"):
-        TagTexts(tags, tokenizer)
+        TagTexts(tags, blank)
 
 
 def test_a_list_of_another_vocabulary_is_refused():

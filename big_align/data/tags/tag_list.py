@@ -28,7 +28,7 @@ class TagList:
       names: what each tag is called, in lower case.
       counts: captions of the corpus that have the tag.
       weights: the weights of the tags in the recognition loss (IDEA eq. 2), see `weigh`.
-      tokens: the ids of each name without those at the start and end of a text, padded with 0.
+      tokens: the ids of each name as it is inside a text, after a space, padded with 0.
       token_mask: which of `tokens` are real.
       tokenizer: the fingerprint of what made `tokens`.
       removed: the names of more frequent tags that were left out.
@@ -66,14 +66,14 @@ class TagList:
                 f"tag list {self.path}: {name!r} has the token {outside}, and the vocabulary of "
                 f"the tokenizer has {tokenizer.vocab_size}; {MAKE}"
             )
-        if tokenizer.fingerprint in ("", self.tokenizer):
+        if not tokenizer.fingerprint:
             return
         made_again = f"make it again with this tokenizer: {MAKE}"
         try:
             here = tokenize_names(self.names, tokenizer)
         except UserError as error:
             raise UserError(
-                f"tag list {self.path} was made for another vocabulary: {error}; {made_again}"
+                f"tag list {self.path} does not fit the tokenizer: {error}; {made_again}"
             ) from error
         for name, ids, tokens, mask in zip(
             self.names, here, self.tokens, self.token_mask, strict=True
@@ -104,6 +104,9 @@ def weigh(counts: Sequence[int]) -> Float[np.ndarray, " c"]:
 def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Returns the ids of names, without those that the tokenizer puts at the ends of every text.
 
+    They are the ids after a space, which RoBERTa's tokenizer makes part of a word: without it, the
+    names of a text would run together.
+
     Args:
       names: the names of tags.
       tokenizer: its ids for "" are at the start and end of every text. Names with its
@@ -112,7 +115,7 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
     Raises:
       UserError: the tokenizer cannot express a name, or cuts it off.
     """
-    text, mask = tokenizer(["", *names])
+    text, mask = tokenizer(["", *(f" {name}" for name in names)])
     ends, *rows = (ids[real].tolist() for ids, real in zip(text, mask, strict=True))
     unknown = getattr(tokenizer, "unknown_id", None)
     found = []
