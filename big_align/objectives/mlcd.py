@@ -5,6 +5,7 @@ table besides the parameters, split over all devices; a step sees only the rows 
 and UNICOM, with which the paper compares, differ only in the loss.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -88,8 +89,8 @@ class Mlcd(ComposedObjective):
             raise ValueError(f"sampling_ratio = {sampling_ratio} is not in (0, 1]")
         if negatives not in NEGATIVES:
             raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
-        if scale <= 0:
-            raise ValueError(f"scale = {scale} must be positive")
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale = {scale} must be positive and finite")
         if not 0 <= margin < 1.5:
             raise ValueError(f"margin = {margin} is not in [0, 1.5): it is an angle in radians")
         self.num_clusters = num_clusters

@@ -180,6 +180,8 @@ def test_fewer_clusters_than_labels_is_an_error_that_names_both():
         {"sampling_ratio": 0.0},
         {"negatives": "all"},
         {"scale": -1.0},
+        {"scale": float("inf")},
+        {"scale": float("nan")},
         {"margin": 2.0},
     ],
 )
