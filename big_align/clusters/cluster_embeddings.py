@@ -52,11 +52,10 @@ class Plan(NamedTuple):
 
     def check(self, rows: EmbeddingFolder) -> None:
         """Raises a UserError that names a value which does not fit, and what would."""
-        least = {"k": self.k, "labels_per_image": self.labels_per_image}
-        least["iterations"] = self.iterations
-        for name, value in least.items():
-            if value < 1:
-                raise UserError(f"{name} = {value} must be at least 1")
+        least = {"k": 1, "labels_per_image": 1, "iterations": 1, "seed": 0, "tolerance": 0}
+        for name, bound in least.items():
+            if not (value := getattr(self, name)) >= bound:
+                raise UserError(f"{name} = {value} must be at least {bound}")
         present = rows.count - rows.absent
         if self.k > present:
             raise UserError(f"k = {self.k} is more than the {present} embeddings in {rows.path}")

@@ -162,6 +162,8 @@ def change_format(folder):
         (None, {"chunk": 0}, "chunk = 0 must be at least 1"),
         (None, {"block": 0}, "block = 0 must be at least 1"),
         (None, {"iterations": 0}, "iterations = 0 must be at least 1"),
+        (None, {"seed": -1}, "seed = -1 must be at least 0"),
+        (None, {"tolerance": float("nan")}, "tolerance = nan must be at least 0"),
         (None, {"embeddings": "nowhere"}, "nowhere has no index.json"),
         (cut_embeddings, {}, "f3.npy is cut short"),
         (put_nan, {}, "f2.npy: row 2 is not finite"),
