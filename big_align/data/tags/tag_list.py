@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int32, Int64
 from big_align.data import files
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError, put_in_a_line
+from big_align.whole_files import write_whole
 
 FORMAT = 1
 WEIGHT_MAX = 1e30  # far from where float32 ends; their mean is 1
@@ -218,8 +219,7 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
     }
     fields = [f' "{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
     fields.append(' "tags": [\n  ' + ",\n  ".join(lines) + "\n ]")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("{\n" + ",\n".join(fields) + "\n}\n")
+    write_whole(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
 
 
 def read_tag_list(path: str) -> TagList:
