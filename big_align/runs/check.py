@@ -121,12 +121,20 @@ class BlankTokenizer:
 def _check_data(config: Node) -> None:
     """Checks the nodes of objects that read data, without making the objects."""
     _lookup_and_check(config["tokenizer"], tables.TOKENIZERS, "config.tokenizer")
+    tags = dataset.read_tag_settings(config)
+    if tags.max_tags < 1:
+        raise ConfigError(f"config.data.tags.max_tags = {tags.max_tags} must be at least 1")
     for where, node in dataset.part_nodes(config).values():
         if node.get("source"):
             _lookup_and_check(node["source"], tables.SOURCES, f"{where}.source")
         loader = without(node, "source", "classes", "weight", "precomputed", "tags")
         settings = make(LoaderSettings, loader, where)
         shape_of_image(settings.transform, f"{where}.transform")
+        if tags.path and not settings.captions_per_image:
+            raise ConfigError(
+                f"{where}.captions_per_image = 0 reads no texts, so config.data.tags finds no tag; "
+                f"write --{where}.captions_per_image=1 or --config.data.tags.path=None"
+            )
         if not isinstance(node.get("classes"), str | None):
             raise ConfigError(f"{where}.classes = {node['classes']!r} is no name of a class list")
         for field, path in (node.get("precomputed") or {}).items():
@@ -137,7 +145,6 @@ def _check_data(config: Node) -> None:
                 )
             if not isinstance(path, str | None):
                 raise ConfigError(f"{where}.precomputed.{field} = {path!r} is no path of a folder")
-    dataset.read_tag_settings(config)
     pipelines.check_pipeline(config)
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}

@@ -201,6 +201,15 @@ def test_wrong_settings_of_tags_are_found_before_data_is_read(config):
     with pytest.raises(ConfigError, match="config.data.tags.max_tags = 'many' is not of type int"):
         check.check_config(config)
     with config.data.unlocked():
+        config.data.tags = dict(path="tags.json", max_tags=0)
+    with pytest.raises(ConfigError, match="config.data.tags.max_tags = 0 must be at least 1"):
+        check.check_config(config)
+    with config.data.unlocked():
+        config.data.tags = dict(path="tags.json")
+        config.data.captions_per_image = 0
+    with pytest.raises(ConfigError, match="config.data.captions_per_image = 0 reads no texts, so"):
+        check.check_config(config)
+    with config.data.unlocked():
         config.data.tags = dict(paths="x")
     with pytest.raises(ConfigError, match="config.data.tags.paths is unknown .did you mean 'path'"):
         check.check_config(config)
