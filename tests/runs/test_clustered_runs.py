@@ -13,9 +13,10 @@ from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
-from big_align.runs import train
+from big_align.objectives.mlcd import Mlcd
+from big_align.runs import check, train
 from big_align.tools import cluster, embed, show_clusters
-from tests import labeled_digits
+from tests import labeled_digits, tiny
 from tests.runs.test_labeled_runs import TEST, TRAIN, read_metrics
 
 COUNT, K, STEPS = 400, 24, 60
@@ -132,6 +133,24 @@ def test_data_that_do_not_fit_are_an_error_before_the_first_step(
     with pytest.raises(error, match=message):
         train.run(config_of(files, **fields), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_parts_of_a_mixture_have_the_clusters_of_one_run_of_k_means(tmp_path):
+    """A number of one run means another center in another run, even if both have as many."""
+
+    def make_part(name, objective):
+        (tmp_path / name).mkdir()
+        index = {"format": 1, "k": K, "labels_per_image": 3, "objective": objective}
+        (tmp_path / name / "index.json").write_text(json.dumps(index))
+        node = {"source": {"name": "tar"}, "weight": 0.5}
+        return {name: node | {"precomputed": {"clusters": str(tmp_path / name)}}}
+
+    first, same = make_part("first", [0.5, 0.625]), make_part("same", [0.5, 0.625])
+    other = make_part("other", [0.5, 0.75])
+    objective = Mlcd(tiny.make_model(), tiny.make_mesh(1), K, labels_per_image=3)
+    check.check_precomputed({"data": {"mixture": first | same}}, objective)
+    with pytest.raises(ConfigError, match="mixture.other.*another run of k-means .*mixture.first"):
+        check.check_precomputed({"data": {"mixture": first | other}}, objective)
 
 
 @pytest.mark.slow
