@@ -132,6 +132,8 @@ def test_a_list_is_written_and_read_as_it_is(tmp_path):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(tags, field.name))
     assert again.removed == ("man",) and len(again) == 3
     assert again.weights.dtype == np.float32
+    write_tag_list(tags, path, {"source": "caf\udce9.txt"})  # a name in Latin-1
+    assert read_tag_list(path).names == tags.names
     entry = json.loads((tmp_path / "tags.json").read_text())["tags"][1]
     assert entry == {"name": "hot dog", "count": 4, "weight": entry["weight"], "tokens": [3, 4]}
     in_bucket = "memory://lists/tags.json"

@@ -219,7 +219,8 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
     }
     fields = [f' "{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
     fields.append(' "tags": [\n  ' + ",\n  ".join(lines) + "\n ]")
-    write_whole(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+    text = "{\n" + ",\n".join(fields) + "\n}\n"
+    write_whole(path, text.encode(errors="backslashreplace"))  # names of files may be in Latin-1
 
 
 def read_tag_list(path: str) -> TagList:
