@@ -110,6 +110,15 @@ def test_the_farthest_rows_become_the_new_centers_and_equal_ones_once():
     np.testing.assert_array_equal(moved[1:], values[[5, 3]])
 
 
+def test_no_cluster_gives_up_its_last_row():
+    """The row that is farthest from its center is the only one there."""
+    values = scale_rows(np.float32([[1, 0, 0], [1, 0.1, 0], [1, 0, 0.2], [0, 0.6, 0.8]]))
+    start = np.float32([[1, 0, 0], [0, 1, 0], [1, 0, 0]])
+    (_, empty, moved), (_, later, _) = run(values, start, 2)
+    assert (empty, later) == (1, 0)
+    np.testing.assert_allclose(moved[1:], values[[3, 2]], atol=1e-6)
+
+
 def test_clusters_beyond_the_different_rows_stay_as_they_are():
     values = np.eye(3, dtype=np.float32)[[0, 0, 1, 1, 2]]
     start = np.eye(3, dtype=np.float32)[[0, 0, 0, 1, 2]]
