@@ -103,7 +103,7 @@ def _read_class_names(root: str, name: str) -> tuple[str, ...]:
             f"{name}: {root} has no {CLASS_NAMES}, which names the labels, a line each; without "
             "it their order is not known"
         ) from error
-    return tuple(line.strip() for line in text.removesuffix("\n").split("\n"))
+    return tuple(line.strip() for line in text.rstrip().split("\n"))
 
 
 def _check_names(found: Sequence[str], own: Sequence[str], where: str, name: str) -> None:

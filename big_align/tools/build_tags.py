@@ -103,7 +103,6 @@ def build_tags(options: argparse.Namespace) -> None:
         **{k: vars(options)[k] for k in ("captions_used", "min_count", "remove_top", "max_tags")},
         "captions": chosen.captions,
     }
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     tag_list.write_tag_list(tags, path, made_by)
     _report(chosen, path)
 
@@ -113,6 +112,10 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--output={options.output} must end in .json")
     if os.path.exists(options.output) and not options.overwrite:
         raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
+    folder = os.path.dirname(options.output) or "."
+    os.makedirs(folder, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--output={options.output}: {folder} cannot be written to")
     for name, least in (("min_count", 1), ("remove_top", 0), ("max_tags", 1), ("captions_used", 1)):
         value = getattr(options, name)
         if value is not None and value < least:

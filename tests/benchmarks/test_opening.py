@@ -108,7 +108,7 @@ def test_other_names_are_refused(tmp_path):
 def test_case_and_underscores_do_not_count(tmp_path):
     benchmark, layout = write_mini(tmp_path, "dtd", "clip_benchmark")
     path = tmp_path / "wds_vtab-dtd/classnames.txt"
-    path.write_text(path.read_text().title().replace("-", "_"))
+    path.write_text(path.read_text().title().replace("-", "_") + "\n\n")  # nor do lines at the end
     assert read_all(opening.open_split(benchmark, "test", str(tmp_path)))[0][1] == (0,)
 
 

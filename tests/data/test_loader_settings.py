@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 
 import pytest
 
@@ -58,6 +59,8 @@ def test_no_part_takes_more_than_eight_arguments(part):
             "captions_used is 2; it must be at least 3",
         ),
         ({"prefetch": 0}, "prefetch is 0; it must be at least 1"),
+        ({"max_broken_fraction": -0.5}, "max_broken_fraction = -0.5 is not a fraction from 0 to 1"),
+        ({"max_broken_fraction": math.nan}, "max_broken_fraction = nan is not a fraction"),
     ],
 )
 def test_numbers_out_of_range_are_told_before_any_source_is_opened(fields, message):

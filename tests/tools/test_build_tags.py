@@ -1,6 +1,7 @@
 """The command that makes tag lists, and configs that name one."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -96,6 +97,14 @@ def test_first_captions_of_real_photographs(data_dir, arguments, tmp_path):
     assert set(five) == {"dog", "man", "soccer ball", "ball"} >= set(one)
     assert all(one[name] < five[name] <= 5 * 1000 for name in one)
     assert five["dog"] > five["soccer ball"] >= 6
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_captions_are_read(
+    arguments, capsys, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert build_tags.main(arguments(source="none.txt")) == 1
+    assert "cannot be written to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,18 @@ import numpy as np
 from absl import logging
 
 from big_align.data import examples
-from big_align.errors import BrokenDataError, put_in_a_line
+from big_align.errors import BrokenDataError, FieldError, put_in_a_line
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
 READ_BEFORE_STOP = 2000  # fewer examples say too little about the fraction in the data
+
+
+def check_fraction(max_broken_fraction: float) -> None:
+    """Raises a FieldError if a part of the examples is not from 0 to 1."""
+    if not 0 <= max_broken_fraction <= 1:
+        message = f"max_broken_fraction = {max_broken_fraction} is not a fraction from 0 to 1"
+        raise FieldError(message, max_broken_fraction=0.01)
 
 
 class BrokenTally:
@@ -26,9 +33,11 @@ class BrokenTally:
 
     Raises:
       BrokenDataError: the source left out more than that fraction.
+      FieldError: it is no fraction.
     """
 
     def __init__(self, source: examples.Source, max_fraction: float):
+        check_fraction(max_fraction)
         self._source = source
         self._max_fraction = max_fraction
         self._num_examples = int(source.shard_sizes.sum())

@@ -3,6 +3,7 @@
 import dataclasses
 
 from big_align.data.images.decoding import MAX_PIXELS
+from big_align.data.loading.broken import check_fraction
 from big_align.data.loading.parallel import check_at_least
 from big_align.errors import FieldError
 
@@ -68,6 +69,7 @@ class LoaderSettings:
         for name, least in optional.items():
             if getattr(self, name) is not None:
                 check_at_least(least, **{name: getattr(self, name)})
+        check_fraction(self.max_broken_fraction)
         if not 0 <= self.hold_out < 1:
             message = f"hold_out = {self.hold_out} is not a fraction from 0 to below 1"
             raise FieldError(message, hold_out=0.05)
