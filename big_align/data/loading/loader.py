@@ -68,9 +68,9 @@ class TrainLoader:
         num_processes: int | None = None,
     ):
         self._streams = dict(streams) if isinstance(streams, Mapping) else {"": streams}
-        parallel.check_at_least(1, streams=len(self._streams), prefetch=prefetch)
-        parallel.check_at_least(1, num_threads=1 if num_threads is None else num_threads)
-        parallel.check_at_least(0, num_processes=num_processes or 0)
+        least_1 = {"streams": len(self._streams), "prefetch": prefetch, "num_threads": num_threads}
+        parallel.check_at_least(1, **least_1)
+        parallel.check_at_least(0, num_processes=num_processes)
         self._check_shapes()
         self._filler = BatchFiller(self._streams, rows)
         self.batch_size = self._filler.batch_size

@@ -130,10 +130,10 @@ def take_ahead(started: Iterator[Filling], depth: int) -> Iterator[HostBatch]:
             filling.cancel()
 
 
-def check_at_least(least: int, **values: int) -> None:
-    """Raises a ValueError that names the first of the values below `least`."""
+def check_at_least(least: int, **values: int | None) -> None:
+    """Raises a ValueError that names the first of the values below `least`; None is not checked."""
     for name, value in values.items():
-        if value < least:
+        if value is not None and value < least:
             raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 

@@ -61,14 +61,11 @@ class LoaderSettings:
     pipeline: str | None = None
 
     def __post_init__(self):
-        at_least_1 = "window", "prefetch", "views_per_image", "max_pixels"
+        at_least_1 = "window", "prefetch", "views_per_image", "max_pixels", "num_threads"
         check_at_least(1, **{name: getattr(self, name) for name in at_least_1})
-        check_at_least(0, captions_per_image=self.captions_per_image)
-        captions = max(1, self.captions_per_image)
-        optional = {"num_threads": 1, "num_processes": 0, "captions_used": captions}
-        for name, least in optional.items():
-            if getattr(self, name) is not None:
-                check_at_least(least, **{name: getattr(self, name)})
+        at_least_0 = "captions_per_image", "num_processes"
+        check_at_least(0, **{name: getattr(self, name) for name in at_least_0})
+        check_at_least(max(1, self.captions_per_image), captions_used=self.captions_used)
         check_fraction(self.max_broken_fraction)
         if not 0 <= self.hold_out < 1:
             message = f"hold_out = {self.hold_out} is not a fraction from 0 to below 1"
