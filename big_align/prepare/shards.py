@@ -91,13 +91,14 @@ def _encode_record(member: Member) -> bytes:
             "caption": [caption.encode() for caption in about["captions"]],
             "label": about.get("labels", []),
             "key": [member.key.encode()],
-            "json": [_write_about(about)],
+            "json": [write_json(about)],
         }
     )
 
 
-def _write_about(about: dict[str, Any]) -> bytes:
-    text = json.dumps(about, ensure_ascii=False, sort_keys=True)
+def write_json(value: Any) -> bytes:
+    """Returns an object as JSON in UTF-8, which escapes what has no UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
     return text.encode("utf-8", "backslashreplace")  # as JSON writes it, too
 
 
@@ -108,7 +109,7 @@ def _add_members(tar: tarfile.TarFile, member: Member) -> None:
         _add(tar, f"{member.key}.txt", captions[0].encode())
     if len(labels) == 1:
         _add(tar, f"{member.key}.cls", str(labels[0]).encode())
-    _add(tar, f"{member.key}.json", _write_about(member.about))
+    _add(tar, f"{member.key}.json", write_json(member.about))
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -305,5 +305,4 @@ def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
 
 def write_line(value: Any) -> bytes:
     """Returns an object as a line of JSON."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return f"{text}\n".encode("utf-8", "backslashreplace")  # as JSON writes it, too
+    return shards.write_json(value) + b"\n"

@@ -123,9 +123,10 @@ def measure(options: argparse.Namespace) -> int:
     if jax.process_index() == 0:
         files.begin()
     cache = options.cache or str(pathlib.Path(options.output).with_suffix(".embeddings"))
+    tasks = plans.check_tasks(command.split_names(options.tasks))
     order = runner.Order(
-        options.model, names, plans.check_tasks(split_names(options.tasks)), options.data, settings,
-        options.allow_trained, os.path.join(cache, "indexes"), read_templates(options.template),
+        options.model, names, tasks, options.data, settings, options.allow_trained,
+        os.path.join(cache, "indexes"), read_templates(options.template),
     )  # fmt: skip
     model = loaded_model.load(options.model, transform=options.transform, progress=False)
     store = EmbeddingStore(
@@ -153,15 +154,10 @@ def read_names(text: str) -> list[str]:
     from big_align.benchmarks import catalog
     from big_align.errors import UserError
 
-    names = split_names(text)
+    names = command.split_names(text)
     if not names:
         raise UserError(f"--benchmarks={text} names nothing; --list shows all that there is")
     return catalog.expand(names)
-
-
-def split_names(text: str) -> list[str]:
-    """Returns names that are separated by commas, and perhaps by spaces too."""
-    return [name for name in map(str.strip, text.split(",")) if name]
 
 
 def read_templates(given: list[str] | None) -> tuple[str, ...] | None:

@@ -43,7 +43,7 @@ def classify(options: argparse.Namespace) -> int:
 
     if options.top < 1:
         raise UserError(f"--top is {options.top}; it must be at least 1")
-    names: list[str] | str = [name.strip() for name in options.names.split(",") if name.strip()]
+    names: list[str] | str = command.split_names(options.names)
     if "," not in options.names:
         names = options.names
     model = load(options.model, transform=options.transform)

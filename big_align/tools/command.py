@@ -13,6 +13,11 @@ from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
 
 
+def split_names(text: str) -> list[str]:
+    """Returns names that are separated by commas, and perhaps by spaces too."""
+    return [name for name in map(str.strip, text.split(",")) if name]
+
+
 def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.ArgumentParser:
     """Returns a parser whose help begins with what the command's module says.
 

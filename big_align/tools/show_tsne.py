@@ -127,7 +127,7 @@ def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[
     """
     from big_align.errors import UserError
 
-    wanted = [name.strip() for name in (given or "").split(",") if name.strip()]
+    wanted = command.split_names(given or "")
     for name in wanted:
         if name not in names:
             raise UserError(f"--queries: {name!r} is not in the class list {where}")
