@@ -58,7 +58,8 @@ CLASSES = (
 def write_tags(folder: Path, rng: Any = None, **change: str) -> None:
     entries = []
     for number in range(SIZE):
-        told = dict(name=f"tag{number}", count=9 - number, weight=1.0, tokens=[number, 7])
+        tokens = list(f" tag{number}".encode())
+        told = dict(name=f"tag{number}", count=9 - number, weight=1.0, tokens=tokens)
         entries.append({key: json.dumps(x) for key, x in told.items()})
     head = {key: change.pop(key) for key in ("format", "removed", "tokenizer") if key in change}
     entries[VICTIM] |= change
