@@ -18,7 +18,7 @@ from big_align.configuration.plain_fields import check_fields
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import CachedFeatures, LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
-from big_align.data.precomputed.shard_files import read_index
+from big_align.data.precomputed.shard_files import INDEX, read_index
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
@@ -325,18 +325,22 @@ def check_precomputed(config: Node, objective: Objective) -> None:
       ConfigError: one is missing or does not fit.
       UserError: one is broken.
     """
-    clusters = []
+    folders = {}
     for part in dataset.read_parts(config).values():
         objective.check_precomputed(part.precomputed, part.where)
         if path := part.precomputed.get("clusters"):
-            # The mean cosines of all its iterations tell a clustering from any other.
-            clusters.append((part.where, read_index(Path(path), ()).get("objective")))
-    for where, found in clusters[1:]:
-        if found != clusters[0][1]:
+            folders[f"{part.where}.precomputed.clusters"] = Path(path)
+    start = config["init"].get("centers")
+    if start and (Path(start) / INDEX).exists():  # a run that continues needs it no more
+        folders["config.init.centers"] = Path(start)
+    # The mean cosines of all its iterations tell a clustering from any other.
+    found = {field: read_index(path, ()).get("objective") for field, path in folders.items()}
+    for field, objectives in found.items():
+        if objectives != found[first := next(iter(found))]:
             raise ConfigError(
-                f"{where}.precomputed.clusters are of another run of k-means than those of "
-                f"{clusters[0][0]}, so a number would stand for two centers: embed and cluster "
-                "the data of all parts together"
+                f"{field} = {folders[field]} is of another run of k-means than {first} = "
+                f"{folders[first]}, so a number would stand for two centers: embed and cluster all "
+                "data together, and name one run's folders"
             )
 
 

@@ -135,7 +135,7 @@ def test_data_that_do_not_fit_are_an_error_before_the_first_step(
     assert not (tmp_path / "run").exists()
 
 
-def test_parts_of_a_mixture_have_the_clusters_of_one_run_of_k_means(tmp_path):
+def test_clusters_of_parts_and_first_centers_are_of_one_run_of_k_means(tmp_path):
     """A number of one run means another center in another run, even if both have as many."""
 
     def make_part(name, objective):
@@ -148,9 +148,18 @@ def test_parts_of_a_mixture_have_the_clusters_of_one_run_of_k_means(tmp_path):
     first, same = make_part("first", [0.5, 0.625]), make_part("same", [0.5, 0.625])
     other = make_part("other", [0.5, 0.75])
     objective = Mlcd(tiny.make_model(), tiny.make_mesh(1), K, labels_per_image=3)
-    check.check_precomputed({"data": {"mixture": first | same}}, objective)
+
+    def check_clusters(start, **parts):
+        config = {"data": {"mixture": parts}, "init": {"centers": start and f"{tmp_path}/{start}"}}
+        check.check_precomputed(config, objective)
+
+    check_clusters("", **first, **same)
+    for start in ("first", "same", "lost"):
+        check_clusters(start, **first)
     with pytest.raises(ConfigError, match="mixture.other.*another run of k-means .*mixture.first"):
-        check.check_precomputed({"data": {"mixture": first | other}}, objective)
+        check_clusters("", **first, **other)
+    with pytest.raises(ConfigError, match="init.centers .*other is of another run .*mixture.first"):
+        check_clusters("other", **first)
 
 
 @pytest.mark.slow
