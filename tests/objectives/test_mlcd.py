@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from big_align import sharding
-from big_align.errors import ConfigError
+from big_align.errors import ConfigError, UserError
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.objectives.mlcd import Mlcd
 from big_align.row_tables import join_rows, split_rows
@@ -207,3 +207,11 @@ def test_clusters_must_be_made_with_the_similarity_that_is_asked_for(tmp_path):
 def test_one_cluster_is_no_classification():
     with pytest.raises(ValueError, match="num_clusters = 1"):
         Mlcd(tiny.make_model(), tiny.make_mesh(), 1)
+
+
+@pytest.mark.parametrize("wrong", [{"k": 24.0}, {"k": True}, {"labels_per_image": "8"}, {"k": -1}])
+def test_metadata_of_clusters_with_a_wrong_size_are_told_with_the_file(tmp_path, wrong):
+    index = {"format": 1, "k": K, "labels_per_image": LABELS} | wrong
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=rf"index.json: `{next(iter(wrong))}` is .*: no size"):
+        make_objective().check_precomputed({"clusters": str(tmp_path)}, "config.data")

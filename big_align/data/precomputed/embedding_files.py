@@ -47,7 +47,6 @@ class ShardFolder:
         self.index = read_index(self.path, ("shards", *fields))
         self._ending = ending
         self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
-        self._check_fields(fields)
         self._select(read_shards(self.path, self.index["shards"]))
         missing = [shard for shard in self.shards if not has_shard(self.path, shard, ending)]
         if missing:
@@ -55,13 +54,6 @@ class ShardFolder:
                 f"{self.path} lacks {len(missing)} of {len(self.shards)} shards, "
                 f"{missing[0].file}{ending} the first: the command that made it continues"
             )
-
-    def _check_fields(self, fields: Sequence[str]) -> None:
-        """Checks that the index has numbers where it must."""
-        for field in fields:
-            value = self.index[field]
-            if field != "dtype" and (type(value) is not int or not 0 < value < 2**31):
-                raise UserError(f"{self.path / INDEX}: `{field}` is {str(value)[:40]!r}: no size")
 
     def _select(self, shards: Sequence[Shard]) -> None:
         self.shards = list(shards)

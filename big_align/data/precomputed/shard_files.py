@@ -24,6 +24,8 @@ from big_align.whole_files import open_whole, remove_leftovers, write_whole
 
 FORMAT = 1
 INDEX, KEYS = "index.json", ".keys"
+SIZES = frozenset({"captions", "dim", "k", "labels_per_image"})
+"""The fields of an index that are positive integers, in all folders that have them."""
 FILE_MAX = 100  # characters; `list_shards` makes names of at most 67
 EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
@@ -130,6 +132,10 @@ def _differences(there: Any, here: Any, where: str = "") -> list[str]:
 def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
     """Reads the index of a folder.
 
+    Args:
+      folder: the folder.
+      fields: what it must have; those that are sizes must be positive integers.
+
     Raises:
       UserError: there is none, or it is not as it was written.
     """
@@ -139,6 +145,10 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
     index = read_description(path, FORMAT, fields)
     if not isinstance(index.get("made_by", {}), dict):
         raise UserError(f"{path}: `made_by` is no object; it is not as it was written")
+    for field in SIZES.intersection(fields):
+        value = index[field]
+        if type(value) is not int or not 0 < value < 2**31:
+            raise UserError(f"{path}: `{field}` is {str(value)[:40]!r}: no size")
     return index
 
 
