@@ -1,7 +1,8 @@
 """UniCL's Table 2 on shop photographs: cross-entropy, SupCon and UniCL from scratch on two cores.
 
-Arguments: `unicl`; `cross_entropy`; `supcon`, the first stage, and `supcon_classifier`, the second,
-which tunes a linear classifier on the image tower of --config.init.image=WORKDIR_OF_THE_FIRST.
+Arguments: `unicl`; `cross_entropy`; `supcon`, the first stage, which a linear probe measures, and
+`supcon_classifier`, the second, which trains a linear classifier on the image tower of
+--config.init.image=WORKDIR_OF_THE_FIRST.
 Table 3: `unicl_table` (an embedding for each class instead of a text encoder) and
 `unicl_table_one_direction`. configs/unicl_cifar10.py asks the same of CIFAR-10.
 """
@@ -28,6 +29,8 @@ def get_config(arg: str = "unicl"):
     test = two_cores.tar("grocery/test-*.tar", caption="", label="cls")
     measured = dict(source=test, transform=two_cores.EVALUATE)
     set_method(config, arg, measured, f"{common.data_dir()}/grocery/classes.json", 81)
+    if arg == "supcon":  # training photographs are in series: a part of them would choose badly
+        config.evaluators = dict(linear_probe=two_cores.linear_probe())
     return complete_config(config)
 
 
@@ -61,7 +64,8 @@ def set_method(
     config.evaluators = dict(classification=dict(name="classification") | measured)
     config.objective = dict(name="cross_entropy")
     if method == "supcon":
-        config.evaluators = {}
+        probe = dict(name="linear_probe", train_source=config.data.source.to_dict())
+        config.evaluators = dict(linear_probe=probe | measured)
         config.objective = dict(name="supcon", temperature=0.1)
         config.data.views_per_image = 2
     if method == "supcon_classifier":
