@@ -308,7 +308,7 @@ def remove_work(plan: JobPlan) -> None:
 
 
 def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
-    """Returns what a job has made, in a few lines."""
+    """Returns what a job has made, in a few lines that can be printed."""
     kept, pairs = statistics["kept_pairs"], statistics["pairs"]
     lines = [f"{kept:,} of {pairs:,} pairs kept, of {statistics['kept_images']:,} images"]
     if statistics.get("finished_before"):
@@ -334,4 +334,4 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
         pattern = storage.join(plan.output, name_shard("*", plan.shard_format))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")
     lines.append(plan.result("report.html"))
-    return "\n".join(lines)
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode()  # names of files

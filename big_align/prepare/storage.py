@@ -84,9 +84,9 @@ def exists(path: str) -> bool:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a text as a whole file."""
+    """Writes a text as a whole file in UTF-8, which escapes what has no UTF-8."""
     with open_whole(path) as file:
-        file.write(text.encode("utf-8", "surrogatepass"))
+        file.write(text.encode("utf-8", "backslashreplace"))  # as JSON writes it, too
 
 
 def write_json(path: str, value: Any) -> None:
@@ -138,7 +138,8 @@ def read_lines(path: str) -> Iterator[Any]:
 def write_lines(path: str, objects: list[Any]) -> None:
     """Writes a file with one JSON object per line."""
     lines = (json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in objects)
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    with open_whole(path) as file:  # halves of a surrogate pair stay apart, as in the texts
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
 
 
 def list_names(folder: str) -> list[str]:

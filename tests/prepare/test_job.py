@@ -391,6 +391,18 @@ def test_a_name_that_is_not_utf8_is_kept_as_json_has_it(run, tmp_path):
     assert "/broken" in json.loads(line)["name"]
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="every name is UTF-8 there")
+def test_a_file_that_cannot_be_read_is_told_whatever_its_name(run, tmp_path):
+    raw = write_parquet(tmp_path / "raw", [(draw_image(0), "old dog and cat")], files=1)
+    (tmp_path / "raw" / os.fsdecode(b"raw-\xff.parquet")).write_bytes(b"none")
+    for _ in range(2):
+        status, out, _ = run("out", f"--input={raw}", "--rules=none")
+        assert status == 0 and r"/raw-\udcff.parquet: " in out
+    told = json.loads((tmp_path / "out" / "statistics.json").read_text("utf-8"))
+    (name,) = told["unreadable_files"]
+    assert name.endswith("/raw-\udcff.parquet")
+
+
 def test_files_that_lack_a_column_have_null_in_its_place(run, tmp_path):
     rows = [(draw_image(n), f"old dog and cat {n}") for n in range(6)]
     raw = write_parquet(tmp_path / "raw", rows, files=2)
