@@ -15,6 +15,7 @@ from big_align.components.signatures import advise, check_arguments, lookup, mak
 from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.configuration.places import source_fields
 from big_align.configuration.plain_fields import check_fields
+from big_align.data.loading.broken import check_fraction
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import CachedFeatures, LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
@@ -73,8 +74,7 @@ def check_first(config: Node, workdir: str | None = None) -> None:
     Raises:
       ConfigError: names its first wrong field, or weights that would not be used.
     """
-    first = config.get("first") or {}
-    if not first:
+    if not (first := config.get("first")):
         return
     if path := config["init"].get("all"):
         raise ConfigError(
@@ -171,6 +171,8 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
     arguments = check_arguments(target, without(node, *fields), where)
     shape_of_image(arguments["transform"], f"{where}.transform")
     check_repeatable(arguments["transform"], f"{where}.transform")
+    if (fraction := arguments.get("max_broken_fraction")) is not None:
+        make(check_fraction, {"max_broken_fraction": fraction}, where)
 
 
 def _check_objective(
@@ -212,10 +214,9 @@ def _check_verbs(
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], tables.EVALUATORS, where)
-        needs = getattr(target, "needs", lambda settings: ())
         inputs = _evaluated_batch(config, node, tokenizer, where)
         try:
-            for verb in needs(node):
+            for verb in getattr(target, "needs", lambda settings: ())(node):
                 if not hasattr(objective, verb):
                     raise ConfigError(
                         f"{where}: the objective {config['objective']['name']!r} has no method "
@@ -252,8 +253,7 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
     Raises:
       ConfigError: no evaluator has the number; the message lists those that exist.
     """
-    wanted = config["checkpoint"].get("keep_best")
-    if wanted is None:
+    if (wanted := config["checkpoint"].get("keep_best")) is None:
         return
     named = {name: getattr(each, "numbers", None) for name, each in evaluators.items()}
     known = [f"{name}/{number}" for name, numbers in named.items() for number in numbers or ()]

@@ -12,6 +12,10 @@ KNN = (
     "--config.evaluators.near.source.split=test",
 )
 WHAT = r"config.evaluators.near: what = 'feature' is unknown; known: features, embedding"
+FRACTION = (
+    r"config.evaluators.near: max_broken_fraction = .* is not a fraction from 0 to 1; write "
+    r"--config.evaluators.near.max_broken_fraction=0.01"
+)
 RANDOM = r"config.evaluators.near.transform = .* changes an image at random"
 
 
@@ -20,6 +24,8 @@ RANDOM = r"config.evaluators.near.transform = .* changes an image at random"
     [
         ("knn", {"transform": "resize(8)", "what": "feature"}, WHAT),
         ("linear_probe", {"transform": "resize(8)", "what": "feature"}, WHAT),
+        ("knn", {"transform": "resize(8)", "max_broken_fraction": 1.5}, FRACTION),
+        ("knn", {"transform": "resize(8)", "max_broken_fraction": "nan"}, FRACTION),
         ("knn", {"transform": "resize(10)|random_crop(8)"}, RANDOM),
         ("knn", {"transform": "resize(8)|flip_horizontal"}, RANDOM),
     ],
