@@ -149,7 +149,10 @@ def _measure_all(
 
 
 def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[BenchmarkPlan]:
-    """Opens the data of every benchmark first, so that missing data are reported at once."""
+    """Opens the data of every benchmark first, so that missing data are reported at once.
+
+    What not all processes find is left out: they would wait for each other.
+    """
     plans, trained = [], None if order.allow_trained else _open_trained(order.model)
     towers = [part for part in TOWERS if model.embeds(part)]
     for name in order.benchmarks:
@@ -165,7 +168,12 @@ def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[Ben
             _say(line)
         report.missing += len(lines)
         plans += [plan] if plan is not None else []
-    agreed = agreement.share("benchmarks", [plan.benchmark.name for plan in plans])
+    mine = {plan.benchmark.name: [*plan.tasks, *sorted(plan.sources)] for plan in plans}
+    everyone = agreement.gather("benchmarks", mine)
+    agreed = [name for name in mine if all(each.get(name) == mine[name] for each in everyone)]
+    for name in (name for name in mine if name not in agreed):
+        told = "not all processes find the same data of it: see that each reads the same --data"
+        _fail(name, UserError(told), report)
     return [plan for plan in plans if plan.benchmark.name in agreed]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from big_align.benchmarks.measuring import pieces
+from big_align.distributed import agreement
 from tests.benchmarks.measuring import small
 from tests.data.samples import write_tar
 
@@ -34,3 +35,24 @@ def test_the_name_of_a_data_set_is_told_once(model, tmp_path, capsys):
     (tmp_path / "cifar10" / "classnames.txt").unlink()
     assert small.run(model, tmp_path, tmp_path / "r.csv", benchmarks="cifar10") == 1
     assert capsys.readouterr().out.startswith(f"cifar10: {tmp_path}/cifar10 has no classnames.txt")
+
+
+@pytest.mark.parametrize("others", [[], ["zero_shot"]])
+def test_data_that_another_process_lacks_are_told_and_nobody_waits_for_them(
+    model, tmp_path, capsys, monkeypatch, others
+):
+    """Another process finds none of them, or no training images."""
+    small.write_cifar(tmp_path)
+    small.write_flickr(tmp_path)
+
+    def gather(topic, value):
+        if topic != "benchmarks":
+            return [value]
+        there = {"cifar10": [*others, "test"]} if others else {}
+        return [value, {"flickr8k": value["flickr8k"]} | there]
+
+    monkeypatch.setattr(agreement, "gather", gather)
+    given = dict(benchmarks="cifar10,flickr8k", tasks="zero_shot,knn,retrieval")
+    assert small.run(model, tmp_path, tmp_path / "r.csv", **given) == 1
+    assert "cifar10: not all processes find the same data of it" in capsys.readouterr().out
+    assert list(small.read_rows(tmp_path / "r.csv")) == [("flickr8k", "retrieval")]
