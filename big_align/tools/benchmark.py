@@ -111,6 +111,7 @@ def measure(options: argparse.Namespace) -> int:
     from big_align.benchmarks.measuring import page, plans, results, runner
     from big_align.benchmarks.measuring.embeddings import EmbeddingStore
     from big_align.benchmarks.measuring.tasks import TaskSettings
+    from big_align.data.loading.broken import check_fraction
     from big_align.distributed import agreement, processes
     from big_align.inference import loaded_model
     from big_align.training.stopping import StopSignals
@@ -119,6 +120,7 @@ def measure(options: argparse.Namespace) -> int:
         processes.join_processes()
     names = read_names(options.benchmarks)
     settings = TaskSettings(read_numbers(options.shots), options.draws)
+    check_fraction(options.max_broken_fraction)
     files = results.ResultFiles(options.output)
     if jax.process_index() == 0:
         files.begin()

@@ -104,10 +104,12 @@ def embed(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises UserError if flags do not go together, or the output exists already."""
+    """Raises UserError if flags are wrong, do not go together, or the output exists already."""
+    from big_align.data.loading.broken import check_fraction
     from big_align.data.precomputed.single_files import ENDINGS
     from big_align.errors import UserError
 
+    check_fraction(options.max_broken_fraction)
     if options.what != "text" and (options.column or options.key_column):
         raise UserError("--column and --key_column are for texts: give --what=text as well")
     if options.what == "text" and options.transform:

@@ -125,6 +125,12 @@ def test_a_broken_image_keeps_its_row_and_moves_no_other(model, source, tmp_path
     assert "pairs-0.tar: 0003" in capsys.readouterr().err
 
 
+def test_a_fraction_out_of_range_is_told_before_there_is_a_folder(model, source, tmp_path, capsys):
+    assert run(model, source, tmp_path / "out", max_broken_fraction=1.5) == 1
+    assert "max_broken_fraction = 1.5 is not a fraction from 0 to 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_another_model_or_source_into_the_folder_is_named(model, source, tmp_path, capsys):
     output = tmp_path / "out"
