@@ -70,6 +70,8 @@ class TagList:
         if not tokenizer.fingerprint:
             return
         made_again = f"make it again with this tokenizer: {MAKE}"
+        same = self.tokenizer == tokenizer.fingerprint
+        made = "by an earlier version or altered" if same else "for another vocabulary"
         try:
             here = tokenize_names(self.names, tokenizer)
         except UserError as error:
@@ -81,8 +83,8 @@ class TagList:
         ):
             if ids != (stored := tokens[mask].tolist()):
                 raise UserError(
-                    f"tag list {self.path} was made for another vocabulary: the tokens of {name!r} "
-                    f"are {stored} in it and {ids} by the tokenizer; {made_again}"
+                    f"tag list {self.path} was made {made}: the tokens of {name!r} are {stored} in "
+                    f"it and {ids} by the tokenizer; {made_again}"
                 )
 
 
