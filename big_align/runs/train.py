@@ -122,7 +122,7 @@ def _train_first(config: Any, workdir: str) -> Any:
         config.init.all = folder
         features = config.cached_features.folder or os.path.join(workdir, FEATURES)
         first.cached_features.folder = first.cached_features.folder or features
-    if not build.has_begun(config, workdir):
+    if not agreement.share("begun", build.has_begun(config, workdir)):
         with own(folder, *filter(None, [first.checkpoint.folder])):
             _run(first, folder)  # if it is finished, this looks for what an interruption left out
     return config

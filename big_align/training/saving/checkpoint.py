@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -73,9 +73,9 @@ class Checkpointer:
         # Every process writes its part, so on several hosts this must be shared storage.
         self.folder = step_folders.find_folder(workdir, folder)
         self._retention = Retention(keep_last, keep_every, keep_best)
-        if read_only and not self.folder.is_dir():
-            raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
-        if not read_only:
+        if read_only:
+            step_folders.check_seen(self.folder, workdir)
+        else:
             leftovers.clear(self.folder)  # Orbax would remove more in a bucket
         self._manager = ocp.CheckpointManager(
             self.folder,
@@ -100,8 +100,9 @@ class Checkpointer:
         self._damaged: dict[int, str] = {}
         self._failed, self._saving, self._fault = 0, False, ""
         if keep_best:
-            logged = agreement.share("numbers", read_training_numbers(workdir))
-            self._retention.numbers |= step_folders.read_numbers(self.folder, self._steps, logged)
+            logged = read_training_numbers(workdir)
+            found = step_folders.read_numbers(self.folder, self._steps, logged)
+            self._retention.numbers |= dict(agreement.share("numbers", list(found.items())))
 
     @property
     def _steps(self) -> list[int]:
@@ -132,7 +133,8 @@ class Checkpointer:
             )
         best = self._retention.find_best(self._evaluated)
         before = self._retention.rank(None if best is None else best.numbers)
-        return self._retention.rank(numbers) > before
+        # Another process may see other checkpoints, and all save or none does.
+        return agreement.share("improves", self._retention.rank(numbers) > before)
 
     def note(self, step: int, numbers: Numbers) -> None:
         """Takes note of the evaluation of a checkpoint that was saved before it was measured."""
@@ -188,7 +190,7 @@ class Checkpointer:
         """
         step = int(state.step)
         self.settle()
-        if step in self._steps:
+        if agreement.share(f"saved/{step}", step in self._steps):
             return
         arguments = ocp.args.Composite(
             state=ocp.args.PyTreeSave(state),
@@ -268,7 +270,8 @@ class Checkpointer:
         """
         self.settle()
         lost = []
-        while (found := self.find(step)) is not None:
+        # While a run saves, or where storage is slow, processes may find different ones.
+        while (found := agreement.share("checkpoint", self.find(step))) is not None:
             fault, checked = self._find_fault(found)
             if fault is None:
                 try:
@@ -277,6 +280,7 @@ class Checkpointer:
                     if checked or isinstance(error, UserError):  # the problem is elsewhere
                         raise
                     fault = tell_in_a_line(error)  # it is older than checksums
+                fault = _find_first(agreement.gather(f"read/{found}", fault))
             if fault is None:
                 if lost and found < lost[0]:
                     again = "" if self._read_only else f"; {lost[0] - found} steps are repeated"
@@ -299,19 +303,9 @@ class Checkpointer:
         Returns:
           What is wrong with it, the same in every process, and whether it has checksums at all.
         """
-        folder, fault = self.folder / str(step), None
-        checked = (folder / checksums.ITEM).exists()
-        if checked:
-            share = jax.process_index(), jax.process_count()
-            fault = checksums.find_fault(folder, step, share)
-        else:
-            written = step_folders.read_record(folder)
-            if written is None:
-                fault = "its record cannot be read"
-            elif checksums.ITEM in written:
-                fault = f"{checksums.ITEM}/{checksums.FILE} is missing"
-        faults = agreement.gather(f"checkpoint/{step}", fault)
-        return next(filter(None, faults), None), checked
+        share = jax.process_index(), jax.process_count()
+        fault, checked = checksums.inspect(self.folder / str(step), step, share)
+        return _find_first(agreement.gather(f"checkpoint/{step}", fault)), checked
 
     def _set_aside(self, step: int, fault: str) -> None:
         """Renames a damaged checkpoint or, if read-only, ignores it."""
@@ -348,3 +342,8 @@ class Checkpointer:
         self._manager.close()
         if not saved:
             raise NotSavedError(f"{self._fault}. The same command goes on from there")
+
+
+def _find_first(faults: Sequence[str | None]) -> str | None:
+    """Returns the fault of the first process that has found one."""
+    return next(filter(None, faults), None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from etils import epath
 
-from big_align.training.saving.step_folders import is_missing
+from big_align.training.saving.step_folders import is_missing, read_record
 
 ITEM, FILE = "checksums", "checksums.json"
 """The folder of a checkpoint that holds the checksums, and the file in it."""
@@ -36,6 +36,20 @@ def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> No
     files = {name: list(pair) for name, pair in zip(names, sums, strict=True)}
     content = {"step": step, "files": files}
     target.write_text(json.dumps(content | {"crc32": _add_up_json(content)}) + "\n")
+
+
+def inspect(checkpoint: epath.Path, step: int, share: tuple[int, int]) -> tuple[str | None, bool]:
+    """Checks a checkpoint, which may be older than checksums; it takes what `find_fault` does.
+
+    Returns:
+      What is wrong with it, as far as this process looks, and whether it has checksums at all.
+    """
+    if (checkpoint / ITEM).exists():
+        return find_fault(checkpoint, step, share), True
+    written = read_record(checkpoint)
+    if written is None:
+        return "its record cannot be read", False
+    return (f"{ITEM}/{FILE} is missing" if ITEM in written else None), False
 
 
 def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1)) -> str | None:
