@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import optax
 from flax import traverse_util
-from jax.experimental import multihost_utils
 
 from big_align import sharding
 from big_align.clusters.embed_captions import embed_captions
@@ -17,6 +16,7 @@ from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed
 from big_align.components.transforms import shape_of_image
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import INDEX
+from big_align.distributed import agreement
 from big_align.evaluators.embedder import Embedder
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.runs import build, check, dataset
@@ -63,8 +63,8 @@ def cache_features(config: Any, workdir: str) -> Any:
             }
             node = fed.data.mixture[name] if config.data.get("mixture") else fed.data
             node.precomputed = part.precomputed | folders
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("features are computed")
+    # Some have more to do: a collective would fail after half a minute on CPUs, or some minutes.
+    agreement.gather("features are computed", None)
     return fed
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import time
 
 import jax
 import numpy as np
@@ -11,14 +12,16 @@ import pytest
 from big_align import interop
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.precomputed.joins import choose_captions, open_joins
+from big_align.distributed import agreement
 from big_align.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
-from big_align.runs import build, check, train
+from big_align.runs import build, cached_features, check, train
 from big_align.runs.cached_features import cache_features
 from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import check_frozen
 from big_align.runs.workdir import load
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.run_main import TINY, read_losses
+from tests.two_processes import run_both
 
 STEPS = 6
 BOTH = "('image','text')"
@@ -262,3 +265,26 @@ def test_rows_of_a_batch_have_the_features_of_their_texts(pairs, trained, tmp_pa
         build.dataset.read_parts(fed)["data"]))  # fmt: skip
     assert ExtraFields(joins, texts=4).row["text_embedding"][0] == (4, 16)
     assert jax.tree.leaves(batch)
+
+
+def test_a_process_waits_for_the_features_of_others_in_no_collective(pairs, tmp_path, monkeypatch):
+    """The first collective is given up after half a minute on CPUs, and others have more to do."""
+
+    class Towers:
+        def __init__(self, *_):
+            pass
+
+        def embed(self, *_):
+            time.sleep(0.5 * agreement.processes.coordination().process_id)
+            done.append(0)
+            return "features"
+
+    done, config = [], make_config(pairs, f"--config.cached_features.towers={BOTH}")
+    monkeypatch.setattr(cached_features, "LockedTowers", Towers)
+    monkeypatch.setattr(jax, "process_count", lambda *_: 2)  # of which a collective finds one
+
+    def count(process):
+        cache_features(config, str(tmp_path))
+        return len(done)
+
+    assert run_both(monkeypatch, count) == [4, 4]
