@@ -85,7 +85,7 @@ def cluster(options: argparse.Namespace) -> None:
     from big_align import sharding
     from big_align.clusters import cluster_embeddings
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
-    from big_align.distributed import processes
+    from big_align.distributed import agreement, processes
 
     if options.distributed:
         processes.join_processes()
@@ -95,6 +95,7 @@ def cluster(options: argparse.Namespace) -> None:
     sizes = options.block, options.chunk
     centers = cluster_embeddings.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
     labels = cluster_embeddings.write_labels(rows, centers, plan, options.output, mesh, *sizes)
+    agreement.gather("labels", None)  # of a search on each host; see embed
     many = "labels were there" if labels is None else f"{labels:.2f} labels an image"
     say(f"{options.output}: {rows.count} images in {plan.k} clusters; {many}")
 

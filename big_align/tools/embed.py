@@ -84,7 +84,7 @@ def embed(options: argparse.Namespace) -> None:
     """Embeds, and prints what was done."""
     from big_align.data.precomputed import single_files
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
-    from big_align.distributed import processes
+    from big_align.distributed import agreement, processes
 
     _check(options)
     if options.distributed:
@@ -93,6 +93,8 @@ def embed(options: argparse.Namespace) -> None:
     dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
     if output.suffix not in single_files.ENDINGS:
         embed_into(options, output, dtype)
+        # Some have more shards: one that ended meanwhile would end them ten minutes later.
+        agreement.gather("embedded", None)
         return
     folder = output.with_name(output.name + ".shards")  # from which the same command continues
     embed_into(options, folder, dtype)

@@ -1,6 +1,7 @@
 """Embedding on the command line: every row is its image's, and it continues where it stopped."""
 
 import json
+import time
 
 import flax.linen as nn
 import jax
@@ -10,10 +11,12 @@ import pytest
 import big_align
 from big_align import interop
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
+from big_align.distributed import processes
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.tools import embed
 from tests.data.samples import encode_image, make_pixels, write_tar
+from tests.two_processes import run_both
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +110,24 @@ def test_processes_share_the_shards(model, source, tmp_path, monkeypatch):
         assert run(model, source, tmp_path / "two") == 0
         assert len(read_bytes(tmp_path / "two")) == files
     assert read_bytes(tmp_path / "two") == read_bytes(tmp_path / "one")
+
+
+def test_a_process_with_less_to_do_waits_for_the_others(tmp_path, monkeypatch):
+    """The end of one ends the others, after some minutes."""
+    done = []
+
+    def embed_images(*_):
+        time.sleep(0.5 * processes.coordination().process_id)
+        done.append(0)
+
+    def count(process):
+        options = ("--model=m", "--source=s", f"--output={tmp_path / 'out'}", "--distributed")
+        assert embed.main(list(options)) == 0
+        return len(done)
+
+    monkeypatch.setattr(embed, "_embed_images", embed_images)
+    monkeypatch.setattr(processes, "join_processes", lambda: None)
+    assert run_both(monkeypatch, count) == [2, 2]
 
 
 def test_a_broken_image_keeps_its_row_and_moves_no_other(model, source, tmp_path, capsys):
