@@ -17,6 +17,7 @@ from big_align.clusters.nearest_centers import CHUNK, NearestCenters
 from big_align.data.precomputed import embedding_files, shard_files
 from big_align.data.precomputed.embedding_files import CENTERS, EmbeddingFolder
 from big_align.data.precomputed.shard_files import CLUSTERS, INDEX, Shard
+from big_align.distributed import agreement
 from big_align.errors import UserError
 from big_align.progress import make_bar
 from big_align.whole_files import open_whole
@@ -107,16 +108,19 @@ def find_centers(
       The centers, on every process.
 
     Raises:
-      UserError: a value does not fit, or the folder holds other clusters.
+      UserError: a value does not fit, the folder holds other clusters, or processes differ.
     """
     plan.check(rows)
     wanted, first = describe(rows, plan), jax.process_index() == 0
-    if (folder / INDEX).is_file():
+    agreement.check_index(wanted)
+    made = (folder / INDEX).is_file()
+    centers, objective, empty = (None, [], 0) if made else _read_progress(folder, wanted)
+    _check_seen(folder, [made, len(objective)])
+    if made:
         there = shard_files.read_index(folder, ("k", "dim", "objective"))
         wanted["objective"] = there["objective"]
         shard_files.claim_folder(folder, wanted, write=False)
         return np.array(embedding_files.read_centers(folder, plan.k, rows.dim))
-    centers, objective, empty = _read_progress(folder, wanted)
     if centers is None:
         say(f"choosing {plan.k} of {rows.count - rows.absent} embeddings to start from")
         centers = kmeans_init.start_centers(rows, plan.k, plan.start, mesh, plan.seed)
@@ -140,6 +144,21 @@ def find_centers(
         shard_files.claim_folder(folder, wanted | {"objective": objective}, write=True)
         (folder / PROGRESS).unlink(missing_ok=True)
     return centers
+
+
+def _check_seen(folder: pathlib.Path, found: list[Any]) -> None:
+    """Checks that all processes find the same; they would wait for each other in k-means.
+
+    Raises:
+      UserError: one finds something else.
+    """
+    everyone = agreement.gather("centers", found)
+    others = [number for number, each in enumerate(everyone) if each != everyone[0]]
+    if others:
+        raise UserError(
+            f"{folder}: process {others[0]} does not see the clusters that process 0 sees there; "
+            "it must be on storage that all hosts share"
+        )
 
 
 def _write_progress(
@@ -189,7 +208,10 @@ def write_labels(
     first, shards = jax.process_index() == 0, rows.shards
     if plan.search == "scann":  # each process searches by itself
         shards, first = shards[jax.process_index() :: jax.process_count()], True
-    todo = [shard for shard in shards if not shard_files.has_shard(folder, shard, CLUSTERS)]
+    there = [shard_files.has_shard(folder, shard, CLUSTERS) for shard in shards]
+    if plan.search == "exact":  # all search together, and one may see a file later than another
+        there = agreement.share("labels", there)
+    todo = [shard for shard, done in zip(shards, there, strict=True) if not done]
     if not todo:
         return None
     part = rows.part(todo)

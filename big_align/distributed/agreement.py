@@ -9,7 +9,7 @@ import importlib.metadata
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -48,6 +48,28 @@ def check_data(shards: Mapping[str, str]) -> None:
       UserError: one finds others; the message names the first such shard and the process.
     """
     _check("data", lambda: shards)
+
+
+def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) -> None:
+    """Checks that all processes are about to fill a folder with the same.
+
+    One that comes before there is an index in the folder would not notice that it differs.
+
+    Args:
+      index: what the folder will hold, and its `shards`.
+      free: entries of `made_by` that may differ.
+
+    Raises:
+      UserError: one would make something else; the message names the first difference.
+    """
+
+    def describe() -> dict[str, str]:
+        made_by = {k: v for k, v in index["made_by"].items() if k not in free}
+        rest = {k: v for k, v in index.items() if k != "shards"} | {"made_by": made_by}
+        shards = {f"shard {n}": json.dumps(each) for n, each in enumerate(index["shards"])}
+        return dict(_flatten("index", rest)) | shards
+
+    _check("index", describe)
 
 
 def check_step(lowered: jax.stages.Lowered) -> None:

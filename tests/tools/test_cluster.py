@@ -8,13 +8,16 @@ import sys
 import numpy as np
 import pytest
 
-from big_align.clusters import kmeans
+from big_align import sharding
+from big_align.clusters import cluster_embeddings, kmeans
 from big_align.clusters.kmeans_init import scale_rows
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
+from big_align.errors import UserError
 from big_align.tools import cluster
 from tests.embedding_folder import write_embeddings
 from tests.run_main import ROOT, environment, find_port
+from tests.two_processes import run_both
 
 COUNTS = (40, 0, 3, 77)
 ABSENT = [0, 41, 119]
@@ -134,6 +137,33 @@ def test_two_processes_write_what_one_does(embeddings, tmp_path):
     assert done.stdout.count("iteration 1: ") == 1
     np.testing.assert_array_equal(read_labels(tmp_path / "two"), read_labels(tmp_path / "one"))
     assert sorted(os.listdir(tmp_path / "two")) == sorted(os.listdir(tmp_path / "one"))
+
+
+def test_processes_that_find_different_clusters_are_told(embeddings, tmp_path, monkeypatch):
+    """They would wait for each other: one in k-means, one in the search that comes after it."""
+    assert run(embeddings, tmp_path / "0") == 0
+    rows, plan = EmbeddingFolder(embeddings), cluster_embeddings.Plan(k=10, labels_per_image=3)
+    monkeypatch.setattr(cluster_embeddings.kmeans_init, "start_centers", None)  # would fail
+
+    def find(process):
+        folder = tmp_path / str(process)
+        return cluster_embeddings.find_centers(rows, plan, folder, sharding.make_mesh())
+
+    for outcome in run_both(monkeypatch, find):
+        assert isinstance(outcome, UserError)
+        assert "process 1 does not see the clusters that process 0 sees there" in str(outcome)
+
+
+def test_a_process_with_other_settings_is_told(embeddings, tmp_path, monkeypatch):
+    rows, plans = EmbeddingFolder(embeddings), [cluster_embeddings.Plan(k=k) for k in (10, 11)]
+
+    def find(process):
+        given = tmp_path / "out", sharding.make_mesh()
+        return cluster_embeddings.find_centers(rows, plans[process], *given)
+
+    monkeypatch.setattr(cluster_embeddings.kmeans_init, "start_centers", None)  # would fail
+    told = run_both(monkeypatch, find)[1]
+    assert str(told) == "process 1 has index.k = 11, process 0 has 10"
 
 
 def cut_embeddings(folder):
