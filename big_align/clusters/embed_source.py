@@ -227,18 +227,10 @@ def embed_source(
       BrokenDataError: too many images are broken.
     """
     shards = shard_files.list_shards(source)
-    known = {"architecture": encoder.architecture} if encoder.architecture else {}
-    index = {
-        "dim": encoder.dim,
-        "dtype": dtype,
-        "unit_length": encoder.what == "embedding",
-        "shards": [shard._asdict() for shard in shards],
-        "made_by": dict(made_by or {})
-        | {"weights": encoder.weights, "what": encoder.what, "transform": encoder.transform}
-        | known,
-    }
+    index = describe_folder(encoder, source, dtype, made_by)
     process, processes = jax.process_index(), jax.process_count()
-    shard_files.claim_folder(folder, index, process == 0, free=("model",), added=tuple(known))
+    added = ("architecture",) if encoder.architecture else ()
+    shard_files.claim_folder(folder, index, process == 0, free=("model",), added=added)
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     if not todo:
         return 0
@@ -256,6 +248,22 @@ def embed_source(
             keys = shard_files.join_keys(key if there else "" for key, there in present)
             shard_files.write_shard(folder, shard, EMBEDDINGS, values, keys)
     return count
+
+
+def describe_folder(
+    encoder: SourceEncoder, source: Source, dtype: str, made_by: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the index of a folder that `embed_source`, which takes the same, writes."""
+    made = {"weights": encoder.weights, "what": encoder.what, "transform": encoder.transform}
+    if encoder.architecture:
+        made["architecture"] = encoder.architecture
+    return {
+        "dim": encoder.dim,
+        "dtype": dtype,
+        "unit_length": encoder.what == "embedding",
+        "shards": [shard._asdict() for shard in shard_files.list_shards(source)],
+        "made_by": {**(made_by or {}), **made},
+    }
 
 
 def _embed(

@@ -12,6 +12,7 @@ import numpy as np
 from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.distributed import agreement
 from big_align.inference.loaded_model import LoadedModel
 from big_align.inference.text_shards import TextShards
 from big_align.progress import make_bar
@@ -57,6 +58,7 @@ def embed_texts(
     }
     process, processes = jax.process_index(), jax.process_count()
     free = ("model", "tokenizer")  # whose paths may change; the fingerprint may not
+    agreement.check_index(index, free)
     shard_files.claim_folder(folder, index, process == 0, free, added=tuple(digests))
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     folder.mkdir(parents=True, exist_ok=True)

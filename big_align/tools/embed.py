@@ -128,6 +128,7 @@ def _check(options: argparse.Namespace) -> None:
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
     from big_align.clusters import embed_source
     from big_align.components.source_flags import open_source
+    from big_align.distributed import agreement
     from big_align.runs import workdir
 
     source, node = open_source(options.source, options.source_name, options.source_argument)
@@ -137,6 +138,7 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
     )
     print(f"{options.model}: {pretrained.description}, images by {encoder.transform}")
     made_by = {"model": options.model, "source": node}
+    agreement.check_index(embed_source.describe_folder(encoder, source, dtype, made_by))
     count = embed_source.embed_source(
         encoder, source, folder, dtype, made_by, options.max_broken_fraction
     )

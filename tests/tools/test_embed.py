@@ -10,6 +10,7 @@ import pytest
 
 import big_align
 from big_align import interop
+from big_align.clusters import embed_source
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.distributed import processes
 from big_align.interop.formats.preprocessing import Preprocessing
@@ -128,6 +129,26 @@ def test_a_process_with_less_to_do_waits_for_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(embed, "_embed_images", embed_images)
     monkeypatch.setattr(processes, "join_processes", lambda: None)
     assert run_both(monkeypatch, count) == [2, 2]
+
+
+def test_a_process_with_another_model_is_told_before_there_is_an_index(
+    model, source, tmp_path, monkeypatch, capsys
+):
+    """A workdir's newest checkpoint may be another a second later: rows of both were mixed."""
+    models = [model, save_model(tmp_path / "other", seed=1)]
+    claim = embed_source.shard_files.claim_folder
+
+    def claim_folder(folder, index, write, **more):
+        if write:  # after the other process has looked
+            time.sleep(1)
+        claim(folder, index, write, **more)
+
+    monkeypatch.setattr(embed_source.shard_files, "claim_folder", claim_folder)
+    monkeypatch.setattr(jax, "process_count", lambda *_: processes.coordination().num_processes)
+    monkeypatch.setattr(jax, "process_index", lambda *_: processes.coordination().process_id or 0)
+    statuses = run_both(monkeypatch, lambda n: run(models[n], source, tmp_path / "out"))
+    assert statuses[1] == 1
+    assert "process 1 has index.made_by.weights = " in capsys.readouterr().err
 
 
 def test_a_broken_image_keeps_its_row_and_moves_no_other(model, source, tmp_path, capsys):
