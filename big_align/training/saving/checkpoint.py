@@ -28,7 +28,7 @@ from big_align.errors import (
 )
 from big_align.nodes import Given
 from big_align.training.logs.evaluations import read_training_numbers
-from big_align.training.saving import checksums, handlers, leftovers, step_folders
+from big_align.training.saving import checksums, handlers, leftovers, ownership, step_folders
 from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention
 from big_align.types import SavedPart
@@ -74,7 +74,7 @@ class Checkpointer:
         self.folder = step_folders.find_folder(workdir, folder)
         self._retention = Retention(keep_last, keep_every, keep_best)
         if read_only:
-            step_folders.check_seen(self.folder, workdir)
+            ownership.check_seen(self.folder, workdir)
         else:
             leftovers.clear(self.folder)  # Orbax would remove more in a bucket
         self._manager = ocp.CheckpointManager(

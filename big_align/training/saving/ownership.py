@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from etils import epath
 
 from big_align.distributed import agreement, processes
-from big_align.errors import UserError, tell_in_a_line
+from big_align.errors import MissingCheckpoint, UserError, tell_in_a_line
 
 FILE = "owner.json"
 """Name of the owner's file in a workdir or a folder of checkpoints."""
@@ -65,6 +65,23 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
         for folder in dict.fromkeys(map(os.fspath, shared)):
             _check_shared(epath.Path(folder), tokens[folder])
         yield
+
+
+def check_seen(folder: epath.Path, workdir: str) -> None:
+    """Checks that a folder of checkpoints is there, and that every process sees it.
+
+    Raises:
+      MissingCheckpoint: it is not there.
+      UserError: only some processes see it; the others would do without a checkpoint.
+    """
+    seen = agreement.gather("checkpoints", folder.is_dir())
+    if not any(seen):
+        raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
+    if not all(seen):
+        raise UserError(
+            f"{folder}: process {seen.index(False)} does not see it, and others do; it must be on "
+            "storage that all hosts share"
+        )
 
 
 def _check_shared(folder: epath.Path, token: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from big_align.distributed import agreement
-from big_align.errors import MissingCheckpoint, UserError, tell_in_a_line
+from big_align.errors import tell_in_a_line
 
 FOLDER = "checkpoints"
 """The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
@@ -23,23 +22,6 @@ def find_folder(workdir: str, folder: str | None) -> epath.Path:
     """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
     chosen = folder or os.path.join(workdir, FOLDER)
     return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
-
-
-def check_seen(folder: epath.Path, workdir: str) -> None:
-    """Checks that a folder of checkpoints is there, and that every process sees it.
-
-    Raises:
-      MissingCheckpoint: it is not there.
-      UserError: only some processes see it; the others would do without a checkpoint.
-    """
-    seen = agreement.gather("checkpoints", folder.is_dir())
-    if not any(seen):
-        raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
-    if not all(seen):
-        raise UserError(
-            f"{folder}: process {seen.index(False)} does not see it, and others do; it must be on "
-            "storage that all hosts share"
-        )
 
 
 def list_steps(folder: epath.Path) -> list[int]:
