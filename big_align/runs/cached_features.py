@@ -63,7 +63,7 @@ def cache_features(config: Any, workdir: str) -> Any:
             }
             node = fed.data.mixture[name] if config.data.get("mixture") else fed.data
             node.precomputed = part.precomputed | folders
-    # Some have more to do: a collective would fail after half a minute on CPUs, or some minutes.
+    # Not a collective, which gives up after half a minute on CPUs: some have more to compute.
     agreement.gather("features are computed", None)
     return fed
 

@@ -95,7 +95,8 @@ def cluster(options: argparse.Namespace) -> None:
     sizes = options.block, options.chunk
     centers = cluster_embeddings.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
     labels = cluster_embeddings.write_labels(rows, centers, plan, options.output, mesh, *sizes)
-    agreement.gather("labels", None)  # of a search on each host; see embed
+    # With scann each process has its own shards: JAX ends all some minutes after one has exited.
+    agreement.gather("labels", None)
     many = "labels were there" if labels is None else f"{labels:.2f} labels an image"
     say(f"{options.output}: {rows.count} images in {plan.k} clusters; {many}")
 

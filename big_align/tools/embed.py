@@ -93,7 +93,7 @@ def embed(options: argparse.Namespace) -> None:
     dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
     if output.suffix not in single_files.ENDINGS:
         embed_into(options, output, dtype)
-        # Some have more shards: one that ended meanwhile would end them ten minutes later.
+        # A process with fewer shards waits here: JAX ends all some minutes after one has exited.
         agreement.gather("embedded", None)
         return
     folder = output.with_name(output.name + ".shards")  # from which the same command continues
