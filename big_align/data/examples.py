@@ -114,6 +114,12 @@ class Source(Protocol):
         """Names a shard for messages."""
 
 
+def describe_shards(source: Source) -> list[str]:
+    """Returns the name and the size of each shard, for messages."""
+    sizes = source.shard_sizes.tolist()
+    return [f"{source.shard_name(n)} ({size} examples)" for n, size in enumerate(sizes)]
+
+
 def has_keys(source: Source) -> bool:
     """Returns whether a source can give the keys of its examples without reading them."""
     return getattr(source, "has_keys", hasattr(source, "key"))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from big_align.distributed import processes
@@ -48,6 +49,26 @@ def check_data(shards: Mapping[str, str]) -> None:
       UserError: one finds others; the message names the first such shard and the process.
     """
     _check("data", lambda: shards)
+
+
+def check_inputs(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
+    """Checks that all processes have read the same; all must call it, in the same order.
+
+    Files of the same path, such as a vocabulary or weights, may differ between hosts.
+
+    Args:
+      topic: a description, for people who read the store.
+      describe: returns what was read, by name; not called if there is one process.
+
+    Raises:
+      UserError: one has read something else; the message names the first difference.
+    """
+    _check(topic, describe, "; all hosts must read the same files")
+
+
+def check_weights(topic: str, arrays: Mapping[str, Any]) -> None:
+    """Checks that all processes have read the same arrays, by name, as `check_inputs` does."""
+    check_inputs(topic, lambda: {name: _describe_array(array) for name, array in arrays.items()})
 
 
 def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) -> None:
@@ -152,7 +173,7 @@ def find_difference(
     return None
 
 
-def _check(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
+def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = "") -> None:
     state = processes.coordination()
     if state.num_processes == 1:
         return
@@ -171,7 +192,7 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
         parts = dict(state.client.key_value_dir_get(f"{key}facts/"))
         ordered = sorted(parts, key=lambda path: int(path.rpartition("/")[2]))
         others = {name: fact for path in ordered for name, fact in json.loads(parts[path]).items()}
-        raise UserError(find_difference(state.process_id, facts, others))
+        raise UserError(f"{find_difference(state.process_id, facts, others)}{hint}")
 
 
 def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:
@@ -191,5 +212,10 @@ def _describe_code() -> dict[str, str]:
     return files | {f"version of {name}": importlib.metadata.version(name) for name in LIBRARIES}
 
 
-def _digest(data: bytes) -> str:
+def _describe_array(array: Any) -> str:
+    values = np.ascontiguousarray(array)
+    return f"{values.dtype} {list(values.shape)} of SHA-256 {_digest(values.data)}"
+
+
+def _digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()[:16]

@@ -4,6 +4,7 @@ Evaluators, notebooks and offline jobs use `Embedder`: it pads, places and gathe
 NumPy arrays with one row per example.
 """
 
+import zlib
 from collections.abc import Callable, Iterable
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from big_align import sharding
+from big_align.distributed import agreement
 from big_align.errors import UserError
 from big_align.types import Batch, ModelState, Objective, Params
 
@@ -46,6 +48,7 @@ class Embedder:
         self.batch_size = batch_size
         self.rows = sharding.process_rows(mesh, batch_size)
         self._objective = objective
+        self._spans_processes = len({device.process_index for device in mesh.devices.flat}) > 1
         self._compiled: dict[tuple[str, ...], Callable] = {}
         self._variables: tuple[Params, ModelState] | None = None
 
@@ -92,9 +95,15 @@ class Embedder:
         placed = sharding.place_batch(batch, self.mesh)
         return [np.asarray(x) for x in self._compile(verbs)(*self._variables, placed)]
 
+    def _agree(self, topic: str, describe: Callable[[], dict[str, str]]) -> None:
+        """Checks that all processes of the mesh embed the same; else they would wait or mix."""
+        if self._spans_processes:
+            agreement.check_inputs(topic, describe)
+
     def _apply_to_images(
         self, verbs: tuple[str, ...], batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[np.ndarray, ...]:
+        self._agree("images to embed", lambda: {"images to embed": str(count)})
         rows = [self._apply(verbs, dict(batch)) for batch in batches]
         return tuple(np.concatenate(x)[:count] for x in zip(*rows, strict=True))
 
@@ -206,6 +215,7 @@ class Embedder:
         text_mask: Bool[np.ndarray, "n l"],
         many: int = MANY_BATCHES,
     ) -> Float[np.ndarray, "n d"]:
+        self._agree("texts to embed", lambda: _describe_texts(text, text_mask))
         order, ends = _group_by_length(text_mask, self.batch_size, many)
         rows = []
         for start, end in zip(range(0, len(order), self.batch_size), ends, strict=True):
@@ -218,6 +228,13 @@ class Embedder:
         embeddings = np.empty_like(values)
         embeddings[order] = values
         return embeddings
+
+
+def _describe_texts(
+    text: Int[np.ndarray, "n l"], text_mask: Bool[np.ndarray, "n l"]
+) -> dict[str, str]:
+    digest = zlib.crc32(np.ascontiguousarray(np.where(text_mask, text, -1)))
+    return {"texts to embed": f"{len(text)} with tokens of CRC {digest:08x}"}
 
 
 def _group_by_length(

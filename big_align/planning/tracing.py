@@ -29,7 +29,7 @@ from big_align.errors import UserError
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.planning import stand_ins
 from big_align.planning.machines import Machine, find_machine
-from big_align.runs import build, check
+from big_align.runs import build, cached_features
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
 from big_align.runs.program import build_program
@@ -165,7 +165,7 @@ def describe_example(
     example = build.example_batch(config, tokenizer)
     for name, shape in objective.describe_fields().items():
         example[name] = np.full((1, *shape), -1, np.int32)
-    cached = check.read_cached_features(config).towers
+    cached = cached_features.read_settings(config).towers
     for field, tower in FEATURES.items():
         if tower in cached or config.data.get("precomputed", {}).get(field):
             width = getattr(objective.model, tower).output_dim

@@ -2,8 +2,10 @@
 
 import contextlib
 import inspect
+import json
 import types
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,11 @@ from big_align.components.signatures import advise, lookup, make, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES
 from big_align.components.transforms import shape_of_image
 from big_align.configuration.places import source_fields
+from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
+from big_align.distributed import agreement
 from big_align.errors import ConfigError, MissingCheckpoint
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
@@ -185,9 +189,28 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
         dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
     given |= provide(target, Context(config, tokenizer))
     evaluator = make(target, without(node, *source_fields(target)), where, **given)
-    if texts := getattr(evaluator, "texts", ()):
+    texts = getattr(evaluator, "texts", ())
+    if texts:
         dataset.check_class_texts(texts, tokenizer, where)
+    opened = {f"{where}.{field}": given[field] for field in sources}
+    agreement.check_inputs(where, lambda: _describe_inputs(where, opened, texts))
     return evaluator
+
+
+def _describe_inputs(
+    where: str, sources: Mapping[str, Source], texts: Sequence[Sequence[str]]
+) -> dict[str, str]:
+    """Returns what each shard of an evaluator's sources is called and holds, and its texts."""
+    shards = {
+        f"{field}, shard {number}": shard
+        for field, source in sources.items()
+        for number, shard in enumerate(describe_shards(source))
+    }
+    groups = {f"{where}, texts of class {n}": group for n, group in enumerate(texts)}
+    return shards | {
+        name: f"{group[0]!r} ({len(group)} of CRC {zlib.crc32(json.dumps(group).encode()):08x})"
+        for name, group in groups.items()
+    }
 
 
 def find_evaluators(config: Node, kind: type) -> list[str]:

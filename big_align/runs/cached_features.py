@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import pathlib
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -13,13 +14,17 @@ from flax import traverse_util
 from big_align import sharding
 from big_align.clusters.embed_captions import embed_captions
 from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed_source
-from big_align.components.transforms import shape_of_image
+from big_align.components.signatures import advise, make
+from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.examples import Source
+from big_align.data.loading.settings import CachedFeatures
 from big_align.data.precomputed.shard_files import INDEX
 from big_align.distributed import agreement
+from big_align.errors import ConfigError
 from big_align.evaluators.embedder import Embedder
+from big_align.nodes import Node
 from big_align.objectives.parts.encoders import FEATURES
-from big_align.runs import build, check, dataset
+from big_align.runs import build, dataset
 from big_align.runs.initial_weights import check_frozen, read_initial_weights
 from big_align.training.state import describe_state
 
@@ -27,6 +32,57 @@ TEXT_ARGUMENTS = ("caption", "caption_lines", "language")
 """Arguments of a source that name its texts."""
 FOLDER = "features"
 """Folder of a workdir that holds the features, unless the config names another."""
+
+
+def read_settings(config: Node) -> CachedFeatures:
+    """Reads `config.cached_features`.
+
+    Raises:
+      ConfigError: a field is unknown or has a wrong value.
+    """
+    return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
+
+
+def check_towers(config: Node, frozen: Collection[str]) -> None:
+    """Checks that features can replace the inputs of the towers, without reading anything.
+
+    Args:
+      config: the run's config.
+      frozen: paths of what the objective does not train.
+
+    Raises:
+      ConfigError: a tower is trained, or its inputs are not the same on every visit.
+    """
+    towers = read_settings(config).towers
+    where = "config.cached_features.towers"
+    for tower in towers:
+        if f"model/{tower}" not in frozen:
+            raise ConfigError(
+                f"{where} has {tower!r}, a tower that is trained: its features change"
+                f"{advise('config.model', locked=(tower,))}"
+            )
+    if towers and config["data"].get("pipeline"):
+        raise ConfigError(f"{where}: config.data.pipeline makes its own batches; set it to None")
+    mixing = config.get("mixing") or {}
+    mixes = mixing.get("mixup_alpha") or mixing.get("cutmix_alpha")
+    if "image" in towers and mixes:
+        raise ConfigError(f"{where} has 'image', whose pixels config.mixing would mix: set it to 0")
+    for place, node in dataset.part_nodes(config).values() if mixes else ():
+        if (node.get("precomputed") or {}).get("image_embedding"):
+            raise ConfigError(
+                f"{place}.precomputed.image_embedding stands for images, whose pixels "
+                "config.mixing would mix: leave one of them out"
+            )
+    for place, node in dataset.part_nodes(config).values() if towers else ():
+        if "image" in towers:
+            try:
+                check_repeatable(node["transform"], f"{place}.transform")
+            except ConfigError as error:
+                raise ConfigError(f"{error}, or leave {where} without 'image'") from error
+            if (node.get("views_per_image") or 1) > 1:
+                raise ConfigError(f"{place}.views_per_image must be 1 where {where} has 'image'")
+        if "text" in towers and (node.get("classes") or node.get("captions_per_image") == 0):
+            raise ConfigError(f"{where} has 'text', but {place} has no captions: leave it out")
 
 
 def cache_features(config: Any, workdir: str) -> Any:
@@ -48,12 +104,12 @@ def cache_features(config: Any, workdir: str) -> Any:
       UserError: features are not finite.
       BrokenDataError: too many examples are broken.
     """
-    settings = check.read_cached_features(config)
+    settings = read_settings(config)
     if not settings.towers:
         return config
     root = pathlib.Path(settings.folder or pathlib.Path(workdir, FOLDER))
     towers = LockedTowers(config, settings.dtype)
-    fed = copy.deepcopy(config)
+    fed, made = copy.deepcopy(config), {}
     with fed.unlocked():
         for name, part in dataset.read_parts(config).items():
             folders = {
@@ -63,8 +119,10 @@ def cache_features(config: Any, workdir: str) -> Any:
             }
             node = fed.data.mixture[name] if config.data.get("mixture") else fed.data
             node.precomputed = part.precomputed | folders
+            made |= {f"{part.where}.{k}": pathlib.Path(x).name for k, x in folders.items()}
     # Not a collective, which gives up after half a minute on CPUs: some have more to compute.
     agreement.gather("features are computed", None)
+    agreement.check_inputs("features", lambda: made)
     return fed
 
 

@@ -4,7 +4,6 @@ import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,7 +16,7 @@ from big_align.configuration.places import source_fields
 from big_align.configuration.plain_fields import check_fields
 from big_align.data.loading.broken import check_fraction
 from big_align.data.loading.mixture import part_rows
-from big_align.data.loading.settings import CachedFeatures, LoaderSettings
+from big_align.data.loading.settings import LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.data.precomputed.shard_files import INDEX, read_index
 from big_align.devices.compilation import check_cache, check_options
@@ -25,7 +24,7 @@ from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
 from big_align.models.dual_encoder import TOWERS
 from big_align.nodes import Node
-from big_align.runs import build, dataset
+from big_align.runs import build, cached_features, dataset
 from big_align.runs.initial_weights import check_init
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
@@ -58,9 +57,10 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
     begun = workdir is not None and has_steps(find_folder(workdir, keeping.get("folder")))
-    cached = bool(read_cached_features(config).towers)  # by their weights, whenever it starts
+    # Features are found by the weights that they are of, whenever a run starts.
+    cached = bool(cached_features.read_settings(config).towers)
     check_init(config["init"], objective, training and (cached or not begun))
-    check_cached_features(config, objective.frozen)
+    cached_features.check_towers(config, objective.frozen)
     weights = _check_objective(config, objective, tokenizer)
     _check_verbs(config, objective, weights, tokenizer)
     if training:
@@ -169,8 +169,9 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
         elif inspect.signature(target).parameters[field].default is inspect.Parameter.empty:
             raise ConfigError(f"{where}.{field} is missing; it names where the examples are")
     arguments = check_arguments(target, without(node, *fields), where)
-    shape_of_image(arguments["transform"], f"{where}.transform")
-    check_repeatable(arguments["transform"], f"{where}.transform")
+    if (transform := arguments.get("transform")) is not None:  # one from elsewhere may have none
+        shape_of_image(transform, f"{where}.transform")
+        check_repeatable(transform, f"{where}.transform")
     if (fraction := arguments.get("max_broken_fraction")) is not None:
         make(check_fraction, {"max_broken_fraction": fraction}, where)
 
@@ -236,7 +237,9 @@ def _evaluated_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of a batch that an evaluator would embed."""
     size = config["evaluate_batch_size"]
-    image = shape_of_image(node["transform"], f"{where}.transform")
+    image = build.example_batch(config, tokenizer)["image"].shape[-3:]
+    if (transform := node.get("transform")) is not None:
+        image = shape_of_image(transform, f"{where}.transform")
     shapes = {
         "image": ((size, *image), np.uint8),
         "text": ((size, tokenizer.length), np.int32),
@@ -267,57 +270,6 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
     )
 
 
-def read_cached_features(config: Node) -> CachedFeatures:
-    """Reads `config.cached_features`.
-
-    Raises:
-      ConfigError: a field is unknown or has a wrong value.
-    """
-    return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
-
-
-def check_cached_features(config: Node, frozen: Collection[str]) -> None:
-    """Checks that features can replace the inputs of the towers, without reading anything.
-
-    Args:
-      config: the run's config.
-      frozen: paths of what the objective does not train.
-
-    Raises:
-      ConfigError: a tower is trained, or its inputs are not the same on every visit.
-    """
-    towers = read_cached_features(config).towers
-    where = "config.cached_features.towers"
-    for tower in towers:
-        if f"model/{tower}" not in frozen:
-            raise ConfigError(
-                f"{where} has {tower!r}, a tower that is trained: its features change"
-                f"{advise('config.model', locked=(tower,))}"
-            )
-    if towers and config["data"].get("pipeline"):
-        raise ConfigError(f"{where}: config.data.pipeline makes its own batches; set it to None")
-    mixing = config.get("mixing") or {}
-    mixes = mixing.get("mixup_alpha") or mixing.get("cutmix_alpha")
-    if "image" in towers and mixes:
-        raise ConfigError(f"{where} has 'image', whose pixels config.mixing would mix: set it to 0")
-    for place, node in dataset.part_nodes(config).values() if mixes else ():
-        if (node.get("precomputed") or {}).get("image_embedding"):
-            raise ConfigError(
-                f"{place}.precomputed.image_embedding stands for images, whose pixels "
-                "config.mixing would mix: leave one of them out"
-            )
-    for place, node in dataset.part_nodes(config).values() if towers else ():
-        if "image" in towers:
-            try:
-                check_repeatable(node["transform"], f"{place}.transform")
-            except ConfigError as error:
-                raise ConfigError(f"{error}, or leave {where} without 'image'") from error
-            if (node.get("views_per_image") or 1) > 1:
-                raise ConfigError(f"{place}.views_per_image must be 1 where {where} has 'image'")
-        if "text" in towers and (node.get("classes") or node.get("captions_per_image") == 0):
-            raise ConfigError(f"{where} has 'text', but {place} has no captions: leave it out")
-
-
 def check_precomputed(config: Node, objective: Objective) -> None:
     """Checks the folders of precomputed fields with the objective, which reads their metadata.
 
@@ -344,7 +296,5 @@ def check_precomputed(config: Node, objective: Objective) -> None:
             )
 
 
-def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> Any:
-    target = lookup(node.get("name"), table, where)
-    check_arguments(target, node, where)
-    return target
+def _lookup_and_check(node: Node, table: Mapping[str, str], where: str) -> None:
+    check_arguments(lookup(node.get("name"), table, where), node, where)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from big_align.devices.compilation import use_cache
+from big_align.distributed import agreement
 from big_align.errors import (
     ConfigError,
     MissingCheckpoint,
@@ -170,6 +171,8 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     check.check_config(config, training=False)
     use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)
+    read = {"fingerprint of tokenizer": tokenizer.fingerprint}
+    agreement.check_inputs("tokenizer", lambda: read)
     embedder, step = load_embedder(config, workdir, tokenizer, step)
     evaluators, start = build.build_evaluators(config, tokenizer), time.monotonic()
     with StopSignals() as signals, signals.interrupting("stopped on request; nothing is written"):

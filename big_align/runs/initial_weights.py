@@ -1,5 +1,7 @@
 """Initial weights of training, published or from earlier runs: `config.init`."""
 
+import functools
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
+from big_align.distributed import agreement
 from big_align.errors import ConfigError, WeightsMismatch, suggest
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.parts import resize
@@ -64,6 +67,7 @@ def create_state(config: Node, program: Program) -> TrainState:
     weights, report = read_initial_weights(shapes, config["init"])
     check_frozen(build.find_frozen(config, program.objective), shapes, weights)
     own, more = read_initial_parameters(config, program.state.params)
+    agreement.check_weights("objective's parameters", own)
     if (report or more) and jax.process_index() == 0:
         print("\n".join(report + more))
     state = replace_weights(program.create(), weights | own)
@@ -126,6 +130,7 @@ def read_initial_weights(
             f"config.init: {len(faults)} arrays do not fit the model:\n"
             + "\n".join(f"  {fault}" for fault in faults)
         )
+    agreement.check_weights("initial weights", taken)
     return taken, report
 
 
@@ -255,6 +260,8 @@ def start_tables(
         if name not in tables:
             raise ConfigError(f"config.init.{name}: the objective has no table of {name}")
         index = read_index(Path(path), ("k", "dim"))
+        made = {f"config.init.{name}": f"one made as {json.dumps(index, sort_keys=True)}"}
+        agreement.check_inputs(f"init.{name}", functools.partial(dict, made))
         centers = read_centers(Path(path), index["k"], index["dim"])
         values = place_centers(centers, tables[name].values, sizes[name])
         started[name] = tables[name]._replace(values=values)

@@ -6,6 +6,7 @@ WORKDIR/first, and the same command continues whichever of the two is unfinished
 
 import contextlib
 import copy
+import json
 import os
 import pathlib
 import time
@@ -288,9 +289,15 @@ def _build_parts(config: Any, fed: Any) -> _Parts:
     objective = build.build_objective(config, mesh, tokenizer)
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(fed, tokenizer)
+    agreement.check_inputs("record", lambda: _name_fingerprints(record))
     check.check_precomputed(fed, objective)
     check.check_keep_best(config, evaluators)
     return _Parts(mesh, tokenizer, objective, evaluators, record)
+
+
+def _name_fingerprints(record: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a checkpoint must agree with, and so must all processes, for messages."""
+    return {f"fingerprint of {k}": json.dumps(v, sort_keys=True) for k, v in record.items()}
 
 
 def _build_health(

@@ -103,6 +103,41 @@ class MissingShard(Fault):
         return Processes(folder / "run", *FLAGS, source, own_folders=dict(enumerate(hosts)))
 
 
+class DifferingVocabulary(Fault):
+    title = "another vocabulary in process 1"
+    seconds = 60
+    messages = (
+        r"error: process 1 has fingerprint of tokenizer = \S+, process 0 has \S+; "
+        "all hosts must read the same files",
+    ) * 2
+
+    def start(self, folder):
+        pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "digit", "photo", "of"]
+        hosts = [folder / "host 0", folder / "host 1"]
+        for number, host in enumerate(hosts):
+            host.mkdir()
+            for name in ("main.py", "tests"):
+                (host / name).symlink_to(ROOT / name)
+            here = pieces + ["one", "two"][:: -1 if number else 1]
+            (host / "vocabulary.txt").write_text("\n".join(here))
+        node = {"name": "wordpiece", "vocabulary": "vocabulary.txt", "length": 12}
+        flag = f"--config.tokenizer={node}"
+        return Processes(folder / "run", *FLAGS, flag, own_folders=dict(enumerate(hosts)))
+
+
+class DifferingTexts(Fault):
+    title = "other texts of an evaluator in process 1"
+    seconds = 90
+    messages = (
+        r"error: process 1 has texts to embed = 1 with tokens of CRC \w+, "
+        r"process 0 has 1 with tokens of CRC \w+; all hosts must read the same files",
+    ) * 2
+
+    def start(self, folder):
+        node = {"own": {"name": "tests.distributed.differing_texts:DifferingTexts"}}
+        return Processes(folder / "run", f"--config.evaluators={node}", "--config.total_steps=2")
+
+
 class InjectedError(Fault):
     title = "an exception in process 1"
     messages = ("error: process 1 failed: RuntimeError: injected", "RuntimeError: injected")
@@ -154,7 +189,10 @@ class ToldToStop(Killed):
 
 
 QUICK = (DifferingSeed, InjectedError)
-SLOW = (DifferingCode, MissingShard, ToldToStop, Killed, CoordinatorKilled, Hanging)
+SLOW = (
+    DifferingCode, DifferingVocabulary, DifferingTexts, MissingShard, ToldToStop, Killed,
+    CoordinatorKilled, Hanging,
+)  # fmt: skip
 
 
 def suffer(fault: Fault, folder: pathlib.Path) -> tuple[list[int], list[float], list[str]]:

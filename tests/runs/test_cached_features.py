@@ -236,7 +236,7 @@ def test_inputs_that_change_from_visit_to_visit_are_refused(field, value, messag
     config = lock("pairs.tar", "weights")
     config.update_from_flattened_dict({field: value})
     with pytest.raises(UserError, match=message):
-        check.check_cached_features(config, [f"model/{tower}" for tower in config.model.locked])
+        cached_features.check_towers(config, [f"model/{tower}" for tower in config.model.locked])
 
 
 def test_captions_that_are_drawn_have_their_own_features():

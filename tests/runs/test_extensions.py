@@ -66,6 +66,18 @@ class Length:
         return {"length": self.times * float(np.linalg.norm(zimg[real], axis=1).mean())}
 
 
+class Words:
+    @classmethod
+    def needs(cls, settings):
+        return (settings["verb"],)
+
+    def __init__(self, verb: str):
+        self.verb = verb
+
+    def __call__(self, embedder):
+        return {"words": 1.0}
+
+
 def judge(source: Source, transform: str, tokenizer: Tokenizer) -> Retrieval:
     return Retrieval(source, transform, tokenizer)
 
@@ -135,6 +147,19 @@ def test_fields_are_on_the_command_line(config):
     objective = complete_config(config).objective
     assert objective.to_dict() == {"name": "outside:Pull", "strength": 1.0}
     assert config.evaluators.length.times == 3
+
+
+@pytest.mark.parametrize(("verb", "other"), [("embed_text", "recognize"), ("embed_image", "")])
+def test_an_evaluator_need_not_read_images(config, verb, other):
+    """One of texts has no image operations; what it calls is checked all the same."""
+    config.evaluators = dict(length=dict(name="outside:Words", verb=verb))
+    check.check_config(config)
+    if other:
+        config.evaluators.length.verb = other
+        with pytest.raises(ConfigError, match=f"evaluators.length: .* has no method '{other}'"):
+            check.check_config(config)
+    evaluator = build.build_evaluators(config, build.build_tokenizer(config))["length"]
+    assert evaluator(None) == {"words": 1.0}
 
 
 def test_an_evaluator_may_be_made_by_a_function(config):

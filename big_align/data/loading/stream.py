@@ -92,8 +92,7 @@ class ExampleStream:
     @property
     def shards(self) -> list[str]:
         """The name and the size of each shard, for messages."""
-        sizes = self.source.shard_sizes.tolist()
-        return [f"{self.source.shard_name(n)} ({size} examples)" for n, size in enumerate(sizes)]
+        return examples.describe_shards(self.source)
 
     def visit(
         self,
