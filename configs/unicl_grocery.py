@@ -29,8 +29,6 @@ def get_config(arg: str = "unicl"):
     test = two_cores.tar("grocery/test-*.tar", caption="", label="cls")
     measured = dict(source=test, transform=two_cores.EVALUATE)
     set_method(config, arg, measured, f"{common.data_dir()}/grocery/classes.json", 81)
-    if arg == "supcon":  # training photographs are in series: a part of them would choose badly
-        config.evaluators = dict(linear_probe=two_cores.linear_probe())
     return complete_config(config)
 
 
