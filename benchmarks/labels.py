@@ -12,9 +12,9 @@ trained in two stages: the rate is that of the first, and its linear classifier 
 trials: 300 steps at a rate of 0.01. That is not tuned, so another row gives the towers of the first
 stage, at the rate that is best with the classifier, a linear probe instead: a logistic regression,
 fitted to its minimum, whose regularization is chosen on a fifth of the training images. Numbers are
-top-1 accuracies in percent with the interval of 95% of the mean over the seeds, and differences from
-the first of the rows, paired by seed, with theirs: cross-entropy for Table 2, UniCL for Table 3. It
-needs $BIG_ALIGN_DATA, and continues where it was stopped.
+top-1 accuracies in percent with the interval of 95% of the mean over the seeds, and differences
+from the first of the rows, paired by seed, with theirs: cross-entropy for Table 2, UniCL for Table
+3. It needs $BIG_ALIGN_DATA, and continues where it was stopped.
 """
 
 import importlib
