@@ -38,14 +38,14 @@ def _check_distributed(distributed: bool | None) -> bool:
 
 def main() -> None:
     """Runs one mode."""
+    evaluating = MODE.value == "eval"
     if DISTRIBUTED.value:
-        processes.join_processes()
+        processes.join_processes(takes_requests=not evaluating)
     from big_align.distributed import agreement
     from big_align.runs import evaluate, train
     from big_align.training import profiling
 
     workdir = command_line.WORKDIR.value
-    evaluating = MODE.value == "eval"
     config = command_line.evaluated_config() if evaluating else command_line.CONFIG.value
     steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None
     agreement.check_start(config)

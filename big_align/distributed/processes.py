@@ -25,12 +25,16 @@ _watch: Any = None
 """The `failures.Watch` of a process that has joined others."""
 
 
-def join_processes() -> None:
+def join_processes(takes_requests: bool = False) -> None:
     """Joins the other processes of the run; from here on they fail together.
 
     JAX finds them on Slurm, TPU pods and Open MPI 4, and reads JAX_COORDINATOR_ADDRESS itself;
     elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID give their number and that of this process, or
     the variables of Open MPI 5 do.
+
+    Args:
+      takes_requests: whether the program stops on SIGTERM by itself, as training does, which saves
+        first; any other is ended by it, as a single process is.
 
     Raises:
       UserError: they cannot be found.
@@ -38,6 +42,8 @@ def join_processes() -> None:
     global _watch
     import jax
 
+    # This service makes JAX catch SIGTERM and wait for the program to ask whether there was one.
+    jax.config.update("jax_enable_preemption_service", takes_requests)
     # When its own timeout expires, JAX ends the process with a page of C++.
     impatience = threading.Timer(JOIN_SECONDS, _give_up)
     impatience.daemon = True

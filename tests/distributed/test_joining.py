@@ -1,5 +1,6 @@
 """How a process finds the others, and that it does not overlook them."""
 
+import signal
 import subprocess
 import sys
 
@@ -43,6 +44,44 @@ def test_processes_of_open_mpi_5_find_each_other_and_take_a_gpu_each():
     ]
     try:
         assert [p.communicate(timeout=120)[0] for p in started] == ["0 2 0\n", "1 2 1\n"]
+    finally:
+        for process in started:
+            process.kill()
+
+
+WAITING = """
+import time
+from big_align.distributed import processes
+
+processes.join_processes(takes_requests=%s)
+print("joined", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("takes_requests", [False, True])
+def test_sigterm_ends_a_process_unless_the_program_takes_requests(takes_requests):
+    """`embed --distributed` went on for as long as it had images, whoever asked it to stop."""
+    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{find_port()}"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", WAITING % takes_requests],
+            cwd=ROOT,
+            env=environment(devices=1) | address | rank(number, 2),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        assert [process.stdout.readline() for process in started] == ["joined\n"] * 2
+        started[1].terminate()
+        if takes_requests:
+            with pytest.raises(subprocess.TimeoutExpired):
+                started[1].wait(3)
+        else:
+            assert started[1].wait(20) == -signal.SIGTERM
     finally:
         for process in started:
             process.kill()
