@@ -21,7 +21,6 @@ NOT_RUN = {
         "python main.py --config=configs/mlcd_photographs.py",
         "python main.py --config=configs/lit_flickr8k.py",
         "python main.py --config=configs/unicl_flickr8k.py:",
-        "python main.py --config=configs/unicl_cifar10.py:",
         "python main.py --config=configs/align_flickr8k_multilingual.py --workdir",
         "python main.py --config=configs/align_flickr8k_multilingual.py:",
         "python main.py --config=configs/idea_flickr8k.py",

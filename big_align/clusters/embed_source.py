@@ -142,7 +142,8 @@ def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(flat):
         digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
-        digest.update(np.ascontiguousarray(flat[name] + np.zeros((), flat[name].dtype)).data)
+        values = np.ascontiguousarray(flat[name] + np.zeros((), flat[name].dtype))
+        digest.update(values.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer of its own
     return digest.hexdigest()[:16]
 
 

@@ -213,8 +213,9 @@ def _describe_code() -> dict[str, str]:
 
 
 def _describe_array(array: Any) -> str:
-    values = np.ascontiguousarray(array)
-    return f"{values.dtype} {list(values.shape)} of SHA-256 {_digest(values.data)}"
+    # As bytes, since a buffer of bfloat16 is none for NumPy.
+    values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"{array.dtype} {list(array.shape)} of SHA-256 {_digest(values.data)}"
 
 
 def _digest(data: bytes | memoryview) -> str:

@@ -17,6 +17,7 @@ import jax
 from tqdm import tqdm
 
 from big_align.distributed import activity
+from big_align.errors import Stopped
 
 BEAT_SECONDS = 5
 SILENT_BEATS = 6
@@ -32,7 +33,8 @@ GONE = "error: process 0 failed: it was killed, or its host is gone"
 
 _BEATS = "big_align/beats/"
 _OUTCOME = "big_align/outcome"
-"""Holds the first process that failed and why, or null after all have finished."""
+"""Holds the first process that ended early, what the others print then and their exit status; null
+after all have finished."""
 
 
 class Watch:
@@ -79,6 +81,12 @@ class Watch:
         for thread in self._threads:
             thread.join(timeout=BEAT_SECONDS)
 
+    def stop(self) -> None:
+        """Ends all processes as one that was asked to stop."""
+        text = f"stopped on request of process {self._process}"
+        self._announce(self._process, text, Stopped.STATUS)
+        self._leave(text, Stopped.STATUS)
+
     def fail(self, text: str, reason: str, is_consequence: bool = False) -> None:
         """Reports to all processes why this one fails, prints the text, and exits with status 1.
 
@@ -91,9 +99,8 @@ class Watch:
         if is_consequence:
             time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))
         name = f"process {self._process} "
-        self._announce(
-            self._process, reason if reason.startswith(name) else f"{name}failed: {reason}"
-        )
+        reason = reason if reason.startswith(name) else f"{name}failed: {reason}"
+        self._announce(self._process, f"error: {reason}")
         self._leave(text)
 
     def activities(self) -> dict[int, dict[str, Any]]:
@@ -116,9 +123,9 @@ class Watch:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     self._leave(GONE)
         self._over.set()
-        process, reason = json.loads(outcome) or (self._process, "")
+        process, text, status = json.loads(outcome) or (self._process, "", 0)
         if process != self._process:
-            self._leave(f"error: {reason}")
+            self._leave(text, status)
 
     def _beat(self) -> None:
         number = 0
@@ -141,29 +148,30 @@ class Watch:
             age = age + 1 if beat == last else 0
             self._beats[process] = beat, age
             if age >= SILENT_BEATS:
+                silent, host = age * BEAT_SECONDS, beat["host"] if beat else ""
                 self._announce(
                     process,
-                    f"process {process} failed: no sign of life for {age * BEAT_SECONDS} s; it was "
-                    f"killed, or its host {beat['host'] if beat else ''} is gone",
+                    f"error: process {process} failed: no sign of life for {silent} s; it was "
+                    f"killed, or its host {host} is gone",
                 )
 
     def _abort(self, _: int) -> None:
         time.sleep(LAST_WORD_SECONDS)  # if process 0 is gone, the waiting thread learns of it now
         # Another thread informs the others. If it cannot, the lock of the store's client is held by
         # the code that aborts: so this is the client, which has lost process 0.
-        reason = f"process {self._process} failed: aborted, see what it printed"
-        telling = threading.Thread(target=self._announce, args=(self._process, reason), daemon=True)
+        text = f"error: process {self._process} failed: aborted, see what it printed"
+        telling = threading.Thread(target=self._announce, args=(self._process, text), daemon=True)
         telling.start()
         telling.join(LAST_WORD_SECONDS)
         self._leave(GONE if telling.is_alive() else "error: aborted, see above")
 
-    def _announce(self, process: int, reason: str) -> None:
+    def _announce(self, process: int, text: str, status: int = 1) -> None:
         try:
-            self._store.key_value_set(_OUTCOME, json.dumps([process, reason]))
+            self._store.key_value_set(_OUTCOME, json.dumps([process, text, status]))
         except jax.errors.JaxRuntimeError:
             pass  # another was first, or process 0 is gone
 
-    def _leave(self, text: str) -> None:
+    def _leave(self, text: str, status: int = 1) -> None:
         self._leaving.acquire()  # never released: only the first caller reports
         sys.stdout.flush()
         with tqdm.external_write_mode(file=sys.stderr):  # clears a progress bar
@@ -176,4 +184,4 @@ class Watch:
                 if self._process == 0:
                     time.sleep(LAST_WORD_SECONDS)
             finally:
-                os._exit(1)
+                os._exit(status)

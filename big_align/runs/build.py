@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import json
 import types
 import zlib
 from collections.abc import Mapping, Sequence
@@ -208,7 +207,7 @@ def _describe_inputs(
     }
     groups = {f"{where}, texts of class {n}": group for n, group in enumerate(texts)}
     return shards | {
-        name: f"{group[0]!r} ({len(group)} of CRC {zlib.crc32(json.dumps(group).encode()):08x})"
+        name: f"{group[0]!r} ({len(group)} of CRC {zlib.crc32(repr(list(group)).encode()):08x})"
         for name, group in groups.items()
     }
 

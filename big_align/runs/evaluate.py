@@ -92,7 +92,7 @@ def choose_retrieval(config: Any, tokenizer: Any, name: str | None = None) -> Re
     chosen: Any = build.build_evaluator(config, name, tokenizer)
     if isinstance(chosen, Retrieval):
         return chosen
-    if not hasattr(chosen, "source"):
+    if not hasattr(chosen, "source") or getattr(chosen, "transform", None) is None:
         raise ConfigError(
             f"config.evaluators.{name} ({type(chosen).__name__}) has no examples of its own to "
             "show: name an evaluator of retrieval"
@@ -171,8 +171,7 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     check.check_config(config, training=False)
     use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)
-    read = {"fingerprint of tokenizer": tokenizer.fingerprint}
-    agreement.check_inputs("tokenizer", lambda: read)
+    agreement.check_inputs("tokenizer", lambda: {"fingerprint of tokenizer": tokenizer.fingerprint})
     embedder, step = load_embedder(config, workdir, tokenizer, step)
     evaluators, start = build.build_evaluators(config, tokenizer), time.monotonic()
     with StopSignals() as signals, signals.interrupting("stopped on request; nothing is written"):

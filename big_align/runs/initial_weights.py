@@ -94,7 +94,7 @@ def read_initial_weights(
     Raises:
       WeightsMismatch: arrays have shapes that do not fit; the message lists all of them.
     """
-    taken, report, faults = {}, [], []
+    taken, read, report, faults = {}, {}, [], []
     for part in INIT:
         path = sources.get(part)
         if not path:
@@ -111,7 +111,7 @@ def read_initial_weights(
         leading = _count_leading(source)
         resized = [name for name in fitting if found[name].shape != fresh[name]]
         for name in fitting:
-            array = found[name]
+            array = read[name] = found[name]
             if name in resized:
                 array = resize_positions(name, array, fresh[name], leading)
             if array is None:
@@ -130,7 +130,7 @@ def read_initial_weights(
             f"config.init: {len(faults)} arrays do not fit the model:\n"
             + "\n".join(f"  {fault}" for fault in faults)
         )
-    agreement.check_weights("initial weights", taken)
+    agreement.check_weights("initial weights", read)  # what is resized may be rounded differently
     return taken, report
 
 

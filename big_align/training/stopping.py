@@ -90,6 +90,8 @@ class StopSignals:
         while number := os.read(self._read, 1)[0]:
             if number in self._previous:
                 self._notice(number)
+            elif self._wakeup != -1:  # somebody else listens
+                os.write(self._wakeup, bytes([number]))
 
     def _notice(self, number: int) -> None:
         now = time.monotonic()

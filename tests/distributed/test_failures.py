@@ -16,7 +16,7 @@ class Store:
     def blocking_key_value_get(self, key, milliseconds):
         threading.Thread(target=write, daemon=True).start()
         time.sleep(0.1)
-        return '[1, "process 1 failed: no room in caf\\\\udce9"]'
+        return '[1, "error: process 1 failed: no room in caf\\\\udce9", 1]'
 
 failures.Watch(Store(), process=0, count=2)._wait_for_outcome()
 """

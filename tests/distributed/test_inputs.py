@@ -5,6 +5,7 @@ import json
 import shutil
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -71,13 +72,16 @@ def test_another_tokenizer_is_told_by_its_fingerprint(monkeypatch):
     assert complaint.startswith("process 1 has fingerprint of tokenizer = ")
 
 
-def test_initial_weights_that_differ_are_named(monkeypatch, tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16])
+def test_initial_weights_that_differ_are_named(monkeypatch, tmp_path, dtype):
     save(tmp_path / "0", VIT)
     shutil.copytree(tmp_path / "0", tmp_path / "1")
     (file,) = (tmp_path / "1").glob("*.safetensors")
     arrays = safetensors.numpy.load_file(file)
     name = next(name for name in arrays if name.endswith("block_00/mlp/up/bias"))
-    safetensors.numpy.save_file(arrays | {name: arrays[name] + np.float32(1e-3)}, file)
+    arrays = {name: array.astype(dtype) for name, array in arrays.items()}
+    safetensors.numpy.save_file(arrays, tmp_path / "0" / file.name)
+    safetensors.numpy.save_file(arrays | {name: arrays[name] + arrays[name].dtype.type(1)}, file)
     shapes = architecture.expected_shapes(make_dual(VIT, BERT), 32)
 
     def act(process):
@@ -85,7 +89,7 @@ def test_initial_weights_that_differ_are_named(monkeypatch, tmp_path):
 
     complaint = find_complaint(monkeypatch, act)
     place = "params/image/block_00/mlp/up/bias"
-    assert complaint.startswith(f"process 1 has {place} = float32 [32] of SHA-256 ")
+    assert complaint.startswith(f"process 1 has {place} = {np.dtype(dtype)} [32] of SHA-256 ")
 
 
 def test_centers_of_another_clustering_are_told(monkeypatch, tmp_path):

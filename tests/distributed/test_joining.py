@@ -1,13 +1,12 @@
 """How a process finds the others, and that it does not overlook them."""
 
-import signal
 import subprocess
 import sys
 
 import pytest
 
 from big_align.distributed import processes
-from big_align.errors import UserError
+from big_align.errors import Stopped, UserError
 from tests.forked_programs import forking_python
 from tests.run_main import ROOT, TINY, environment, find_port
 
@@ -61,7 +60,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("takes_requests", [False, True])
-def test_sigterm_ends_a_process_unless_the_program_takes_requests(takes_requests):
+def test_sigterm_ends_all_processes_unless_the_program_takes_requests(takes_requests):
     """`embed --distributed` went on for as long as it had images, whoever asked it to stop."""
     address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{find_port()}"}
     started = [
@@ -70,6 +69,7 @@ def test_sigterm_ends_a_process_unless_the_program_takes_requests(takes_requests
             cwd=ROOT,
             env=environment(devices=1) | address | rank(number, 2),
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for number in range(2)
@@ -81,7 +81,9 @@ def test_sigterm_ends_a_process_unless_the_program_takes_requests(takes_requests
             with pytest.raises(subprocess.TimeoutExpired):
                 started[1].wait(3)
         else:
-            assert started[1].wait(20) == -signal.SIGTERM
+            ends = [process.communicate(timeout=30)[1] for process in started]
+            assert [end.splitlines()[-1] for end in ends] == ["stopped on request of process 1"] * 2
+            assert [process.returncode for process in started] == [Stopped.STATUS] * 2
     finally:
         for process in started:
             process.kill()

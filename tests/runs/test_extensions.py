@@ -78,6 +78,14 @@ class Words:
         return {"words": 1.0}
 
 
+class Captions:
+    def __init__(self, source: Source):
+        self.source = source
+
+    def __call__(self, embedder):
+        return {}
+
+
 def judge(source: Source, transform: str, tokenizer: Tokenizer) -> Retrieval:
     return Retrieval(source, transform, tokenizer)
 
@@ -158,8 +166,11 @@ def test_an_evaluator_need_not_read_images(config, verb, other):
         config.evaluators.length.verb = other
         with pytest.raises(ConfigError, match=f"evaluators.length: .* has no method '{other}'"):
             check.check_config(config)
-    evaluator = build.build_evaluators(config, build.build_tokenizer(config))["length"]
-    assert evaluator(None) == {"words": 1.0}
+    tokenizer = build.build_tokenizer(config)
+    assert build.build_evaluators(config, tokenizer)["length"](None) == {"words": 1.0}
+    config.evaluators = dict(captions=dict(name="outside:Captions", source=config.data.source))
+    with pytest.raises(ConfigError, match="captions .Captions. has no examples of its own to show"):
+        evaluate.choose_retrieval(config, tokenizer)
 
 
 def test_an_evaluator_may_be_made_by_a_function(config):
