@@ -24,6 +24,16 @@ LEAVING_SECONDS = 15
 """For what is told at once; interpreters and XLA share two cores here."""
 
 
+def make_hosts(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Makes a folder for each process, where main.py can be started beside files of its own."""
+    hosts = {number: folder / f"host {number}" for number in range(2)}
+    for host in hosts.values():
+        host.mkdir()
+        for name in ("main.py", "tests"):
+            (host / name).symlink_to(ROOT / name)
+    return hosts
+
+
 class Fault:
     """A fault and what should follow; `start` and `strike` bring it about.
 
@@ -92,15 +102,12 @@ class MissingShard(Fault):
                 ("txt", DIGIT_TEMPLATES[0].format(DIGIT_CLASSES[label]).encode()),
             )
         ]
-        hosts = [folder / "host 0", folder / "host 1"]
-        for number, host in enumerate(hosts):
-            host.mkdir()
-            for name in ("main.py", "tests"):
-                (host / name).symlink_to(ROOT / name)
+        hosts = make_hosts(folder)
+        for number, host in hosts.items():
             for shard in range(2 - number):
                 write_tar(host / f"train-{shard}.tar", members)
         source = "--config.data.source={'name': 'tar', 'path': 'train-{0..1}.tar'}"
-        return Processes(folder / "run", *FLAGS, source, own_folders=dict(enumerate(hosts)))
+        return Processes(folder / "run", *FLAGS, source, own_folders=hosts)
 
 
 class DifferingVocabulary(Fault):
@@ -113,16 +120,13 @@ class DifferingVocabulary(Fault):
 
     def start(self, folder):
         pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "digit", "photo", "of"]
-        hosts = [folder / "host 0", folder / "host 1"]
-        for number, host in enumerate(hosts):
-            host.mkdir()
-            for name in ("main.py", "tests"):
-                (host / name).symlink_to(ROOT / name)
+        hosts = make_hosts(folder)
+        for number, host in hosts.items():
             here = pieces + ["one", "two"][:: -1 if number else 1]
             (host / "vocabulary.txt").write_text("\n".join(here))
         node = {"name": "wordpiece", "vocabulary": "vocabulary.txt", "length": 12}
         flag = f"--config.tokenizer={node}"
-        return Processes(folder / "run", *FLAGS, flag, own_folders=dict(enumerate(hosts)))
+        return Processes(folder / "run", *FLAGS, flag, own_folders=hosts)
 
 
 class DifferingTexts(Fault):
