@@ -1,6 +1,5 @@
 """Initial weights of training, published or from earlier runs: `config.init`."""
 
-import functools
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -261,7 +260,7 @@ def start_tables(
             raise ConfigError(f"config.init.{name}: the objective has no table of {name}")
         index = read_index(Path(path), ("k", "dim"))
         made = {f"config.init.{name}": f"one made as {json.dumps(index, sort_keys=True)}"}
-        agreement.check_inputs(f"init.{name}", functools.partial(dict, made))
+        agreement.check_inputs(f"init.{name}", lambda made=made: made)
         centers = read_centers(Path(path), index["k"], index["dim"])
         values = place_centers(centers, tables[name].values, sizes[name])
         started[name] = tables[name]._replace(values=values)
