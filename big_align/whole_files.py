@@ -9,8 +9,10 @@ import os
 import pathlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
+
+from big_align.errors import UserError
 
 PARTIAL = ".partial"
 """The ending of files and folders that are not complete."""
@@ -26,6 +28,37 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+
+
+def check_file(
+    path: str, flag: str = "--output", endings: Sequence[str] = (), overwrite: bool = True
+) -> None:
+    """Checks that a file can be written, before there is what goes into it; makes its folder.
+
+    Args:
+      path: the file.
+      flag: where the user has named it, for messages.
+      endings: what its name may end in, as in ".json"; none for anything.
+      overwrite: whether an existing file may be replaced.
+
+    Raises:
+      UserError: it cannot be written; the message says why.
+    """
+    given, target = f"{flag}={path}", pathlib.Path(path)
+    if endings and not path.lower().endswith(tuple(endings)):
+        raise UserError(f"{given} must end in {' or '.join(endings)}")
+    if target.is_dir():  # as nothing is, the current folder
+        raise UserError(f"{given} is a folder; name a file in it")
+    if target.exists() and not overwrite:
+        raise UserError(f"{given} is there already; --overwrite replaces it")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{given}: the folder {target.parent} cannot be made: {error.strerror}"
+        ) from error
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(f"{given}: {target.parent} cannot be written to")
 
 
 @contextlib.contextmanager

@@ -29,6 +29,47 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_file_that_can_be_written_passes_and_its_folder_is_made(tmp_path):
+    path = tmp_path / "new" / "folder" / "page.HTML"
+    whole_files.check_file(str(path), endings=[".json", ".html"], overwrite=False)
+    assert names(tmp_path) == ["new"] and names(path.parent) == []
+    path.write_bytes(b"old")
+    whole_files.check_file(str(path))
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    "name, settings, message",
+    [
+        ("folder", {}, "folder is a folder; name a file in it"),
+        ("file", dict(overwrite=False), "file is there already; --overwrite replaces it"),
+        ("x.txt", dict(endings=[".json"]), "x.txt must end in .json"),
+        ("x.txt", dict(endings=[".json", ".html"]), "x.txt must end in .json or .html"),
+        ("file/x", {}, "file cannot be made: File exists"),
+        ("file/x/y", {}, "file/x cannot be made: Not a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path, name, settings, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"old")
+    path = str(tmp_path / name)
+    with pytest.raises(UserError) as told:
+        whole_files.check_file(path, flag="--page", **settings)
+    assert str(told.value).startswith(f"--page={path}") and message in str(told.value)
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_folder_without_permission_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match=f"{tmp_path} cannot be written to"):
+        whole_files.check_file(str(tmp_path / "x"))
+
+
+def test_an_empty_path_is_the_current_folder(tmp_path):
+    with pytest.raises(UserError, match="--output= is a folder"):
+        whole_files.check_file("")
+
+
 @pytest.mark.parametrize("before", [None, b"old"])
 @pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
 @pytest.mark.parametrize("opened", [open_whole, lambda path: open_whole(path, sync=True)])

@@ -3,6 +3,7 @@
 import pathlib
 
 from big_align.errors import UserError
+from big_align.whole_files import check_file
 
 
 def check_picture(path: str) -> None:
@@ -12,15 +13,11 @@ def check_picture(path: str) -> None:
       path: the file to write.
 
     Raises:
-      UserError: its name does not end in a format of pictures, or its folder cannot be made.
+      UserError: its name does not end in a format of pictures, or the file cannot be written.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
-    target = pathlib.Path(path)
     known = FigureCanvasBase.get_supported_filetypes()
-    if target.suffix.removeprefix(".").lower() not in known:
+    if pathlib.Path(path).suffix.removeprefix(".").lower() not in known:
         raise UserError(f"--output={path} must end in a format of pictures: .png, .pdf or .svg")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output={path}: {error}") from error
+    check_file(path)

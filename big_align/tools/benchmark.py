@@ -115,12 +115,15 @@ def measure(options: argparse.Namespace) -> int:
     from big_align.distributed import agreement, processes
     from big_align.inference import loaded_model
     from big_align.training.stopping import StopSignals
+    from big_align.whole_files import check_file
 
     if options.distributed:
         processes.join_processes()
     names = read_names(options.benchmarks)
     settings = TaskSettings(read_numbers(options.shots), options.draws)
     check_fraction(options.max_broken_fraction)
+    if options.page:
+        check_file(options.page, "--page")
     files = results.ResultFiles(options.output)
     if jax.process_index() == 0:
         files.begin()

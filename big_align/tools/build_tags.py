@@ -15,7 +15,6 @@ only the vocabulary of its tokenizer.
 """
 
 import argparse
-import os
 import sys
 from typing import Any
 
@@ -25,6 +24,7 @@ from big_align.data.labels.word_net import WordNet
 from big_align.data.tags import tag_counting, tag_list
 from big_align.errors import UserError
 from big_align.tools import command
+from big_align.whole_files import check_file
 
 SHOWN = 20
 
@@ -108,14 +108,7 @@ def build_tags(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if not options.output.endswith(".json"):
-        raise UserError(f"--output={options.output} must end in .json")
-    if os.path.exists(options.output) and not options.overwrite:
-        raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
-    folder = os.path.dirname(options.output) or "."
-    os.makedirs(folder, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"--output={options.output}: {folder} cannot be written to")
+    check_file(options.output, endings=[".json"], overwrite=options.overwrite)
     for name, least in (("min_count", 1), ("remove_top", 0), ("max_tags", 1), ("captions_used", 1)):
         value = getattr(options, name)
         if value is not None and value < least:

@@ -35,6 +35,7 @@ from big_align.errors import UserError
 from big_align.nodes import Node
 from big_align.progress import make_bar
 from big_align.tools import command
+from big_align.whole_files import check_file
 
 SHOWN = 20
 """How many of the dropped characters are listed."""
@@ -100,9 +101,7 @@ def build_vocab(options: argparse.Namespace, rest: list[str]) -> None:
     logging.set_verbosity(logging.INFO)
     vocabulary.check_settings(options.size, options.character_coverage)
     share_by_temperature({}, 1.0 if options.temperature is None else options.temperature)
-    os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-    if os.path.isdir(os.path.abspath(options.output)):  # nothing is the current folder
-        raise UserError(f"--output={options.output} is a folder; name a file in it")
+    check_file(options.output)
     if options.runner:
         counts, temperature = _count_on_beam(options, rest), None
     else:

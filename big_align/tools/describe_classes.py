@@ -13,14 +13,13 @@ classes have no description.
 """
 
 import argparse
-import os
 import sys
 
 from big_align.data.labels import descriptions
 from big_align.data.labels.classes import read_classes, write_classes
 from big_align.data.labels.word_net import WordNet
-from big_align.errors import UserError
 from big_align.tools import command
+from big_align.whole_files import check_file
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -59,10 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def describe(options: argparse.Namespace) -> None:
     """Writes the class list with descriptions, and prints what was found."""
-    if not options.output.endswith(".json"):
-        raise UserError(f"--output={options.output} must end in .json")
-    if os.path.exists(options.output) and not options.overwrite:
-        raise UserError(f"--output={options.output} is there already; --overwrite replaces it")
+    check_file(options.output, endings=[".json"], overwrite=options.overwrite)
     word_net = WordNet(options.wordnet)
     listed = read_classes(options.classes, allow_ids=True)
     classes = descriptions.name_ids(listed, word_net, options.wordnet_names)
@@ -73,7 +69,6 @@ def describe(options: argparse.Namespace) -> None:
     source = f"{options.classes}, described by big_align.tools.describe_classes"
     if any(each.origin in ("id", "name") for each in found):
         source += " from WordNet 3.0"
-    os.makedirs(os.path.dirname(options.output) or ".", exist_ok=True)
     write_classes(described, options.output, source)
     print("\n".join(descriptions.report(described, found, given)))
     print(options.output)

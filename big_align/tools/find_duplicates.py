@@ -96,12 +96,16 @@ def find_duplicates(options: argparse.Namespace) -> None:
     from big_align.prepare import storage
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
+    from big_align.whole_files import check_file
 
     logging.set_verbosity(logging.ERROR)  # raw pairs have many broken images, which are counted
     threshold = twin_list.THRESHOLD if options.threshold is None else options.threshold
     settings = twin_list.TwinSettings(threshold, options.within, options.buckets, options.probes)
     if not options.against and not options.within:
         raise UserError("there is nothing to compare with: give --against, or --within, or both")
+    for flag, path in (("--output", options.output), ("--page", options.page)):
+        if path and "://" not in path:
+            check_file(path, flag)
     inputs = find_inputs(options.input, options.input_name, tuple(options.input_argument))
     parts = []
     for path in options.against:

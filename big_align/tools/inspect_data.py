@@ -55,6 +55,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     from big_align.plots import data_page
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
+    from big_align.whole_files import check_file, write_whole
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
         raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
@@ -62,9 +63,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
         raise UserError(f"--pictures={options.pictures} must be at least 0")
     if options.seed < 0:
         raise UserError(f"--seed={options.seed} must be at least 0")
-    folder = os.path.dirname(os.path.abspath(options.output))
-    if not os.path.isdir(folder):
-        raise UserError(f"--output={options.output}: there is no folder {folder}")
+    check_file(options.output)
     config = load_config(options.config, *overrides)
     tokenizer = build.build_tokenizer(config)
     found = []
@@ -83,8 +82,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
             print(f"  {fault.count:>12,}  broken, as {fault.name}: {fault.reason}")
     command = f"--config={shlex.join([options.config, *overrides])}"
     page = data_page.write_page("Training data", command, found)
-    with open(options.output, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(page)
+    write_whole(options.output, page.encode("utf-8", "backslashreplace"))
     print(options.output)
 
 

@@ -13,6 +13,7 @@ import sys
 
 from big_align.reports.report import write_report
 from big_align.tools import command
+from big_align.whole_files import check_file
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def report(options: argparse.Namespace) -> None:
     """Writes the page, and prints where it is."""
+    if options.output:
+        check_file(options.output)
     print(write_report(options.workdir, options.output))
 
 

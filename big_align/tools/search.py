@@ -61,13 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def search(options: argparse.Namespace) -> None:
     """Searches, and prints or writes what was found."""
-    from big_align.errors import UserError
     from big_align.search import results
     from big_align.search.search_index import load_index
+    from big_align.whole_files import check_file, write_whole
 
-    kind = (options.output or ".").rpartition(".")[2].lower()
-    if kind not in ("", "json", "html"):
-        raise UserError(f"--output={options.output} must end in .json or .html")
+    if options.output is not None:
+        check_file(options.output, endings=[".json", ".html"])
     index = load_index(options.index, options.model)
     hits = index.search(
         options.texts,
@@ -78,15 +77,14 @@ def search(options: argparse.Namespace) -> None:
         of=options.of,
         filters=options.filter,
     )
-    if kind == "":
+    if options.output is None:
         print(results.write_lines(hits))
         return
-    if kind == "json":
+    if options.output.lower().endswith(".json"):
         content = results.write_json(options, hits)
     else:
         content = results.write_page(index, options, hits)
-    with open(options.output, "w", encoding="utf-8") as file:
-        file.write(content)
+    write_whole(options.output, content.encode("utf-8", "backslashreplace"))
     print(options.output)
 
 

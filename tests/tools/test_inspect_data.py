@@ -55,7 +55,7 @@ def test_what_data_say_is_text_and_never_markup(tmp_path):
     ("flag", "message"),
     [
         ("--examples=some", "--examples=some is neither a number above 0 nor all"),
-        ("--output=/no/such/page.html", "there is no folder /no/such"),
+        ("--output=/dev/null/page.html", "the folder /dev/null cannot be made"),
         ("--seed=-1", "--seed=-1 must be at least 0"),
         ("--config.data.transform=crop(3)", "config.data.transform: unknown operation 'crop'"),
         ("--config.data.source.splt=test", "write --config.data.source.split=test"),

@@ -89,6 +89,7 @@ def test_the_page_needs_no_other_file_and_says_names_as_they_are(folder, tmp_pat
         (["a dog", "--weights=1,2"], "2 weights for 1 texts and 0 images"),
         (["a dog", "--weights=x"], "--weights=x are not numbers separated by commas"),
         (["a dog", "--output=found.txt"], "must end in .json or .html"),
+        (["a dog", "--output=/dev/null/found.json"], "the folder /dev/null cannot be made"),
         (["a dog", "--filter=day=3"], "no column 'day'"),
         (["--like=x"], "the index has no image 'x'"),
         (["--image=none.jpg"], "none.jpg: there is no such file"),

@@ -71,9 +71,7 @@ def write_page(rows: Sequence[Mapping[str, Any]], path: str | pathlib.Path) -> N
         f"{''.join(sections)}{_write_papers()}"
     )
     page = write_frame(f"Benchmarks of {title}", TABLES + STYLE, body)
-    target = pathlib.Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, page.encode())
+    write_whole(path, page.encode())
 
 
 def _summarize(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

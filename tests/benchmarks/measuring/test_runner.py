@@ -327,6 +327,10 @@ def test_a_model_without_texts_is_measured_where_it_can_be(data, tmp_path, capsy
         (dict(benchmarks="cifar10", tasks="zero-shot"), "--tasks has 'zero-shot' (did you mean"),
         (dict(benchmarks="cifar10", tasks=" ,"), "--tasks names nothing; known: zero_shot, linear"),
         (dict(benchmarks="cifar10", output="results.json"), "must end in .csv"),
+        (
+            dict(benchmarks="cifar10", page="/dev/null/x.html"),
+            "--page=/dev/null/x.html: the folder",
+        ),
         (dict(benchmarks="cifar10", shots="1,x"), "--shots=1,x must be whole numbers"),
         (dict(benchmarks="cifar10", draws=0), "draws = 0 at least 1"),
         (dict(benchmarks="cifar10", max_broken_fraction=2), "max_broken_fraction = 2.0 is not a"),
