@@ -21,6 +21,7 @@ from ml_collections import ConfigDict, config_flags
 
 from big_align.configuration.config_files import CONFIG_JSON, list_packaged
 from big_align.configuration.help_text import WIDTH, format_fields, format_lines
+from big_align.configuration.home_folder import expand_home
 from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError, suggest
@@ -56,7 +57,7 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
     Raises:
       UserError: there is no such file, or an override does not fit; the message is one line.
     """
-    argv = _expand_home(["", f"--config={path}", *overrides])
+    argv = expand_home(["", f"--config={path}", *overrides])
     values = flags.FlagValues()
     holder = config_flags.DEFINE_config_file(
         "config", lock_config=True, flag_values=values, sys_argv=argv
@@ -150,7 +151,7 @@ def _parse_argv(argv: list[str]) -> list[str]:
         if HELP.intersection(argv):
             print(_write_help([word for word in argv if word not in HELP]))
             sys.exit(0)
-        rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(_expand_home(argv)))
+        rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(expand_home(argv)))
         if not WORKDIR.value:
             raise ValueError("--workdir is missing: it names the folder of the run")
         return rest
@@ -168,7 +169,7 @@ def _write_help(argv: list[str]) -> str:
             rows += [_describe_flag(flag) for flag in defined]
     texts[-1] += "\n" + format_lines(sorted(rows))
     try:
-        argv = _find_workdir_config(_expand_home(argv))
+        argv = _find_workdir_config(expand_home(argv))
     except UserError:
         known = f"With --config=NAME its fields are listed here: {', '.join(list_packaged())}."
         texts.append(textwrap.fill(known, WIDTH))
@@ -185,15 +186,6 @@ def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
     value = "|".join(choices) if choices else flag.default or flag.name.upper()
     written = f"--{flag.name}" if flag.boolean else f"--{flag.name}={value}"
     return written, flag.help.rpartition(">: ")[2]  # absl puts the choices first
-
-
-def _expand_home(argv: list[str]) -> list[str]:
-    """Replaces the ~ of --flag=~/path by the home folder, which shells do only before a path."""
-    matches = [re.fullmatch(r"(--?[\w.]+=)(~(?:/.*)?)", word, re.DOTALL) for word in argv]
-    return [
-        found[1] + os.path.expanduser(found[2]) if found else word
-        for found, word in zip(matches, argv, strict=True)
-    ]
 
 
 def _find_workdir_config(argv: list[str]) -> list[str]:

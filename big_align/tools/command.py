@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import logging
 
+from big_align.configuration.home_folder import expand_home
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
 
@@ -16,6 +17,15 @@ from big_align.errors import Stopped, UserError
 def split_names(text: str) -> list[str]:
     """Returns names that are separated by commas, and perhaps by spaces too."""
     return [name for name in map(str.strip, text.split(",")) if name]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser for which ~ after --flag= is the home folder, as it is for main.py."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses words, those of the command line by default."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(expand_home(words), namespace)
 
 
 def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.ArgumentParser:
@@ -26,7 +36,7 @@ def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.Argumen
       doc: its docstring, of which the lines are kept.
       settings: other arguments of `argparse.ArgumentParser`.
     """
-    return argparse.ArgumentParser(
+    return Parser(
         prog=f"python -m big_align.tools.{name}",
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from big_align.components.signatures import check_arguments
+from big_align.configuration.home_folder import expand_home
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import ConfigError, UserError
 from big_align.runs import check, command_line, dataset
@@ -51,10 +52,10 @@ def test_the_home_folder_in_a_flag_is_that_of_the_user(tmp_path, monkeypatch):
     found = config.checkpoint.folder, config.compilation_cache, config.init.all
     assert found == tuple(str(tmp_path / field) for field in fields)
     (tmp_path / "config.json").touch()
-    argv = command_line._find_workdir_config(command_line._expand_home(["main.py", "--workdir=~"]))
+    argv = command_line._find_workdir_config(expand_home(["main.py", "--workdir=~"]))
     assert argv == ["main.py", f"--config={tmp_path}/config.json", f"--workdir={tmp_path}"]
     others = ["--workdir=a~/b", "--config.seed=1", "--config.data.source.path=~b/c", "~/d", "-x=~~"]
-    assert command_line._expand_home(others) == others
+    assert expand_home(others) == others
 
 
 def test_a_flag_changes_the_field_that_it_names_and_no_other():

@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -64,6 +65,17 @@ def test_ctrl_c_is_one_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, act, interrupt)
     assert module.main(BAD[name].split()) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_home_folder_in_a_flag_is_that_of_the_user(strict, monkeypatch):
+    """Shells leave the ~ of --flag=~/path as it is; a new folder of that name is nobody's wish."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setattr(sys, "argv", ["name", "--output=~/a/b", "--output=~", "--output=b~/c"])
+    parser = command.make_parser("name", "What it does.")
+    parser.add_argument("--output", action="append")
+    options = parser.parse_args() if strict else parser.parse_known_args()[0]
+    assert options.output == ["/home/me/a/b", "/home/me", "b~/c"]
 
 
 def raise_error(error):
