@@ -220,7 +220,8 @@ class FewShot:
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
-      names: class names in the order of their labels, or a class list; None for no `text_` numbers.
+      names: class names in the order of their labels, or a class list, or `source` for the
+        source's own names; None for no `text_` numbers.
       templates: texts with {} in place of the name; None for those of the class list, or else "a
         photo of a {}.".
       with_descriptions: whether a class is named "NAME, DESCRIPTION" if the list describes it.

@@ -134,14 +134,6 @@ def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
     )
 
 
-def _find_classes(source: Source, names: tuple[str, ...] | str) -> ClassList:
-    if names != "source":
-        return label_check.find_classes(names, source)
-    if source.class_names is None:
-        raise UserError("names = 'source', but the source has no names of its own: name a list")
-    return ClassList.from_names([name.replace("_", " ") for name in source.class_names])
-
-
 class ZeroShot:
     """Accuracy of naming the class of an image by the nearest class text.
 
@@ -185,7 +177,7 @@ class ZeroShot:
         self.source = source
         self.transform = transform
         self.tokenizer = tokenizer
-        classes = _find_classes(source, names)
+        classes = label_check.find_classes(names, source)
         self.names = classes.phrases(with_descriptions)
         self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.seen = None

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from big_align.errors import UserError
 from big_align.evaluators.classifiers.cosine_regression import CosineClassifier, CosineRegression
 from big_align.evaluators.features import LabeledFeatures
 from big_align.evaluators.few_shot import FewShot, draw_shots, measure_linear, measure_ridge
-from big_align.evaluators.zero_shot import measure_accuracy
+from big_align.evaluators.text_tuning import FewShotText
+from big_align.evaluators.zero_shot import ZeroShot, measure_accuracy
 from tests.evaluators.colors import ColorEmbedder, make_source, tokenize
 
 
@@ -144,6 +146,20 @@ def test_a_source_whose_classes_are_in_another_order_is_an_error():
         FewShot(swapped, *given, swapped, ("cat", "dog"))
     with pytest.raises(ValueError, match="label 0 is 'dog' in source and 'cat' in train_source"):
         FewShot(swapped, *given, right)
+
+
+@pytest.mark.parametrize("evaluator", [FewShot, FewShotText, ZeroShot])
+def test_names_may_be_those_of_the_source(evaluator):
+    def make(source):
+        train = {} if evaluator is ZeroShot else {"train_source": source}
+        return evaluator(
+            source, "resize(2)", tokenize, **train, names="source", templates=("a {}.",)
+        )
+
+    named = make_source([0, 1], [0, 1], class_names=("hot_dog", "cat"))
+    assert [list(texts) for texts in make(named).texts] == [["a hot dog."], ["a cat."]]
+    with pytest.raises(UserError, match="the source has no names of its own: name a list"):
+        make(make_source([0, 1], [0, 1]))
 
 
 def test_bad_input_is_named():

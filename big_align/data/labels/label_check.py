@@ -74,13 +74,19 @@ def find_classes(names: tuple[str, ...] | str, *sources: examples.Source) -> Cla
     """Returns a class list that the sources agree with.
 
     Args:
-      names: the names of the classes, or what `read_classes` takes.
+      names: the names of the classes, or what `read_classes` takes, or "source" for the names that
+        the first source has itself, with spaces for underscores.
       *sources: what `check_class_names` compares it with.
 
     Raises:
-      UserError: there is no such list, or a source names other classes.
+      UserError: there is no such list, or a source names other classes, or the first one none.
     """
-    classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
+    if names == "source":
+        if sources[0].class_names is None:
+            raise UserError("names = 'source', but the source has no names of its own: name a list")
+        classes = ClassList.from_names([name.replace("_", " ") for name in sources[0].class_names])
+    else:
+        classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
     for source in sources:
         check_class_names(source, classes)
     return classes
