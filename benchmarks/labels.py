@@ -9,12 +9,12 @@ learning rate, the best of seven for the accuracy on validation images, with a t
 then it is trained once a seed, and looks at the test set once. Validation images are those of the
 groceries, and a tenth of CIFAR-10's training images, which are then left out of training. SupCon is
 trained in two stages: the rate is that of the first, and its linear classifier is the same in all
-trials: 300 steps at a rate of 0.01. That is not tuned, so another row gives the towers of the first
-stage, at the rate that is best with the classifier, a linear probe instead: a logistic regression,
-fitted to its minimum, whose regularization is chosen on a fifth of the training images. Numbers are
-top-1 accuracies in percent with the interval of 95% of the mean over the seeds, and differences
-from the first of the rows, paired by seed, with theirs: cross-entropy for Table 2, UniCL for Table
-3. It needs $BIG_ALIGN_DATA, and continues where it was stopped.
+trials: 300 steps at a rate of 0.01. That is not tuned, so other rows measure the same towers, at
+the same rates, by a linear probe: a logistic regression, fitted to its minimum, whose
+regularization is chosen on a fifth of the training images. Numbers are top-1 accuracies in percent
+with the interval of 95% of the mean over the seeds, and differences from the first of the rows, and
+from the first probe, paired by seed, with theirs: cross-entropy for Table 2, UniCL for Table 3. It
+needs $BIG_ALIGN_DATA, and continues where it was stopped.
 """
 
 import importlib
@@ -37,19 +37,27 @@ DATA = {"cifar10": "unicl_cifar10", "grocery": "unicl_grocery"}
 VALIDATION = {"unicl_grocery": "grocery/val-*.tar"}
 """Not a part of the training photographs: those are taken in series, and a held-out one has a twin
 of the same class among the others half the time (by 16 x 16 pixels), these one in twelve."""
-SUPCON, PROBED = "SupCon, then a linear classifier", "SupCon, then a linear probe"
+SUPCON = "SupCon, then a linear classifier"
+PROBED = {
+    "cross-entropy, then a linear probe": "cross-entropy",
+    "SupCon, then a linear probe": SUPCON,
+    "UniCL, then a linear probe": "UniCL",
+}
+"""Rows whose towers are those of another row, by it."""
 ROWS = {
     "cross-entropy": ("cross_entropy",),
     SUPCON: ("supcon", "supcon_classifier"),
-    PROBED: ("supcon",),
     "UniCL": ("unicl",),
+    "cross-entropy, then a linear probe": ("cross_entropy",),
+    "SupCon, then a linear probe": ("supcon",),
+    "UniCL, then a linear probe": ("unicl",),
     "UniCL, embedding table": ("unicl_table",),
     "UniCL, embedding table, image to text only": ("unicl_table_one_direction",),
 }
 """The stages of each row, as arguments of the config; each starts from the tower of the last."""
 
 
-def configure(config: str, method: str, split: str, seed: int):
+def configure(config: str, method: str, split: str, seed: int, probed: bool = False):
     """Returns the config of a stage.
 
     Args:
@@ -57,15 +65,19 @@ def configure(config: str, method: str, split: str, seed: int):
       method: its argument.
       split: what is measured, "dev" or "test".
       seed: the random seed.
+      probed: whether a linear probe measures the tower, as it does SupCon's.
     """
     from big_align.configs import two_cores
 
-    made = importlib.import_module(f"big_align.configs.{config}").get_config(method)
+    get_config = importlib.import_module(f"big_align.configs.{config}").get_config
+    made = get_config(method)
     source = dict(name="held_out")
     if config in VALIDATION:
         source = two_cores.tar(VALIDATION[config], caption="", label="cls")
     with made.unlocked():
         made.seed = seed
+        if probed:
+            made.evaluators = get_config("supcon").evaluators
         if split == "dev":
             made.data.hold_out = 0.0 if config in VALIDATION else HELD_OUT
             for evaluator in made.evaluators.values():
@@ -74,7 +86,7 @@ def configure(config: str, method: str, split: str, seed: int):
 
 
 def train(
-    config: str, stages: tuple[str, ...], split: str, rate: float, seed: int
+    config: str, stages: tuple[str, ...], split: str, rate: float, seed: int, probed: bool
 ) -> dict[str, float]:
     """Trains the stages of a row and returns the accuracy of the last.
 
@@ -84,12 +96,13 @@ def train(
       split: as in `configure`.
       rate: learning rate of the first stage.
       seed: the random seed.
+      probed: as in `configure`, of the last stage.
     """
     from big_align.runs import train as runs
 
     with tempfile.TemporaryDirectory() as folder:
         for number, method in enumerate(stages):
-            stage = configure(config, method, split, seed)
+            stage = configure(config, method, split, seed, probed)
             with stage.unlocked():
                 if number:
                     stage.init.image = f"{folder}/{number - 1}"
@@ -107,16 +120,18 @@ def print_tables(data: str, rows: list[str], seeds: int, output: pathlib.Path) -
     """Tunes and trains rows on a data set; prints accuracies, and how far from the first."""
 
     def make_trial(row: str, split: str, rate: float, seed: int) -> Trial:
-        if row == PROBED and split == "dev":  # a probe would be fitted to what judges it
-            row = SUPCON
+        if row in PROBED and split == "dev":  # a probe would be fitted to what judges it
+            row = PROBED[row]
         settings = dict(config=DATA[data], stages=ROWS[row], split=split, rate=rate, seed=seed)
-        method = "supcon_probe" if row == PROBED else ROWS[row][0]
+        settings["probed"] = row in PROBED
+        method = ROWS[row][0] + "_probe" * settings["probed"]
         return Trial(f"{data}-{method}-{split}-{rate:g}-{seed}", settings)
 
     columns = {"top-1": "top1"}
     given = RATES, make_trial, tuple(columns.values()), train, output, seeds
     found, rates = trials.tune_and_measure(rows, *given)
-    trials.print_comparison(columns, found, rows[:1], {"learning rate": rates}, data)
+    baselines = [rows[0], *[row for row in rows[1:] if row in PROBED][:1]]
+    trials.print_comparison(columns, found, baselines, {"learning rate": rates}, data)
 
 
 def main() -> None:

@@ -285,24 +285,29 @@ def test_labels_are_tuned_on_photographs_that_no_stage_trains_on():
             assert evaluator.source.split == "test" and test.data.source.split == "train"
 
 
-def test_a_probe_of_supcon_has_the_rate_that_the_classifier_chose(tmp_path, monkeypatch):
+@pytest.mark.parametrize("probed, row", labels.PROBED.items())
+def test_a_probe_has_the_rate_that_the_row_of_its_towers_chose(probed, row, tmp_path, monkeypatch):
     """Tuning trials of both rows are the same; only their tests differ."""
     makers = []
     monkeypatch.setattr(labels.trials, "tune_and_measure", lambda *given: makers.append(given[2]))
     with pytest.raises(TypeError):  # there are no numbers to print
-        labels.print_tables("cifar10", [labels.SUPCON, labels.PROBED], 5, tmp_path)
+        labels.print_tables("cifar10", [row, probed], 5, tmp_path)
     (make,) = makers
     of_both = [
-        [make(row, split, 0.004, 100) for row in (labels.SUPCON, labels.PROBED)]
-        for split in ("dev", "test")
+        [make(each, split, 0.004, 100) for each in (row, probed)] for split in ("dev", "test")
     ]
     assert of_both[0][0] == of_both[0][1] and of_both[1][0].name != of_both[1][1].name
     assert [trial.settings["stages"] for trial in of_both[1]] == [
-        ("supcon", "supcon_classifier"),
-        ("supcon",),
+        labels.ROWS[row],
+        labels.ROWS[row][:1],
     ]
-    probe = labels.configure("unicl_cifar10", "supcon", "test", 0).evaluators.linear_probe
+    assert [trial.settings["probed"] for trial in of_both[1]] == [False, True]
+    (method,) = labels.ROWS[probed]
+    config = labels.configure("unicl_cifar10", method, "test", 0, probed=True)
+    assert list(config.evaluators) == ["linear_probe"]
+    probe = config.evaluators.linear_probe
     assert (probe.train_source.split, probe.source.split) == ("train", "test")
+    check.check_config(config)
     probe = labels.configure("unicl_grocery", "supcon", "test", 0).evaluators.linear_probe
     names = [pathlib.Path(probe[name].path).name for name in ("train_source", "source")]
     assert names == ["train-*.tar", "test-*.tar"]
