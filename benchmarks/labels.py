@@ -12,9 +12,9 @@ trained in two stages: the rate is that of the first, and its linear classifier 
 trials: 300 steps at a rate of 0.01. That is not tuned, so other rows measure the same towers, at
 the same rates, by a linear probe: a logistic regression, fitted to its minimum, whose
 regularization is chosen on a fifth of the training images. Numbers are top-1 accuracies in percent
-with the interval of 95% of the mean over the seeds, and differences from the first of the rows, and
-from the first probe, paired by seed, with theirs: cross-entropy for Table 2, UniCL for Table 3. It
-needs $BIG_ALIGN_DATA, and continues where it was stopped.
+with the interval of 95% of the mean over the seeds, and differences from the first of the rows and
+from probes, paired by seed, with theirs: cross-entropy for Table 2, UniCL for Table 3. It needs
+$BIG_ALIGN_DATA, and continues where it was stopped.
 """
 
 import importlib
@@ -130,7 +130,7 @@ def print_tables(data: str, rows: list[str], seeds: int, output: pathlib.Path) -
     columns = {"top-1": "top1"}
     given = RATES, make_trial, tuple(columns.values()), train, output, seeds
     found, rates = trials.tune_and_measure(rows, *given)
-    baselines = [rows[0], *[row for row in rows[1:] if row in PROBED][:1]]
+    baselines = [rows[0], *[row for row in rows[1:] if row in PROBED][:-1]]
     trials.print_comparison(columns, found, baselines, {"learning rate": rates}, data)
 
 
