@@ -1,7 +1,9 @@
 """Orbax handlers for what a checkpoint holds."""
 
 import dataclasses
+import fnmatch
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -26,7 +28,23 @@ def make_state_handler() -> ocp.PyTreeCheckpointHandler:
     kinds = {kind: types.get_type_handler(kind) for kind in types.supported_types()}
     kinds[jax.Array] = types.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)
     registry = types.create_type_handler_registry(*kinds.items())
-    return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    finalize = handler.finalize
+    handler.finalize = lambda directory: finalize(LiteralPath(directory))
+    return handler
+
+
+class LiteralPath(type(epath.Path())):
+    """A folder whose name may have [, ] or *.
+
+    Orbax lists by `glob` what the processes have written, in order to merge it. A path's `glob`
+    takes the folder's own name for a pattern, and where that matches nothing Orbax merges nothing
+    and reports success: nobody could read such a checkpoint.
+    """
+
+    def glob(self, pattern: str) -> Iterator[epath.Path]:
+        """Yields what the folder has of names that match a pattern."""
+        return (path for path in self.iterdir() if fnmatch.fnmatch(path.name, pattern))
 
 
 class PartHandler(ocp.CheckpointHandler):

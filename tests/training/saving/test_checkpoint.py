@@ -134,6 +134,18 @@ def test_checkpoints_can_lie_elsewhere(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["lr[1,2]", "a*b?", "größe {1} 100%", "process_*"])
+def test_the_name_of_a_folder_is_no_pattern(name, tmp_path):
+    """With [ and * in the path Orbax merged nothing: the checkpoint counted, and held nothing."""
+    _, create = describe(8, fsdp=4)
+    state = create()
+    checkpointer = Checkpointer(str(tmp_path / name))
+    checkpointer.save(state, RECORD)
+    checkpointer.close()
+    described, _ = describe(1)
+    equal(Checkpointer(str(tmp_path / name), read_only=True).restore(described, RECORD), state)
+
+
 def test_a_folder_of_checkpoints_may_be_given_from_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     described, create = describe(1)
