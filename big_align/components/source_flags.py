@@ -83,6 +83,8 @@ def recognize_source(path: str) -> str:
     if os.path.isdir(path):
         _check_lists(path)
         return _recognize_folder(path)
+    if not re.search(r"[*?\[{,]|://", path) and not os.path.exists(path):
+        raise UserError(f"--source={path}: there is no such file or folder")
     raise UserError(
         f"--source={path} does not say what kind of source it is: give --source_name, one of "
         f"{', '.join(sorted(tables.SOURCES))}"
@@ -103,10 +105,36 @@ def _recognize_folder(path: str) -> str:
         if found := next((n for n in sorted(names) if re.search(f"{ending}$", n)), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
             raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'")
+    _check_shards(path)
     first = os.path.join(path, min(names, default=""))
     if os.path.isdir(first) and _recognize_images(first) == "files":
         return "files"
     return "folder" if _has_class_folders(path) else "images"
+
+
+def _check_shards(path: str) -> None:
+    """Refuses a folder without images whose folders have shards, as Hugging Face's data sets have.
+
+    Raises:
+      UserError: it has shards deeper, or tables of Arrow.
+    """
+    shards = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if re.search(IMAGES, name, re.IGNORECASE):
+                return
+            if name.endswith((".tar", ".parquet", ".arrow")):
+                shards.append(f"{folder}/*{os.path.splitext(name)[1]}")
+    if not shards:
+        return
+    if shards[0].endswith(".arrow"):
+        raise UserError(
+            f"--source={path} has Arrow files, which are not read; datasets.load_from_disk(...)"
+            f".to_parquet(...) makes a file that is, with --source='....parquet'"
+        )
+    shown = " or ".join(f"--source='{found}'" for found in dict.fromkeys(shards))
+    raise UserError(f"--source={path} is a folder; write {shown}")
 
 
 def _recognize_images(folder: str) -> str:

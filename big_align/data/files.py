@@ -272,9 +272,9 @@ def expand_paths(path: Paths) -> list[str]:
 
     Args:
       path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
-        counts, `{a,b}` enumerates, and `~` is the home folder. Brackets in the name of a file that
-        is there are part of it. Or a list of them, in which commas are part of a name, and an entry
-        that is the name of a file is no pattern.
+        counts, `{a,b}` enumerates, and `~` is the home folder. Brackets are part of the names if
+        there is such a file, or if they match nothing as a pattern. Or a list of them, in which
+        commas are part of a name, and an entry that is the name of a file is no pattern.
 
     Returns:
       The file names; those of one glob are sorted.
@@ -302,7 +302,10 @@ def _match(pattern: str) -> list[str]:
     if "[" in pattern and _is_file(pattern):
         return [pattern]
     if re.search(r"[*?\[]", pattern):
-        return sorted(files_of(pattern).glob(pattern))
+        found = files_of(pattern).glob(pattern)
+        if not found and "[" in pattern:
+            found = files_of(pattern).glob(pattern.replace("[", "[[]"))
+        return sorted(found)
     return [pattern] if exists(pattern) else []
 
 

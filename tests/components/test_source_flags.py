@@ -88,7 +88,33 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     with pytest.raises(
         UserError, match="does not say what kind of source it is: give --source_name"
     ):
+        recognize_source(str(tmp_path / "*.zip"))
+    with pytest.raises(UserError, match="--source=pairs.zip: there is no such file or folder"):
         recognize_source("pairs.zip")
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (["data/train-0.parquet", "data/test-0.parquet"], "write --source='{0}/data/*.parquet'"),
+        (
+            ["train/0.tar", "val/0.tar", "val/1.tar", ".git/x.arrow"],
+            "write --source='{0}/train/*.tar' or --source='{0}/val/*.tar'",
+        ),
+        (["data-00000.arrow", "state.json"], "--source={0} has Arrow files, which are not read"),
+        (["train/data-00000.arrow"], "datasets.load_from_disk(...).to_parquet(...) makes a file"),
+    ],
+)
+def test_a_folder_of_folders_of_shards_says_which_there_are(names, message, tmp_path):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(UserError) as told:
+        recognize_source(str(tmp_path))
+    assert message.format(tmp_path) in str(told.value)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.jpg").touch()  # shards may be notes beside images
+    assert recognize_source(str(tmp_path)) == "folder"
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,18 @@ def test_an_entry_of_a_list_that_is_a_file_is_no_pattern(tmp_path):
     assert files.expand_paths(sorted(files.expand_paths(f"{tmp_path}/part*"))) == sorted(paths[:2])
 
 
-def test_brackets_of_a_file_that_is_there_are_part_of_its_name(tmp_path):
+def test_brackets_are_part_of_a_name_that_is_there_or_that_no_pattern_finds(tmp_path):
     (tmp_path / "set [2024]").mkdir()
     for name in ("set [2024]/a.tar", "a1.tar", "a2.tar"):
         (tmp_path / name).write_bytes(b"")
     for name in ("set [2024]/a.tar", "set [2024]"):
         assert files.expand_paths(f"{tmp_path}/{name}") == [f"{tmp_path}/{name}"]
     assert len(files.expand_paths(f"{tmp_path}/a[12].tar")) == 2
+    assert files.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set [2024]/a.tar"]
+    assert files.expand_paths(f"{tmp_path}/set [2024]/?.tar") == [f"{tmp_path}/set [2024]/a.tar"]
+    (tmp_path / "set 2").mkdir()
+    (tmp_path / "set 2" / "b.tar").touch()  # found as a pattern, which counts first
+    assert files.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set 2/b.tar"]
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

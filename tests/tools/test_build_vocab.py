@@ -92,7 +92,7 @@ def test_real_captions_are_spelled_by_pieces(data_dir, tmp_path):
         ({"source": "none-*.tar"}, "no file matches 'none-*.tar'"),
         (
             {"source": "captions"},
-            "--source=captions does not say what kind of source it is: give --source_",
+            "--source=captions: there is no such file or folder",
         ),
         ({"size": "5"}, "size is 5; it must be above the 5 special tokens"),
         ({"size": "20"}, "17 different characters within 99.99% of all: these need a size of 35"),

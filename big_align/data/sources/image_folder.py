@@ -1,5 +1,6 @@
 """A folder of images with a metadata file: the `imagefolder` of the datasets library."""
 
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -91,7 +92,8 @@ def _find_metadata(folder: str) -> str:
             continue
         return f"{folder}/{name}"
     message = f"there is no {' or '.join(METADATA)} in the folder {folder}"
-    deeper = sorted(path for name in METADATA for path in system.glob(f"{folder}/*/{name}"))
+    root = glob.escape(folder)
+    deeper = sorted(path for name in METADATA for path in system.glob(f"{root}/*/{name}"))
     if deeper:
         raise FieldError(message, path=deeper[0].rpartition("/")[0])
     raise UserError(f"{message}; a folder for each class is read by the source folder")
