@@ -267,7 +267,7 @@ def split_lines(text: str) -> list[str]:
     return lines.split("\n") if text else []
 
 
-def expand_paths(path: Paths) -> list[str]:
+def expand_paths(path: Paths, shards: str = "") -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
     Args:
@@ -275,12 +275,13 @@ def expand_paths(path: Paths) -> list[str]:
         counts, `{a,b}` enumerates, and `~` is the home folder. Brackets are part of the names if
         there is such a file, or if they match nothing as a pattern. Or a list of them, in which
         commas are part of a name, and an entry that is the name of a file is no pattern.
+      shards: what files in a folder are called, as in "*.tar", if a folder is no file.
 
     Returns:
       The file names; those of one glob are sorted.
 
     Raises:
-      ValueError: a pattern matches no file.
+      ValueError: a pattern matches no file, or a folder is given instead of shards.
     """
     names = []
     for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
@@ -294,6 +295,8 @@ def expand_paths(path: Paths) -> list[str]:
             names += matches
     if not names:
         raise ValueError(f"the path {path!r} names no file")
+    if shards and os.path.isdir(names[0]):
+        raise UserError(f"{names[0]} is a folder; write '{names[0].rstrip('/')}/{shards}'")
     return list(dict.fromkeys(names))
 
 

@@ -9,6 +9,9 @@ import fsspec
 import pytest
 
 from big_align.data import files
+from big_align.data.sources.parquet_source import ParquetSource
+from big_align.data.sources.record_source import TFRecordSource
+from big_align.data.sources.tar_source import TarSource
 from big_align.errors import UserError
 
 
@@ -50,6 +53,18 @@ def test_brackets_are_part_of_a_name_that_is_there_or_that_no_pattern_finds(tmp_
     (tmp_path / "set 2").mkdir()
     (tmp_path / "set 2" / "b.tar").touch()  # found as a pattern, which counts first
     assert files.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set 2/b.tar"]
+
+
+def test_a_folder_instead_of_shards_is_told_with_their_pattern(tmp_path):
+    (tmp_path / "a.tar").touch()
+    assert files.expand_paths(f"{tmp_path}/*.tar", "*.tar") == [f"{tmp_path}/a.tar"]
+    for source, ending in (
+        (TarSource, "tar"),
+        (ParquetSource, "parquet"),
+        (TFRecordSource, "tfrecord"),
+    ):
+        with pytest.raises(UserError, match=rf"is a folder; write '{tmp_path}/\*.{ending}"):
+            source(f"{tmp_path}/")
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ class ParquetSource:
     ):
         if cache_megabytes < 1:
             raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
-        paths = files.expand_paths(path)
+        paths = files.expand_paths(path, "*.parquet")
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)
         names = [*schema.names, *list_fields(schema)]

@@ -125,7 +125,7 @@ class TFRecordSource(RecordSource):
         label: str | None = None,
         index_dir: str | None = None,
     ):
-        paths = files.expand_paths(path)
+        paths = files.expand_paths(path, "*.tfrecord*")
         shards, broken = _open_records(paths, index_dir)
         names = [os.path.basename(path) for path in paths]
         image, caption, label = _find_features(shards, names, image, caption, label)

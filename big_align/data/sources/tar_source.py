@@ -76,7 +76,7 @@ class TarSource:
         slots |= {name: slot for slot, name in enumerate(others, start=self._own)}
         self._slots = slots
         others = [name for name, slot in slots.items() if slot >= required]
-        self._paths = files.expand_paths(path)
+        self._paths = files.expand_paths(path, "*.tar")
         self._files = files.files_of(self._paths[0])
         self._indexes = shard_index.index_shards(
             self._paths,
