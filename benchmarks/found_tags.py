@@ -29,10 +29,10 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
-from benchmarks.clusters import data_dir
 from benchmarks.tags import FOUND, make_tag_list
 from benchmarks.trials import Trial
 from big_align import huge_pages
+from big_align.configs import common
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 ROWS = {"SPLC": "recognition", "weighted BCE": "recognition_bce"}
@@ -106,7 +106,7 @@ def measure(output: pathlib.Path, seeds: int) -> dict[str, list[dict[str, float]
     def prepare() -> None:
         from big_align.runs.cached_features import cache_features
 
-        make_tag_list(output / "tags.json", f"{data_dir()}/flickr8k/train-*.tar")
+        make_tag_list(output / "tags.json", f"{common.data_dir()}/flickr8k/train-*.tar")
         first = configure(next(iter(ROWS.values())), "dev", 1e-3, 0, str(output))
         cache_features(first, str(output))  # by all cores
 

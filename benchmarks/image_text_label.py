@@ -84,6 +84,18 @@ def format_cell(values: list[float]) -> str:
     return f"{statistics.mean(percent):.1f}{spread}"
 
 
+def print_table(
+    name: str, columns: dict[str, str], rows: dict[str, list[dict[str, float]]]
+) -> None:
+    """Prints a table with a row for each method."""
+    seeds = len(next(iter(rows.values())))
+    print(f"\n{name}, {seeds} seeds\n\n| | {' | '.join(columns)} |")
+    print("|---" * (len(columns) + 1) + "|")
+    for title, found in rows.items():
+        cells = [format_cell([each[metric] for each in found]) for metric in columns.values()]
+        print(f"| {title} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     """Trains what is missing and prints the table."""
     parser = argparse.ArgumentParser(

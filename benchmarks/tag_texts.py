@@ -47,11 +47,11 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
-from benchmarks.clusters import data_dir
 from benchmarks.tags import REMOVED, make_tag_list
 from benchmarks.trials import Trial
 from benchmarks.unseen_classes import relabel
 from big_align import huge_pages
+from big_align.configs import common
 from big_align.losses.tag_recognition import mark_tags
 from big_align.objectives.idea import Idea
 
@@ -222,7 +222,7 @@ def prepare(output: pathlib.Path) -> None:
     """Makes tag lists, classes with their photographs, and by all cores the features, once."""
     from big_align.runs.cached_features import cache_features
 
-    source = pathlib.Path(data_dir())
+    source = pathlib.Path(common.data_dir())
     for method, removed in (("itc", 0), ("retain", REMOVED)):
         tags = pathlib.Path(name_tags(str(output), method))
         make_tag_list(tags, f"{source}/flickr8k/train-*.tar", removed)

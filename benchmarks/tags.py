@@ -29,8 +29,8 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.clusters import data_dir, print_table
-from benchmarks.image_text_label import call, train_config
+from benchmarks.image_text_label import call, print_table, train_config
+from big_align.configs import common
 
 DATA = ROOT / "data"
 TOWER = "configs/unicl_flickr8k.py:labels"
@@ -66,7 +66,7 @@ def make_tag_list(path: pathlib.Path, source: str, remove_top: int = 0) -> None:
     """Makes the tag list of the first captions of a source, once."""
     if path.exists():
         return
-    vocabulary = f"{data_dir()}/text/bert-base-uncased-vocab.txt"
+    vocabulary = f"{common.data_dir()}/text/bert-base-uncased-vocab.txt"
     call(
         "-m",
         "big_align.tools.build_tags",
@@ -108,11 +108,11 @@ def make_data(table: str) -> None:
     if table == "twemoji":
         for split in ("train", "test"):
             hide_keywords(
-                f"{data_dir()}/twemoji/{split}-00000.tar", DATA / f"twemoji_half-{split}.tar"
+                f"{common.data_dir()}/twemoji/{split}-00000.tar", DATA / f"twemoji_half-{split}.tar"
             )
         make_tag_list(DATA / "twemoji_tags.json", str(DATA / "twemoji_half-train.tar"))
         return
-    source = f"{data_dir()}/flickr8k/train-*.tar"
+    source = f"{common.data_dir()}/flickr8k/train-*.tar"
     make_tag_list(DATA / "flickr8k_tags.json", source)
     make_tag_list(DATA / "flickr8k_tags_rare.json", source, remove_top=REMOVED)
 

@@ -26,7 +26,7 @@ NOT_RUN = {
         "python main.py --config=configs/idea_flickr8k.py",
         "DEVICES_PER_PROCESS=2 launch/local.sh 2 -- python main.py",
         "python benchmarks/image_text_label.py",
-        "python benchmarks/clusters.py",
+        "python benchmarks/text_towers.py",
         "python benchmarks/tags.py",
         "python benchmarks/align.py",
         "python benchmarks/align_towers.py",

@@ -22,6 +22,13 @@ from ml_collections import ConfigDict, config_dict
 from big_align.errors import ConfigError, FieldError, suggest
 from big_align.nodes import GIVEN, Node
 
+ELSEWHERE = {
+    **{"webdataset": "tar", "wds": "tar", "img2dataset": "tar"},
+    **{"huggingface": "parquet", "hf": "parquet", "arrow": "parquet"},
+    **{"jsonl": "imagefolder", "json": "coco", "tsv": "csv", "imagenet": "folder"},
+}
+"""What sources are called elsewhere, and their names here."""
+
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
     """Imports what a name in a table refers to; "module:attribute" refers to anything else.
@@ -37,11 +44,12 @@ def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
     if isinstance(name, str) and ":" in name:
         return _import(name, where)
     if not isinstance(name, str) or name not in table:
-        near = get_close_matches(str(name), table, 1) or sorted(table)
+        near = get_close_matches(str(name), table, 1) or [ELSEWHERE.get(str(name).lower())]
         field = where if where.startswith("--") else f"{where}.name"
+        right = f"; write --{field.removeprefix('--')}={near[0]}" if near[0] in table else ""
         raise ConfigError(
             f"{field} = {name!r} is unknown{suggest(str(name), table)}; "
-            f"known: {', '.join(sorted(table))}; write --{field.removeprefix('--')}={near[0]}"
+            f"known: {', '.join(sorted(table))}{right}"
         )
     return _import(table[name], where)
 

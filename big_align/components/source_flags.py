@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from absl import logging
+
 from big_align.components import tables
 from big_align.components.signatures import (
     advise,
@@ -33,6 +35,8 @@ ENDINGS = {
     r"\.tar": "tar",
     r"\.[ct]sv": "csv",
     r"\.parquet": "parquet",
+    r"\.jsonl": "imagefolder",
+    r"\.json": "coco",
     r"\.(tfrec(ord)?s?|array_record)(-\S*)?": "tfrecord",
     r"\.npz": "npz",
     r"\.txt": TEXT,
@@ -83,6 +87,8 @@ def recognize_source(path: str) -> str:
     if os.path.isdir(path):
         _check_lists(path)
         return _recognize_folder(path)
+    if re.search(r"\.(zip|tgz|[gx]z|7z|rar)$", path, re.IGNORECASE):
+        raise UserError(f"--source={path} is compressed: unpack it, and write what is in it")
     if not re.search(r"[*?\[{,]|://", path) and not os.path.exists(path):
         raise UserError(f"--source={path}: there is no such file or folder")
     raise UserError(
@@ -94,21 +100,31 @@ def recognize_source(path: str) -> str:
 def _recognize_folder(path: str) -> str:
     """Returns the kind of a folder: with a list of files, texts next to images, or by class.
 
-    A folder with images is not taken for one of tables or shards: such a file may be a note.
+    A folder with images is not taken for one of tables or shards: such a file may be a note, or
+    what img2dataset writes about its images.
     """
-    names = [name for name in os.listdir(path) if not name.startswith(".")]
+    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
     if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
         return "imagefolder"
-    if kind := _recognize_images(path):
-        return kind
+    folders = [folder for name in names if os.path.isdir(folder := os.path.join(path, name))]
+    inner = next(filter(None, map(_recognize_images, folders)), "")
+    kind = _recognize_images(path)
+    if kind == "images" and inner == "images":
+        logging.warning(
+            "--source=%s is read as images without classes, since some lie beside its folders; "
+            "--source_name=folder takes the folders for classes",
+            path,
+        )
+    if kind or inner == "files":
+        return kind or inner
     for ending, name in ENDINGS.items():
-        if found := next((n for n in sorted(names) if re.search(f"{ending}$", n)), None):
+        if name == "coco" or name == TEXT and inner:
+            continue
+        if found := next((n for n in names if re.search(f"{ending}$", n)), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
-            raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'")
+            other = ", or --source_name=folder if its folders are classes" * bool(inner)
+            raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'{other}")
     _check_shards(path)
-    first = os.path.join(path, min(names, default=""))
-    if os.path.isdir(first) and _recognize_images(first) == "files":
-        return "files"
     return "folder" if _has_class_folders(path) else "images"
 
 
@@ -141,7 +157,7 @@ def _recognize_images(folder: str) -> str:
     """Returns "files" if a folder has an image with a text of its name, "images" if it has any."""
     names = [name.rpartition(".") for name in os.listdir(folder) if not name.startswith(".")]
     images = {stem for stem, _, ending in names if ending.lower() in IMAGE_EXTENSIONS}
-    texts = {stem for stem, _, ending in names if ending in ("txt", "json")}
+    texts = {stem for stem, _, ending in names if ending.lower() in ("txt", "json")}
     return "files" if images & texts else "images" if images else ""
 
 

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from big_align.devices.compilation import use_cache
 from big_align.distributed import agreement
 from big_align.errors import (
+    BrokenDataError,
     ConfigError,
     MissingCheckpoint,
     WeightsMismatch,
@@ -48,14 +49,22 @@ def evaluate_all(
       embedder: embedder of the model.
       show: called with the name of an evaluator and the function that makes its pictures, if it has
         one.
+
+    Raises:
+      BrokenDataError: too many examples of an evaluator are broken; the message names it.
     """
     results = {}
     for name, evaluate in evaluators.items():
-        if show is not None and hasattr(evaluate, "measure"):
-            numbers, pictures = evaluate.measure(embedder)
-            show(name, pictures)
-        else:
-            numbers = evaluate(embedder)
+        try:
+            if show is not None and hasattr(evaluate, "measure"):
+                numbers, pictures = evaluate.measure(embedder)
+                show(name, pictures)
+            else:
+                numbers = evaluate(embedder)
+        except BrokenDataError as error:
+            where = f"config.evaluators.{name}"
+            message = f"{where}: {error}; --{where}.max_broken_fraction=... sets it"
+            raise BrokenDataError(message) from error
         results |= {f"{name}/{key}": float(value) for key, value in numbers.items()}
     return results
 

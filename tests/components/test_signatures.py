@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from big_align.components.signatures import check_arguments, lookup, make
+from big_align.components.tables import SOURCES
 from big_align.errors import ConfigError
 
 
@@ -69,5 +70,8 @@ def test_a_given_argument_is_no_config_field():
 
 def test_names_are_looked_up():
     assert lookup("path", {"path": "os:path.join"}, "config.t")("a", "b") == "a/b"
+    for name, right in (("webdataset", "; write --config.t.name=tar"), ("smell", "")):
+        with pytest.raises(ConfigError, match=f"'{name}' is unknown; known: .*, tfrecord{right}$"):
+            lookup(name, SOURCES, "config.t")
     with pytest.raises(ConfigError, match="config.t.name = 'pth' is unknown .did you mean 'path'"):
         lookup("pth", {"path": "os:path.join"}, "config.t")

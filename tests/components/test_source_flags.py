@@ -30,7 +30,7 @@ def table(tmp_path):
         ("a-{00..09}.tar", "tar"), ("a.tfrecord", "tfrecord"),
         ("a.tfrecord-*-of-00008", "tfrecord"), ("a.npz", "npz"),
         ("a.txt", "text"), ("tfds:mnist:train", "tfds"), ("a/**/*.JPG", "images"),
-        ("a/*.{jpg,png}", "images"),
+        ("a/*.{jpg,png}", "images"), ("pairs.jsonl", "imagefolder"), ("captions.json", "coco"),
     ],
 )  # fmt: skip
 def test_a_path_tells_the_kind_of_a_source(path, name):
@@ -88,9 +88,11 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     with pytest.raises(
         UserError, match="does not say what kind of source it is: give --source_name"
     ):
-        recognize_source(str(tmp_path / "*.zip"))
-    with pytest.raises(UserError, match="--source=pairs.zip: there is no such file or folder"):
-        recognize_source("pairs.zip")
+        recognize_source(str(tmp_path / "*.h5"))
+    with pytest.raises(UserError, match="pairs.tar.gz is compressed: unpack it"):
+        recognize_source("pairs.tar.gz")
+    with pytest.raises(UserError, match="--source=pairs.h5: there is no such file or folder"):
+        recognize_source("pairs.h5")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,9 @@ def test_a_folder_of_folders_of_shards_says_which_there_are(names, message, tmp_
         (("a/0.jpg", "a/0.txt"), "files"),
         (("a/0.jpg", "a/notes.txt"), "folder"),
         (("a/0.jpg", "a/notes.txt", "1.jpg"), "images"),
+        (("0.JPG", "0.TXT"), "files"),
+        (("a/0.jpg", "b/0.jpg", "README.txt"), "folder"),
+        (("00000/0.jpg", "00000/0.txt", "00000.parquet", "00000_stats.json"), "files"),
     ],
 )
 def test_a_folder_with_images_is_read_whatever_lies_beside_them(tmp_path, names, kind):

@@ -54,6 +54,17 @@ def test_few_examples_are_taken_for_2000_or_for_all():
         add(tally, 5)
 
 
+def test_two_are_never_too_many_unless_none_may_be_broken():
+    """Of twelve held-out examples, one is more than a hundredth, and says nothing of the data."""
+    tally = BrokenTally(make_source(10, left_out=1), max_fraction=0.01)
+    add(tally, 0)
+    with pytest.raises(BrokenDataError, match="3 of 11 examples"):
+        add(tally, 1)
+    tally = BrokenTally(make_source(12), max_fraction=0.0)
+    with pytest.raises(BrokenDataError, match="1 of 12 examples"):
+        add(tally, 0)
+
+
 def test_what_the_source_left_out_counts():
     tally = BrokenTally(make_source(900, left_out=9), max_fraction=0.01)
     assert tally.count == 9

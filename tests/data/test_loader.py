@@ -104,7 +104,7 @@ def test_what_a_thread_raises_reaches_the_consumer_and_no_thread_is_left():
     before = threading.active_count()
     array = make_array(20)
     source = Failing(array._image, array._captions)
-    with make_loader(source, batch_size=5) as loader:
+    with make_loader(source, batch_size=5, max_broken_fraction=0.0) as loader:
         with pytest.raises(BrokenDataError, match="disk is gone"):
             for _ in itertools.islice(loader.iterate(0), 5):
                 pass

@@ -2,8 +2,11 @@
 
 import pytest
 
+from big_align.errors import BrokenDataError
+from big_align.evaluators.embedder import Embedder
 from big_align.runs import check
 from big_align.runs.command_line import load_config
+from big_align.runs.evaluate import evaluate_all
 from tests.run_main import TINY
 
 KNN = (
@@ -36,3 +39,12 @@ def test_a_mistake_is_told_before_anything_is_read(kind, flags, message):
     config = load_config(TINY, *KNN, *train, *given, f"--config.evaluators.near.name={kind}")
     with pytest.raises(ValueError, match=message):
         check.check_config(config)
+
+
+def test_broken_examples_name_the_evaluator_and_its_flag():
+    def evaluate(embedder):
+        raise BrokenDataError("3 of 9 examples are broken")
+
+    told = "config.evaluators.own: 3 of 9 .*; --config.evaluators.own.max_broken_fraction=... sets"
+    with pytest.raises(BrokenDataError, match=told):
+        evaluate_all({"own": evaluate}, Embedder.__new__(Embedder))

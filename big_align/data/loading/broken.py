@@ -11,6 +11,7 @@ from big_align.errors import BrokenDataError, FieldError, put_in_a_line
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
 READ_BEFORE_STOP = 2000  # fewer examples say too little about the fraction in the data
+FEW = 2  # broken examples that end no run for which any may be broken, however small the data are
 
 
 def check_fraction(max_broken_fraction: float) -> None:
@@ -25,7 +26,8 @@ class BrokenTally:
 
     Those found by reading may be `max_fraction` of the examples read; together with those that the
     source left out during indexing, they may be that fraction of all. Until 2000 examples (or all,
-    if there are fewer) are read, that many are counted as read.
+    if there are fewer) are read, that many are counted as read. Two are never too many, unless the
+    fraction is 0.
 
     Args:
       source: gives the shards, their sizes, their names and what was broken at the start.
@@ -89,10 +91,11 @@ class BrokenTally:
 
     def _check(self, found: int, read: int) -> None:
         total = self._num_examples + self._left_out
+        few = FEW if self._max_fraction else 0
         for count, examined in ((found, read), (self._left_out + found, total)):
-            if count > self._max_fraction * examined:
+            if count > max(self._max_fraction * examined, few):
                 raise BrokenDataError(
                     f"{count} of {examined} examples are broken, which is more than "
-                    f"max_broken_fraction={self._max_fraction:g}; {self.tell_worst()}. Mend the "
-                    "shard or raise max_broken_fraction"
+                    f"max_broken_fraction={self._max_fraction:g}; {self.tell_worst()}. Mend "
+                    "them or raise max_broken_fraction"
                 )
