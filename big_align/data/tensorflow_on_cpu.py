@@ -9,7 +9,8 @@ from typing import Any
 def load() -> Any:
     """Imports TensorFlow, which takes seconds, and hides the GPUs: they belong to the training."""
     # It logs a page at the start, and an error on machines without GPUs; failures are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX sets 1 when it is imported
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
 
     try:

@@ -20,7 +20,7 @@ from big_align.components.models import build_model
 from big_align.configuration.config_files import CONFIG_JSON, read_config
 from big_align.configuration.kept_files import check_vocabulary, use_kept_files
 from big_align.data.labels.classes import ClassList
-from big_align.errors import MissingCheckpoint
+from big_align.errors import MissingCheckpoint, UserError
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.interop.formats.text_files import read_json
@@ -51,6 +51,8 @@ def load(path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None) ->
       CheckpointMismatch: the workdir was trained with another tokenizer.
       UserError: the path is none of these, or its files are damaged; see `interop.load`.
     """
+    if not isinstance(tokenizer, Mapping | None):
+        raise UserError(f"tokenizer={tokenizer!r} is no mapping of settings, as in {{'name': ...}}")
     found = pathlib.Path(path).expanduser()
     if recognize_workdir(found):
         with interop.explained(found):

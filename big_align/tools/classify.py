@@ -10,6 +10,7 @@ exit status 1.
 """
 
 import argparse
+import os
 import sys
 
 from big_align.tools import command
@@ -43,6 +44,8 @@ def classify(options: argparse.Namespace) -> int:
 
     if options.top < 1:
         raise UserError(f"--top is {options.top}; it must be at least 1")
+    if folder := next(filter(os.path.isdir, options.images), None):
+        raise UserError(f"{folder} is a folder; write {folder.rstrip('/')}/*.jpg")
     names: list[str] | str = command.split_names(options.names)
     if "," not in options.names:
         names = options.names

@@ -55,6 +55,6 @@ def fill_templates(names: Sequence[str], templates: Sequence[str]) -> list[list[
     if not templates:
         raise UserError("no template; '{}' alone uses the bare name")
     for template in templates:
-        if template.count("{}") != 1:
+        if not isinstance(template, str) or template.count("{}") != 1:
             raise UserError(f"template {template!r} needs one {{}} where the class name goes")
     return [[template.replace("{}", name) for template in templates] for name in names]
