@@ -25,7 +25,7 @@ from big_align.data import files
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
-from big_align.errors import UserError
+from big_align.errors import ConfigError, UserError
 from big_align.nodes import Node
 
 TEXT = "text"
@@ -44,6 +44,8 @@ ENDINGS = {
 """Endings of paths, and the kind of source for each; other paths need --source_name."""
 IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
 """Endings of the paths of images, including `*.{jpg,png}`."""
+SHARDS = ("tar", "csv", "parquet", "tfrecord", "npz")
+"""Kinds of sources whose files have endings of their own."""
 LISTS = ("metadata.jsonl", "metadata.csv")
 
 
@@ -285,8 +287,40 @@ def _read_captions(source: Source, node: dict[str, Any], used: int | None) -> It
         )
 
 
+def find_kind(node: Node) -> Any:
+    """Returns the kind of a config node's source, or what its path is if that reads no such."""
+    name, path = node.get("name"), node.get("path")
+    if name not in SHARDS or not isinstance(path, str):
+        return name
+    try:
+        kind = recognize_source(path)
+    except UserError:
+        return name
+    return kind if kind in tables.SOURCES else name
+
+
+def make_source(node: Node, where: str) -> Source:
+    """Opens the source of a config node.
+
+    Args:
+      node: its name and fields.
+      where: its place in the config.
+
+    Raises:
+      UserError: it cannot be opened; the message says if another kind reads such files.
+    """
+    try:
+        return make_named(tables.SOURCES, node, where)
+    except UserError as error:
+        if (kind := find_kind(node)) == node.get("name"):
+            raise
+        raise ConfigError(f"{error}; --{where}.name={kind} reads such files") from error
+
+
 def write_source_flags(node: Node) -> str:
     """Writes the flags that name the source of a config node; `open_source` reads them."""
+    if (kind := find_kind(node)) != node.get("name"):
+        node = {"name": kind, "path": node["path"]}
     target = lookup(node.get("name"), tables.SOURCES, "--source_name")
     settable = list_settable(target)
     first, *others = settable

@@ -15,6 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from big_align.components.signatures import advise, make, make_named
+from big_align.components.source_flags import make_source
 from big_align.components.tables import SOURCES
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
@@ -126,7 +127,7 @@ def open_source(part: Part) -> Source:
     Raises:
       ConfigError: the source cannot be opened, or a field does not fit.
     """
-    source = make_named(SOURCES, part.source, f"{part.where}.source")
+    source = make_source(part.source, f"{part.where}.source")
     hold_out = part.loader.get("hold_out")
     if not hold_out:
         return source
@@ -146,9 +147,9 @@ def open_evaluated(config: Node, node: Node, where: str) -> Source:
       ConfigError: the source cannot be opened, or there is no such part or it holds nothing out.
     """
     if node.get("name") != HELD_OUT:
-        return make_named(SOURCES, node, where)
+        return make_source(node, where)
     place, part = find_held_out(config, node, where)
-    source = make_named(SOURCES, part["source"], f"{place}.source")
+    source = make_source(part["source"], f"{place}.source")
     return make_named(SOURCES, node, where, source=source, hold_out=part["hold_out"])
 
 

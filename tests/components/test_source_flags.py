@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align.components.source_flags import open_captions, open_source, recognize_source
+from big_align.components.source_flags import (
+    make_source,
+    open_captions,
+    open_source,
+    recognize_source,
+    write_source_flags,
+)
 from big_align.errors import UserError
 from big_align.tools import build_tags, build_vocab, embed, show_clusters
 from tests.data.samples import encode_image, make_pixels, write_tar
@@ -187,3 +193,17 @@ def test_every_tool_has_the_same_flags(tool):
     options = options[0] if isinstance(options, tuple) else options
     assert (options.source, options.source_name) == ("a", "csv")
     assert options.source_argument == ["caption=title"]
+
+
+def test_another_kind_that_reads_the_files_is_told(tmp_path):
+    (tmp_path / "a.csv").write_text("image,caption\n0.jpg,a dog\n")
+    where, told = "config.data.source", "--config.data.source.name=csv reads such files"
+    with pytest.raises(UserError, match=f"{told}$"):
+        make_source({"name": "tar", "path": f"{tmp_path}/a.csv", "caption": "txt"}, where)
+    with pytest.raises(UserError) as error:  # of the same kind, or of none that is known
+        make_source({"name": "tar", "path": f"{tmp_path}/none-*.tar"}, where)
+    assert "reads such files" not in str(error.value)
+    flags = write_source_flags({"name": "tar", "path": "a.parquet", "caption": "txt"})
+    assert flags == "--source=a.parquet --source_name=parquet"
+    flags = write_source_flags({"name": "tar", "path": "a.tar", "caption": "json.text"})
+    assert flags == "--source=a.tar --source_name=tar --source_argument=caption=json.text"
