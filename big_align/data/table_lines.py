@@ -11,6 +11,10 @@ from big_align.errors import UserError, put_in_a_line
 
 LINE_MAX = 2**24  # characters; anything longer is not a line of a table
 BUFFER = 2**20  # bytes that are read at a time
+CONVERTED = (
+    "`iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW` converts what Excel saves as CSV, and -f UTF-16 "
+    "its Unicode text"
+)
 
 
 class BadLines:
@@ -18,13 +22,13 @@ class BadLines:
 
     Args:
       path: the table.
-      skip: whether bad lines are noted, and the rest is read.
+      skip: whether bad lines are noted, and the rest is read; None where that cannot be set.
 
     Attributes:
       found: why each bad line cannot be used, by its number.
     """
 
-    def __init__(self, path: str, skip: bool = False):
+    def __init__(self, path: str, skip: bool | None = None):
         self.path, self.skip = path, skip
         self.found: dict[int, str] = {}
 
@@ -36,7 +40,8 @@ class BadLines:
           told: what is wrong; it follows "FILE, line 3".
         """
         if not self.skip:
-            self.refuse(line, told)
+            advice = "; skip_bad_lines=True leaves such lines out"
+            self.refuse(line, told + advice * (self.skip is False))
         self.found.setdefault(line, put_in_a_line(told.removeprefix(":").strip()))
 
     def refuse(self, line: int, told: str) -> None:
@@ -107,7 +112,7 @@ def _find_fault(line: str, lines: io.TextIOWrapper) -> str:
         try:
             line.encode("utf-8", "surrogateescape").decode("utf-8")
         except UnicodeDecodeError as error:
-            return f" is not UTF-8: {error}"
+            return f" is not UTF-8: {error}; {CONVERTED}"
     return ""
 
 

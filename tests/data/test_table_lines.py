@@ -143,3 +143,12 @@ def test_line_endings_of_any_system_are_read(tmp_path):
         bad = table_lines.BadLines(str(tmp_path / "x.csv"))
         rows = list(table_lines.read_rows(table_lines.read_text_lines(bad), ",", bad))
         assert rows == [(2, ["file", "text"]), (3, ["0.png", "a"]), (4, ["1.png", "b"])]
+
+
+def test_lines_that_are_left_out_are_told(tmp_path, caplog):
+    path = tmp_path / "x.csv"
+    path.write_text("file,text\n0.png,a\n,b\n,c\n")
+    (tmp_path / "0.png").touch()
+    with caplog.at_level("WARNING"):
+        CsvSource(str(path), skip_bad_lines=True)
+    assert f"{path}: 2 lines left out; line 3 names no image in the column 'file'" in caplog.text

@@ -9,7 +9,7 @@ from absl import logging
 
 from big_align.data import columns, examples, files
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
-from big_align.data.table_lines import BadLines
+from big_align.data.table_lines import CONVERTED, BadLines
 from big_align.errors import UserError
 
 LOOKED_FOR = 200
@@ -104,6 +104,8 @@ class TableSource(ListedSource):
             },
         )
         self.bad_lines = dict(sorted(bad.found.items()))
+        for line, why in list(self.bad_lines.items())[:1]:
+            logging.warning("%s: %d lines left out; line %d %s", path, len(bad.found), line, why)
         starts = [rows[group[0]].line for group in groups[::SHARD_SIZE]]
         at = np.searchsorted(starts, list(self.bad_lines), side="right") - 1
         np.add.at(self.broken, np.maximum(at, 0), 1)
@@ -123,7 +125,7 @@ def read_table(path: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line} is not UTF-8: {error}") from error
+        raise UserError(f"{path}, line {line} is not UTF-8: {error}; {CONVERTED}") from error
 
 
 def join(folder: str, image: str) -> str:
