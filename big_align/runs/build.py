@@ -31,7 +31,7 @@ from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
 from big_align.runs.providers import Context, provide
-from big_align.runs.streams import build_streams, make_tokenizer
+from big_align.runs.streams import build_streams, check_class_texts, make_tokenizer
 from big_align.training import optimizers
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, Objective, SavedPart, TrainingData
@@ -190,7 +190,7 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
     evaluator = make(target, without(node, *source_fields(target)), where, **given)
     texts = getattr(evaluator, "texts", ())
     if texts:
-        dataset.check_class_texts(texts, tokenizer, where)
+        check_class_texts(texts, tokenizer, where)
     opened = {f"{where}.{field}": given[field] for field in sources}
     agreement.check_inputs(where, lambda: _describe_inputs(where, opened, texts))
     return evaluator

@@ -14,12 +14,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.components.signatures import advise, make, make_named
+from big_align.components.signatures import advise, list_settable, lookup, make, make_named
 from big_align.components.source_flags import make_source
 from big_align.components.tables import SOURCES
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList, join_classes, read_classes
-from big_align.data.labels.prompts import choose_templates, fill_templates
 from big_align.data.loading.evaluation_loader import read_first_texts
 from big_align.data.loading.settings import SHARED, WINDOW
 from big_align.data.precomputed.shard_files import read_index
@@ -168,9 +167,8 @@ def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, 
         )
     place, fields = nodes[part]
     if not fields.get("hold_out"):
-        raise ConfigError(
-            f"{where} is what {place} holds out, which is nothing{advise(place, hold_out=0.05)}"
-        )
+        told = advise(place, hold_out=0.05)
+        raise ConfigError(f"{where} is what {place} holds out, which is nothing{told}")
     return place, fields
 
 
@@ -191,11 +189,14 @@ def check_first(config: Node, source: Source, node: Node, where: str, reads: Seq
         return
     name, captions, labels = texts
     if node["name"] == HELD_OUT:
-        where = f"{find_held_out(config, node, where)[0]}.source"
+        where, part = find_held_out(config, node, where)
+        where, node = f"{where}.source", part["source"]
     for field, found in (("caption", captions), ("label", labels)):
         if field in reads and not found:
-            example = advise(where, **{field: field.upper()})
-            raise ConfigError(f"{where} reads no {field}: {name} has none{example}")
+            told = advise(where, **{field: field.upper()})
+            if field not in list_settable(lookup(node["name"], SOURCES, where)):
+                told = "; --config.evaluators.NAME={} leaves an evaluator out"
+            raise ConfigError(f"{where} reads no {field}: {name} has none{told}")
 
 
 def all_classes(parts: dict[str, Part]) -> ClassList | None:
@@ -296,31 +297,6 @@ def _fingerprint_precomputed(part: Part) -> dict[str, str]:
     """Returns fingerprints of precomputed folders, from what they say they were made from."""
     said = {name: json.dumps(read_index(Path(path), ())) for name, path in part.precomputed.items()}
     return {name: f"{zlib.crc32(text.encode()):08x}" for name, text in said.items()}
-
-
-def check_texts(part: Part, tokenizer: Any) -> None:
-    """Checks the class texts of a part, if it reads any, as `check_class_texts` does."""
-    if part.classes is None or part.loader.get("captions_per_image") == 0:
-        return
-    phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
-    templates = choose_templates(part.classes, part.loader.get("templates"))
-    try:
-        texts = fill_templates(phrases[:1], templates) + fill_templates(phrases[1:], templates[:1])
-    except ValueError as error:
-        raise ConfigError(f"{part.where}: {error}") from error
-    check_class_texts(texts, tokenizer, part.where)
-
-
-def check_class_texts(texts: Sequence[Sequence[str]], tokenizer: Any, where: str) -> None:
-    """Tokenizes all texts of the first class and one of each other, in case some are unsupported.
-
-    Raises:
-      ConfigError: the tokenizer refuses a text.
-    """
-    try:
-        tokenizer([*texts[0], *(group[0] for group in texts)])
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:

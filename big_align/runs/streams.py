@@ -1,6 +1,7 @@
 """The streams of rows of the training data, built from a config without JAX."""
 
 import shlex
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from big_align.components.signatures import advise, lookup, make
@@ -8,6 +9,7 @@ from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
 from big_align.data import files
 from big_align.data.examples import Source
+from big_align.data.labels.prompts import choose_templates, fill_templates
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.mixture import part_rows, part_seed
@@ -127,7 +129,7 @@ def _build_rows(
     keep_label: Given[bool],
 ) -> RowStream:
     """Builds the stream of a part, and passes each of its components the settings it needs."""
-    dataset.check_texts(part, tokenizer)
+    check_texts(part, tokenizer)
     source = dataset.open_source(part)
     try:
         limits = settings.window, settings.max_broken_fraction
@@ -142,6 +144,31 @@ def _build_rows(
     extra = ExtraFields(joins, tagger, settings.captions_per_image)
     texts = _build_texts(part, source, settings, tokenizer, keep_label)
     return RowStream(stream, texts, images, extra)
+
+
+def check_texts(part: dataset.Part, tokenizer: Any) -> None:
+    """Checks the class texts of a part, if it reads any, as `check_class_texts` does."""
+    if part.classes is None or part.loader.get("captions_per_image") == 0:
+        return
+    phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
+    templates = choose_templates(part.classes, part.loader.get("templates"))
+    try:
+        texts = fill_templates(phrases[:1], templates) + fill_templates(phrases[1:], templates[:1])
+    except ValueError as error:
+        raise ConfigError(f"{part.where}: {error}") from error
+    check_class_texts(texts, tokenizer, part.where)
+
+
+def check_class_texts(texts: Sequence[Sequence[str]], tokenizer: Any, where: str) -> None:
+    """Tokenizes all texts of the first class and one of each other, in case some are unsupported.
+
+    Raises:
+      ConfigError: the tokenizer refuses a text.
+    """
+    try:
+        tokenizer([*texts[0], *(group[0] for group in texts)])
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _build_texts(

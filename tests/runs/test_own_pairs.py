@@ -10,7 +10,7 @@ from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.runs import build, check, dataset, train
 from big_align.runs.command_line import load_config
 from big_align.tools import build_vocab
-from tests.data.samples import make_members, write_tar
+from tests.data.samples import encode_image, make_members, make_pixels, write_tar
 
 OWN = "configs/own_pairs.py"
 
@@ -116,6 +116,19 @@ def test_what_the_evaluators_lack_is_told_before_training(tmp_path, pairs, flag,
     config = own_config(tmp_path, pairs, flag, argument=argument)
     right = flag.replace("=", "=" + flag[:-1].rpartition(".")[2].upper())
     with pytest.raises(ValueError, match=f"{message}.*; write {right}"):
+        build.build_evaluators(config, check.BlankTokenizer(config.tokenizer))
+
+
+def test_a_source_without_the_field_is_not_told_to_set_it(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(40):
+            image = encode_image(make_pixels(number))
+            (tmp_path / name / f"{number}.png").write_bytes(image)
+    flags = "--config.data.source.name=folder", f"--config.data.source.path={tmp_path}"
+    config = load_config(f"{OWN}:cores=2", *flags)
+    told = r"reads no caption: .* has none; --config.evaluators.NAME=\{\} leaves an evaluator out"
+    with pytest.raises(ValueError, match=told):
         build.build_evaluators(config, check.BlankTokenizer(config.tokenizer))
 
 
