@@ -176,3 +176,18 @@ def test_values_of_other_kinds_are_broken_examples(tmp_path):
     with pytest.raises(WrongLabel, match="the label is"):
         ParquetSource(write(tmp_path / "x.parquet", label=["cat"] * layouts.COUNT), caption="",
                       label="label").read(0, 0)  # fmt: skip
+
+
+def test_a_path_of_an_image_is_one_from_here_or_from_the_folder_of_the_table(tmp_path, monkeypatch):
+    (tmp_path / "set" / "images").mkdir(parents=True)
+    (tmp_path / "here.png").write_bytes(layouts.IMAGES[0])
+    (tmp_path / "set" / "images" / "1.png").write_bytes(layouts.IMAGES[1])
+    names = ["here.png", "images/1.png", str(tmp_path / "here.png"), "images/gone.png"]
+    names += ["here.png"] * (layouts.COUNT - len(names))
+    images = [{"bytes": None, "path": name} for name in names]
+    path = write(tmp_path / "set" / "x.parquet", image=images)
+    monkeypatch.chdir(tmp_path)
+    source = ParquetSource(path)
+    assert [source.read_image(0, n) for n in range(3)] == [layouts.IMAGES[n] for n in (0, 1, 0)]
+    with pytest.raises(BrokenExample, match="'images/gone.png' cannot be read"):
+        source.read_image(0, 3)

@@ -100,6 +100,7 @@ class ParquetSource:
         if not self.shard_sizes.sum():
             raise UserError(f"no row of {path!r} has an image in the column {self._image!r}")
         self._names = [os.path.basename(each) for each in paths]
+        self._folders = [os.path.dirname(each) for each in paths]
         self._groups = RowGroups(paths, cache_megabytes * 2**20)
 
     def _place_shards(self, paths: list[str], indexes: list[shard_index.ShardIndex]) -> None:
@@ -135,7 +136,7 @@ class ParquetSource:
         """Reads the image alone; raises BrokenExample."""
         image, *path = self._read(shard, index, self._parts)
         if image is None and path and path[0]:
-            image = _read_file(path[0])
+            image = _read_file(path[0], self._folders[self._places[shard].file])
         if not isinstance(image, bytes):
             raise examples.BrokenExample(f"the column {self._image!r} holds no image")
         return image
@@ -230,8 +231,12 @@ def _find_key(schema: pa.Schema, parts: tuple[str, ...]) -> str | None:
     return parts[1] if len(parts) > 1 else None
 
 
-def _read_file(path: str) -> bytes:
+def _read_file(path: str, folder: str) -> bytes:
+    """Reads a file that a row names, from the current folder or from that of the table."""
     try:
+        beside = f"{folder}/{path}"
+        if folder and "://" not in path and not files.is_file(path) and files.is_file(beside):
+            path = beside
         return files.files_of(path).read_all(path)
     except (OSError, ValueError) as error:
         raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
