@@ -329,7 +329,9 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
             f"{listed} belong to no image; keys name file and row, as in {plan.inputs.key(0, 42)}"
         )
     if pairs and not statistics["different_texts"]:
-        lines.append("no image has a text: name them with --input_argument=caption=...")
+        classes = storage.join(plan.output, "classes.txt")
+        told = "no image has a text: name them with --input_argument=caption=..."
+        lines.append(f"labels: {classes}" if storage.exists(classes) else told)
     if statistics["shards"]:
         pattern = storage.join(plan.output, name_shard("*", plan.shard_format))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")

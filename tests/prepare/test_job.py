@@ -31,7 +31,7 @@ from big_align.prepare.inputs import find_inputs
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.tools import prepare
-from tests.data.samples import write_tar
+from tests.data.samples import encode_image, make_pixels, write_tar
 
 PICTURE = pathlib.Path(__file__).parents[2] / "docs" / "search.jpg"
 
@@ -268,6 +268,20 @@ def test_a_mistake_does_not_take_the_output(raw, run):
     assert run("out", *flags, "--input_argument=caption=caption")[0] == 0
     status, _, error = run("out", *flags, "--seed=3")
     assert status == 1 and "arguments was caption=caption and is none; seed was 0 and is 3" in error
+
+
+@pytest.mark.parametrize("labeled", [True, False])
+def test_images_without_texts_are_told_to_name_them_unless_they_have_classes(
+    run, tmp_path, labeled
+):
+    for number, name in enumerate(("cat", "dog")):
+        folder = tmp_path / "raw" / (name if labeled else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.png").write_bytes(encode_image(make_pixels(number)))
+    status, out, _ = run("out", f"--input={tmp_path}/raw", "--rules=none")
+    assert status == 0
+    assert ("no image has a text: name them with --input_argument=caption" in out) == (not labeled)
+    assert ("out/classes.txt" in out) == labeled
 
 
 def test_what_cannot_be_used_is_told(raw, run, tmp_path):
