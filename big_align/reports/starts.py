@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from big_align.training.logs.line_files import append_line, keep_lines
+from big_align.training.logs.line_files import append_line, keep_lines, read_lines
 
 FILE = "starts.jsonl"
 PACKAGES = ("big_align", "jax", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
@@ -65,4 +65,12 @@ def record_start(workdir: str, facts: Mapping[str, Any]) -> None:
     """Appends a record of a process that starts or continues a run."""
     path = pathlib.Path(workdir) / FILE
     keep_lines(path, lambda _: True)
-    append_line(path, facts)
+    append_line(path, {**facts, "folder": os.getcwd()})
+
+
+def find_folder(workdir: str) -> str:
+    """Returns the current folder of a run's last start; "" if that is not known."""
+    folder = ""
+    for start in read_lines(pathlib.Path(workdir) / FILE):
+        folder = start.get("folder", "")
+    return folder if isinstance(folder, str) else ""

@@ -25,7 +25,7 @@ from big_align.configuration.home_folder import expand_home
 from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError, suggest
-from big_align.reports.starts import compare_configs
+from big_align.reports.starts import compare_configs, find_folder
 from big_align.runs.defaults import complete_config
 from big_align.runs.overrides import ConfigParser, read_overrides
 
@@ -97,7 +97,8 @@ def _report_errors(main: Callable[[], None]) -> None:
         processes.fail(error)
         nameless = isinstance(error, OSError) and error.errno and error.filename is None
         where = f" (--workdir={WORKDIR.value})" if nameless else ""
-        sys.exit(f"error: {error}{where}")
+        config = flags.FLAGS["config"].config_filename or ""
+        sys.exit(f"error: {error}{where}{_tell_folder(str(error), config, WORKDIR.value)}")
     except Stopped as stop:
         import jax
 
@@ -107,6 +108,15 @@ def _report_errors(main: Callable[[], None]) -> None:
     except KeyboardInterrupt as error:
         processes.fail(error)
         sys.exit(128 + signal.SIGINT)
+
+
+def _tell_folder(message: str, config: str, workdir: str) -> str:
+    """Tells, of a file that is not there, from where the paths of a workdir's config are."""
+    missing = "no file" in message or "no such file" in message or "cannot be read" in message
+    folder = find_folder(workdir) if missing and config.endswith(CONFIG_JSON) else ""
+    if not folder or os.path.realpath(folder) == os.path.realpath(os.getcwd()):
+        return ""
+    return f"; {workdir} was started in {folder}: relative paths of its config are from there"
 
 
 def _pass_over_closed_loops(unraisable: Any) -> None:

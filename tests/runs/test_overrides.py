@@ -9,6 +9,7 @@ from big_align.components.signatures import check_arguments
 from big_align.configuration.home_folder import expand_home
 from big_align.data.sources.tar_source import TarSource
 from big_align.errors import ConfigError, UserError
+from big_align.reports import starts
 from big_align.runs import check, command_line, dataset
 from big_align.runs.command_line import load_config
 
@@ -244,3 +245,18 @@ def test_none_is_none_whatever_the_type_of_a_field():
     ):
         with pytest.raises(ValueError, match=told):
             load_config("configs/quickstart.py", f"--config.{flag}=None")
+
+
+def test_a_missing_file_of_a_run_is_told_with_the_folder_it_was_started_in(tmp_path, monkeypatch):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    starts.record_start(str(tmp_path), {"step": 0})
+    given = "there is no file v.txt", f"{tmp_path}/config.json", str(tmp_path)
+    assert command_line._tell_folder(*given) == ""
+    monkeypatch.chdir(tmp_path / "here")
+    told = f"; {tmp_path} was started in {tmp_path}/there: relative paths of its config are from "
+    assert command_line._tell_folder(*given).startswith(told)
+    assert command_line._tell_folder("k = 0", *given[1:]) == ""
+    assert command_line._tell_folder(given[0], "configs/align_l2.py", given[2]) == ""
+    assert command_line._tell_folder(*given[:2], str(tmp_path / "here")) == ""
