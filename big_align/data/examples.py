@@ -243,7 +243,10 @@ def _check_unicode(text: str) -> None:
 def clean_label(value: Any) -> int:
     """Makes a class number from an integer, its digits, or a whole float; raises WrongLabel."""
     if type(value) is not int and not _is_whole(value):
-        raise WrongLabel(f"the label is {str(value)[:40]!r}, not an integer")
+        told = "; csv and imagefolder take names"
+        raise WrongLabel(
+            f"the label is {str(value)[:40]!r}, not an integer{told * isinstance(value, str)}"
+        )
     label = int(value)
     if not 0 <= label < 2**31:
         raise WrongLabel(f"the label is {str(value)[:40]}, not a class number from 0 to 2^31 - 1")

@@ -203,7 +203,9 @@ def test_a_label_that_is_no_number_is_an_error_only_with_a_class_list(tmp_path):
         for _ in itertools.islice(loader.iterate(0), 25):
             pass
         assert loader.broken == 1
-    with pytest.raises(UserError, match="x.tar: 000007: the label is 'cat', not an integer"):
+    with pytest.raises(
+        UserError, match="x.tar: 000007: the label is 'cat', not an integer; csv and"
+    ):
         make_loader(source, batch_size=8, classes=CLASSES)
 
 
