@@ -1,7 +1,9 @@
 """Folders of transformers: golden numbers, and files that come back as they went in."""
 
+import ast
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from big_align import interop
 from big_align.errors import WeightsMismatch
-from big_align.interop.formats import architecture
+from big_align.interop.formats import architecture, open_clip_configs, transformers_format
+from big_align.interop.formats.transformers_families import FAMILIES
 from tests.interop.weight_checks import PEAK
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import ROOT
@@ -158,6 +161,46 @@ def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, t
     with pytest.raises(WeightsMismatch, match="ViTModel needs pool='cls'"):
         interop.save(tmp_path / "out", mean)
     assert not list(tmp_path.iterdir())
+
+
+def test_all_that_a_class_of_transformers_does_not_have_is_told_at_once(reference_dir, tmp_path):
+    loaded = interop.load(reference_dir / "hf-clip")
+    image = dict(loaded.node["image"]) | {"pool": "mean", "positions": "sincos"}
+    node = dict(loaded.node) | {"image": image, "projection_bias": True}
+    with pytest.raises(WeightsMismatch) as caught:
+        interop.save(tmp_path / "out", dataclasses.replace(loaded, node=node))
+    told = next(line for line in str(caught.value).splitlines() if "CLIPModel" in line)
+    assert "it needs projection_bias=False, not True" in told
+    assert (
+        "CLIPVisionModel needs pool='cls', not 'mean' and positions='learned', not 'sincos'" in told
+    )
+    assert str(caught.value).endswith("--format=big_align keeps every model")
+    assert not list(tmp_path.iterdir())
+
+
+def read_settings(cell: str) -> dict:
+    """Returns the settings that a cell of a table names, as in `pool="cls"`."""
+    return {name: ast.literal_eval(value) for name, value in re.findall(r"`(\w+)=([^`]+)`", cell)}
+
+
+def list_needs(model_type: str) -> dict:
+    """Returns what a tower must be to fit a model type of transformers."""
+    family = FAMILIES[model_type]
+    needed = {"name": family.tower} | dict(family.always)
+    return {name: value for name, value in needed.items() if name != "variant"}
+
+
+def test_the_page_lists_what_a_class_needs():
+    page = (ROOT / "docs/weights.md").read_text()
+    rows = [row.split(" | ") for row in re.findall(r"^\| (`\w+Model`.*) \|$", page, re.M)]
+    settings = [[read_settings(cell) for cell in cells] for _, *cells in rows]
+    duals = transformers_format.DUALS.values()
+    for (title, *_), found, dual in zip(rows, settings, duals, strict=True):
+        assert f"`{dual.architecture}`" in title
+        assert found == [list_needs(dual.image), list_needs(dual.text), dual.always]
+    assert "open_clip" in rows[1][0]
+    outside = open_clip_configs.DUAL
+    assert settings[1] == [open_clip_configs.IMAGE_TOWER, open_clip_configs.TEXT_TOWER, outside]
 
 
 @pytest.mark.parametrize("name", ["align", "clip"])

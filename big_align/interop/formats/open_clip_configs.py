@@ -195,16 +195,16 @@ def write_config(pretrained: Pretrained) -> dict[str, Any]:
     faults = [
         f"{what} needs {name}={value!r}, it has {settings.get(name)!r}"
         for what, settings, needed in parts
-        for name, value in needed.items()
-        if settings.get(name) != value
+        for name, value in _compare(settings, needed)
     ]
     quick = image.get("activation") == "quick_gelu"
     if quick != (text.get("activation") == "quick_gelu"):
         faults.append("both towers must have quick_gelu, or neither")
     if faults:
         raise WeightsMismatch(
-            "open_clip has no such dual encoder, --format=big_align keeps every model:\n"
+            "open_clip has no such dual encoder:\n"
             + "\n".join(f"  {fault}" for fault in faults)
+            + "\n--format=big_align keeps every model"
         )
     vision_cfg = _write_tower(image) | {
         "head_width": image["width"] // image["heads"],
@@ -219,6 +219,12 @@ def write_config(pretrained: Pretrained) -> dict[str, Any]:
     embed_dim = model.embedding_dim or model.image.output_dim
     towers = {"vision_cfg": vision_cfg, "text_cfg": text_cfg}
     return {"embed_dim": embed_dim, "quick_gelu": quick} | towers
+
+
+def _compare(settings: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Returns what is needed and different; of a tower of another name, the name alone."""
+    differing = [(name, value) for name, value in needed.items() if settings.get(name) != value]
+    return [each for each in differing if each[0] == "name"] or differing
 
 
 def _write_tower(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """What transformers' `config.json` says about a tower, and what our config says, by field."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from big_align.errors import WeightsMismatch
 from big_align.interop.tables.mapping import Rule
+from big_align.models import swin
 
 
 class Field(NamedTuple):
@@ -97,15 +99,32 @@ def write_fields(family: TransformersFamily, settings: Mapping[str, Any]) -> dic
     """Turns the settings of a tower of ours into a config of theirs.
 
     Raises:
-      WeightsMismatch: the tower has a setting that the family does not support.
+      WeightsMismatch: the tower has settings that the family does not support; all are named.
     """
-    for name, value in family.always.items():
-        if name != "variant" and settings[name] != value:
-            raise WeightsMismatch(
-                f"{family.architecture} needs {name}={value!r}, the model has {settings[name]!r}; "
-                f"--format=big_align keeps every model"
-            )
+    needed = {name: value for name, value in family.always.items() if name != "variant"}
+    if faults := [
+        f"{name}={value!r}, not {settings[name]!r}"
+        for name, value in needed.items()
+        if settings[name] != value
+    ]:
+        raise WeightsMismatch(f"{family.architecture} needs {' and '.join(faults)}")
     fields = {field.theirs: field.write(settings[field.ours]) for field in family.fields}
     more = family.write_more(settings)
     first = {"architectures": [family.architecture], "dtype": "float32"}
     return first | fields | more | dict(family.constants)
+
+
+def check_windows(settings: Mapping[str, Any], size: int) -> None:
+    """Checks that no map of a Swin is smaller than a window, for which its class has no biases.
+
+    Raises:
+      WeightsMismatch: one is.
+    """
+    if settings["name"] != "swin":
+        return
+    window, last = settings["window"], swin.PATCH * 2 ** (len(settings["depths"]) - 1)
+    if math.ceil(size / last) < window:
+        raise WeightsMismatch(
+            f"SwinModel with window={window} needs images of {(window - 1) * last + 1} pixels or "
+            f"more; the model has {size}"
+        )

@@ -22,6 +22,7 @@ from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
 from big_align.interop.formats.pretrained import Pretrained, assemble
 from big_align.interop.formats.transformers_configs import (
     TransformersFamily,
+    check_windows,
     read_edge,
     read_fields,
     write_fields,
@@ -29,7 +30,6 @@ from big_align.interop.formats.transformers_configs import (
 from big_align.interop.formats.transformers_families import FAMILIES, find_odd_blocks
 from big_align.interop.tables import dual_encoder
 from big_align.interop.tables.mapping import Rule, prefix_table
-from big_align.models import swin
 
 
 class Dual(NamedTuple):
@@ -209,7 +209,10 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
       WeightsMismatch: transformers has no class for such a model.
     """
     make = _write_dual if pretrained.kind == "dual" else _write_tower
-    config, table, fillers, scale = make(pretrained)
+    try:
+        config, table, fillers, scale = make(pretrained)
+    except WeightsMismatch as error:
+        raise WeightsMismatch(f"{error}\n--format=big_align keeps every model") from error
     weights = architecture.give(pretrained.entries(table), pretrained.flat)
     # The temperature may have been trained since it was kept.
     arrays = fillers | pretrained.kept_for("transformers") | weights | scale
@@ -243,14 +246,10 @@ def _write_tower(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, di
 
 
 def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dict]:
-    model, faults = pretrained.model, []
+    faults = []
     for model_type, dual in DUALS.items():
         try:
-            for name, value in dual.always.items():
-                if getattr(model, name) != value:
-                    raise WeightsMismatch(f"{dual.architecture} needs {name}={value}")
-            _, image = _describe(model.image, [dual.image], pretrained.image_size)
-            _, text = _describe(model.text, [dual.text], None)
+            image, text = _describe_dual(dual, pretrained)
         except WeightsMismatch as error:
             faults.append(f"{dual.architecture}: {error}")
             continue
@@ -259,7 +258,7 @@ def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dic
             "architectures": [dual.architecture],
             "model_type": model_type,
             "dtype": "float32",
-            "projection_dim": model.embedding_dim or model.image.output_dim,
+            "projection_dim": pretrained.model.embedding_dim or pretrained.model.image.output_dim,
             "vision_config": image,
             "text_config": text,
         }
@@ -271,9 +270,30 @@ def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dic
         scale = {dual.scale: _write_scale(dual.scale, temperature)}
         return config, dual.table, fillers, scale
     raise WeightsMismatch(
-        "no class of transformers is such a dual encoder; --format=big_align keeps every model\n"
-        + "\n".join(f"  {fault}" for fault in faults)
+        "no class of transformers is such a dual encoder, but one may be like a tower alone "
+        "(--part=image, --part=text):\n" + "\n".join(f"  {fault}" for fault in faults)
     )
+
+
+def _describe_dual(dual: Dual, pretrained: Pretrained) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the configs of both towers, or raises `WeightsMismatch` with all that differs."""
+    model = pretrained.model
+    faults = [
+        f"it needs {name}={value!r}, not {getattr(model, name)!r}"
+        for name, value in dual.always.items()
+        if getattr(model, name) != value
+    ]
+    towers = (model.image, dual.image, pretrained.image_size), (model.text, dual.text, None)
+    configs = []
+    for tower, name, size in towers:
+        try:
+            configs.append(_describe(tower, [name], size)[1])
+        except WeightsMismatch as error:
+            faults.append(str(error))
+    if faults:
+        raise WeightsMismatch("; ".join(faults))
+    image, text = configs
+    return image, text
 
 
 def _describe(
@@ -292,27 +312,11 @@ def _describe(
             continue
         if image_size:
             _check_padding(settings, config, image_size)
-            _check_windows(settings, image_size)
+            check_windows(settings, image_size)
         return name, config | ({"image_size": image_size} if image_size else {})
     known = ", ".join(sorted({FAMILIES[name].tower for name in names}))
     reason = "; ".join(faults) or f"it is none of {known}"
     raise WeightsMismatch(f"the tower {settings['name']!r} cannot be written: {reason}")
-
-
-def _check_windows(settings: Mapping[str, Any], size: int) -> None:
-    """Checks that no map of a Swin is smaller than a window, for which its class has no biases.
-
-    Raises:
-      WeightsMismatch: one is.
-    """
-    if settings["name"] != "swin":
-        return
-    window, last = settings["window"], swin.PATCH * 2 ** (len(settings["depths"]) - 1)
-    if math.ceil(size / last) < window:
-        raise WeightsMismatch(
-            f"SwinModel with window={window} needs images of {(window - 1) * last + 1} pixels or "
-            f"more; the model has {size}; --format=big_align keeps every model"
-        )
 
 
 def _fillers(
