@@ -7,8 +7,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from big_align import sharding
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.interop.encoders import make_image_encoder, make_text_encoder
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD, normalize, normalize_image
 from big_align.types import Batch, ModelState, Objective, Params
 
 DEVICE_ROWS = 64  # of a batch, on each device
@@ -17,37 +17,26 @@ DEVICE_ROWS = 64  # of a batch, on each device
 class ModelVerbs(Objective):
     """A model without anything that trains it, in the form of the objective that `Embedder` needs.
 
-    The pooled features of a tower by itself are its embedding.
-
     Args:
       pretrained: the model; its parameters are `params`, its other variables `model_state`.
     """
 
     def __init__(self, pretrained: Pretrained):
-        self._model, self._dual = pretrained.model, pretrained.kind == "dual"
-        seen = pretrained.preprocessing
-        self._colors = (seen.mean, seen.std) if seen else (IMAGENET_MEAN, IMAGENET_STD)
+        self._encode_image = make_image_encoder(pretrained)
+        self._encode_text = make_text_encoder(pretrained)
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length image embeddings."""
-        variables, image = {"params": params, **model_state}, batch["image"]
-        if self._dual:
-            return self._model.apply(variables, image, method="encode_image")
-        features, _ = self._model.apply(variables, normalize_image(image, *self._colors))
-        return normalize(features)
+        return self._encode_image({"params": params, **model_state}, batch["image"])
 
     def embed_text(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length text embeddings."""
         variables = {"params": params, **model_state}
-        texts = batch["text"], batch["text_mask"]
-        if self._dual:
-            return self._model.apply(variables, *texts, method="encode_text")
-        features, _ = self._model.apply(variables, *texts)
-        return normalize(features)
+        return self._encode_text(variables, batch["text"], batch["text_mask"])
 
 
 class BatchedModel:

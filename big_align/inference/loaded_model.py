@@ -194,11 +194,6 @@ class LoadedModel(Pretrained):
         """Returns token ids, and which of them are real."""
         return self.made_tokenizer(texts)
 
-    def embeds(self, part: str) -> bool:
-        """Returns whether the model has a tower for an "image" or a "text"."""
-        there = self.kind == part or self.kind == "dual" and self.node[part]
-        return bool(there) and (self.kind != "dual" or part in self.variables["params"])
-
     def _check_part(self, part: str) -> None:
         """Raises a UserError if the model lacks a tower."""
         if not self.embeds(part):

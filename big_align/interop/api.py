@@ -8,6 +8,7 @@ from types import ModuleType
 
 from big_align.data.package_files import locate
 from big_align.errors import UserError, WeightsMismatch, put_in_a_line
+from big_align.interop import jax_export_format
 from big_align.interop.arrays.weight_files import write_folder
 from big_align.interop.formats import (
     efficientnet_pytorch_format,
@@ -24,11 +25,18 @@ FORMATS: dict[str, ModuleType] = {
     "transformers": transformers_format,
     "open_clip": open_clip_format,
     "timm": timm_format,
+    "jax_export": jax_export_format,
 }
-"""Each has recognize(path), read(path) and write(pretrained)."""
+"""Each has write(pretrained)."""
 
-ONLY_READ = (efficientnet_pytorch_format, swin_checkpoints)
-"""These have no `write`."""
+READ = (
+    *(native_format, transformers_format, open_clip_format, timm_format),
+    *(efficientnet_pytorch_format, swin_checkpoints),
+)
+"""Each has recognize(path) and read(path)."""
+
+ANY_MODEL = ("big_align", "jax_export")
+"""Formats that hold every model."""
 
 LONGEST_MESSAGE = 5000
 """Characters; the content of a config may be of any length."""
@@ -86,7 +94,7 @@ def load(path: str | os.PathLike) -> Pretrained:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     with explained(path):
-        for module in (*FORMATS.values(), *ONLY_READ):
+        for module in READ:
             if module.recognize(path):
                 return module.read(path)
     raise UserError(
@@ -102,8 +110,8 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
     Args:
       path: a folder that does not exist or is empty.
       pretrained: what to write; from `load`, or made from a model's config node and variables.
-      format: "transformers", "open_clip", "timm" or "big_align". The last holds any model; the
-        others take the tower of an image encoder, without its projection.
+      format: "transformers", "open_clip", "timm", "big_align" or "jax_export". The last two hold
+        any model; the others take the tower of an image encoder, without its projection.
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
@@ -115,10 +123,10 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
     if format not in FORMATS:
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
-    if pretrained.kind == "dual" and not pretrained.node["text"] and format != "big_align":
+    if pretrained.kind == "dual" and not pretrained.node["text"] and format not in ANY_MODEL:
         pretrained = pretrained.tower("image")
     seen = pretrained.preprocessing
-    if seen and seen.operations and format != "big_align":
+    if seen and seen.operations and format not in ANY_MODEL:
         raise UserError(
             f"format = {format!r} cannot hold the image operations {seen.operations!r}, only "
             "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "

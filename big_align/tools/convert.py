@@ -8,7 +8,8 @@ The input is a workdir (its newest checkpoint), a folder saved by transformers, 
 big_align, or a file of weights (.safetensors, .pt, .pth, .bin) with parameters named as in timm,
 open_clip or efficientnet_pytorch. Its kind is recognized from the files, and pickled code is never
 run. The output is a new folder with the weights, their config, and, where known, the tokenizer and
-the settings of image processing. If anything does not fit, nothing is written.
+the settings of image processing. If anything does not fit, nothing is written. The format
+jax_export adds programs that embed images and texts with JAX alone.
 """
 
 import argparse

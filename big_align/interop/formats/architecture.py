@@ -137,7 +137,7 @@ def flatten(variables: Mapping[str, Any]) -> dict[str, Any]:
     return traverse_util.flatten_dict(dict(variables), sep="/")
 
 
-def unflatten(flat: Flat) -> dict[str, Any]:
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns variables as a model takes them."""
     return traverse_util.unflatten_dict(dict(flat), sep="/")
 

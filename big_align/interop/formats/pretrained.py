@@ -79,6 +79,11 @@ class Pretrained:
         """The flax module; a dual encoder has `encode_image` and `encode_text`."""
         return architecture.make_model(self.node)
 
+    def embeds(self, part: str) -> bool:
+        """Returns whether the model has a tower for an "image" or a "text"."""
+        there = self.kind == part or self.kind == "dual" and self.node[part]
+        return bool(there) and (self.kind != "dual" or part in self.variables["params"])
+
     def tower(self, part: str) -> "Pretrained":
         """Returns one tower by itself, with everything that belongs to it.
 
