@@ -23,6 +23,7 @@ from big_align.components.signatures import (
 )
 from big_align.data import files
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
+from big_align.data.sources.image_folder import is_list
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
 from big_align.errors import ConfigError, UserError
@@ -44,7 +45,7 @@ ENDINGS = {
 """Endings of paths, and the kind of source for each; other paths need --source_name."""
 IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
 """Endings of the paths of images, including `*.{jpg,png}`."""
-SHARDS = ("tar", "csv", "parquet", "tfrecord", "npz")
+SHARDS = ("tar", "csv", "coco", "parquet", "tfrecord", "npz")
 """Kinds of sources whose files have endings of their own."""
 LISTS = ("metadata.jsonl", "metadata.csv")
 
@@ -83,7 +84,7 @@ def recognize_source(path: str) -> str:
         return "tfds"
     for ending, name in ENDINGS.items():
         if re.search(f"{ending}$", path, re.IGNORECASE) and name in (*tables.SOURCES, TEXT):
-            return name
+            return "imagefolder" if name == "coco" and is_list(path) else name
     if re.search(IMAGES, path, re.IGNORECASE):
         return "images"
     if os.path.isdir(path):

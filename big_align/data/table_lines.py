@@ -23,13 +23,14 @@ class BadLines:
     Args:
       path: the table.
       skip: whether bad lines are noted, and the rest is read; None where that cannot be set.
+      unit: what is numbered, for messages: a line, or an object of a JSON list.
 
     Attributes:
       found: why each bad line cannot be used, by its number.
     """
 
-    def __init__(self, path: str, skip: bool | None = None):
-        self.path, self.skip = path, skip
+    def __init__(self, path: str, skip: bool | None = None, unit: str = "line"):
+        self.path, self.skip, self.unit = path, skip, unit
         self.found: dict[int, str] = {}
 
     def add(self, line: int, told: str) -> None:
@@ -40,13 +41,13 @@ class BadLines:
           told: what is wrong; it follows "FILE, line 3".
         """
         if not self.skip:
-            advice = "; skip_bad_lines=True leaves such lines out"
+            advice = f"; skip_bad_lines=True leaves such {self.unit}s out"
             self.refuse(line, told + advice * (self.skip is False))
         self.found.setdefault(line, put_in_a_line(told.removeprefix(":").strip()))
 
     def refuse(self, line: int, told: str) -> None:
         """Raises UserError about a line that is needed to read anything."""
-        raise UserError(f"{self.path}, line {line}{told}")
+        raise UserError(f"{self.path}, {self.unit} {line}{told}")
 
 
 class _Bytes(io.RawIOBase):

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,10 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from big_align.data import columns, files
-from big_align.data.sources.table_source import join
+from big_align.data.sources.table_source import join, read_json
 from big_align.errors import UserError, put_in_a_line
 
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 KEYS = (("key",), ("name",), *columns.FILES)
 CAPTIONS = {name for group in columns.CAPTIONS for name in group}
 LABEL = "label"
@@ -29,7 +30,8 @@ class MetadataTable:
     If an image has several rows, the first counts.
 
     Args:
-      path: CSV, TSV, JSON lines or Parquet, with the names of columns; globs of Parquet.
+      path: CSV, TSV, JSON lines, a JSON list of objects, or Parquet, with the names of columns;
+        globs of Parquet.
       key: the column that names images; None finds it by the usual names.
       own: whether it is the table of the source itself, whose column of files names its images,
         and a column `name` or `key` something else.
@@ -95,6 +97,14 @@ def empty_metadata(count: int) -> pa.Table:
     return pa.table({"row": np.arange(count)})
 
 
+def _make_table(rows: Any) -> pa.Table:
+    """Makes a table of a list of objects, which may have different fields."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it has no list of JSON objects")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
 def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
     """Reads a table; `texts` are columns that are texts, whatever they look like (keys: 000012)."""
     ending = next((e for e in TABLES if path.lower().endswith(e)), None)
@@ -106,6 +116,8 @@ def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
                 [pq.read_table(name) for name in files.expand_paths(path)],
                 promote_options="permissive",
             )
+        if ending == ".json":
+            return _make_table(read_json(path))
         with files.files_of(path).open(path) as file:
             if ending == ".jsonl":
                 return pa.json.read_json(file)

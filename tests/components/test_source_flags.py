@@ -11,7 +11,7 @@ from big_align.components.source_flags import (
     recognize_source,
     write_source_flags,
 )
-from big_align.errors import UserError
+from big_align.errors import ConfigError, UserError
 from big_align.tools import build_tags, build_vocab, embed, show_clusters
 from tests.data.samples import encode_image, make_pixels, write_tar
 
@@ -41,6 +41,15 @@ def table(tmp_path):
 )  # fmt: skip
 def test_a_path_tells_the_kind_of_a_source(path, name):
     assert recognize_source(path) == name
+
+
+def test_a_json_file_with_a_list_is_none_of_coco(tmp_path):
+    for text, name in (('{"images": []}', "coco"), ("\ufeff \n[{}]", "imagefolder")):
+        (tmp_path / "x.json").write_text(text, encoding="utf-8")
+        assert recognize_source(f"{tmp_path}/x.json") == name
+    node = {"name": "coco", "path": f"{tmp_path}/x.json"}
+    with pytest.raises(ConfigError, match="--config.data.source.name=imagefolder reads such files"):
+        make_source(node, "config.data.source")
 
 
 def test_splits_with_lists_of_files_are_no_classes(tmp_path):

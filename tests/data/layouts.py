@@ -109,6 +109,14 @@ def imagefolder_of_rows(folder) -> dict:
     return dict(name="imagefolder", path=f"{folder}/")
 
 
+def imagefolder_of_objects(folder) -> dict:
+    """A list of objects with one caption each, as BLIP's captions are distributed."""
+    write_images(folder)
+    rows = [{"image": f"{NAMES[number]}.png", "caption": text} for number, text in by_row()]
+    (folder / "captions.json").write_text(json.dumps(rows))
+    return dict(name="imagefolder", path=f"{folder}/captions.json")
+
+
 def coco(folder) -> dict:
     write_images(folder / "val2017")
     images = [{"id": 900 - n, "file_name": f"{name}.png"} for n, name in enumerate(NAMES)]
@@ -211,6 +219,7 @@ LAYOUTS = [
     csv_of_lists,
     imagefolder_of_lists,
     imagefolder_of_rows,
+    imagefolder_of_objects,
     coco,
     files,
     parquet,

@@ -10,7 +10,7 @@ import pytest
 
 from big_align.data import files, table_lines
 from big_align.data.sources.csv_source import CsvSource
-from big_align.data.sources.image_folder import JsonLinesSource
+from big_align.data.sources.image_folder import JsonObjectsSource
 from big_align.errors import UserError
 from tests.data.samples import encode_image, make_pixels
 
@@ -69,11 +69,30 @@ def test_json_lines_and_labels_of_another_kind(tmp_path):
     lines[3:3] = [["0.png"], {"label": 2}]
     text = "\n".join(map(json.dumps, lines)) + "\n{\n" + "[" * 100_000 + "\n"
     (tmp_path / "x.jsonl").write_text(text)
-    source = JsonLinesSource(str(tmp_path / "x.jsonl"), skip_bad_lines=True)
+    source = JsonObjectsSource(str(tmp_path / "x.jsonl"), skip_bad_lines=True)
     assert read_all(source) == [("0.png", ([], (1,))), ("2.png", ([], (2,)))]
     assert list(source.bad_lines) == [2, 3, 4, 5, 7, 8, 9]
     assert "the label is 'dog' and that of line 1 is '1'" in source.bad_lines[2]
     assert all(len(why) < 310 and "\n" not in why for why in source.bad_lines.values())
+
+
+def test_objects_of_a_list_that_cannot_be_used(tmp_path):
+    write_images(tmp_path)
+    path = tmp_path / "x.json"
+    path.write_text('[{"image": "0.png", "caption": "a"}, 3, {"caption": "b"},{"image": "1.png"}]')
+    source = JsonObjectsSource(str(path), skip_bad_lines=True)
+    assert read_all(source) == [("0.png", (["a"], ()))]
+    assert list(source.bad_lines) == [2, 3, 4]
+    with pytest.raises(UserError, match="x.json, object 2 is not a JSON object: 3; skip_bad_lines"):
+        JsonObjectsSource(str(path))
+    for text, message in [
+        ("[]", "has no list of JSON objects"), ("[1, 2]", "has no list of JSON objects"),
+        ("[", "x.json is not JSON"), ("{}", "has no list of JSON objects"),
+        ('[{"image": "9.png", "caption": "a"}]', "x.json, object 1: there is no file .*9.png"),
+    ]:  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            JsonObjectsSource(str(path))
 
 
 def test_what_all_lines_share_is_an_error_of_the_table(tmp_path):

@@ -1,6 +1,7 @@
 """Rows of a table find their images, however these are written."""
 
 import argparse
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,9 @@ def write(folder, ending):
         pq.write_table(nested.append_column("jpg", pa.array([b"1", b"2"])), path)
     elif ending == "jsonl":
         path.write_text("".join(f"{row}\n".replace("'", '"') for row in table.to_pylist()))
+    elif ending == "json":
+        rows = table.to_pylist()
+        path.write_text(json.dumps([rows[0] | {"more": [1]}, rows[1]]))
     else:
         part = {"csv": ",", "tsv": "\t"}[ending]
         rows = [table.column_names, *(row.values() for row in table.to_pylist())]
@@ -43,7 +47,7 @@ def write(folder, ending):
     return str(path)
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json", "parquet"])
 def test_every_kind_of_table_gives_the_same(tmp_path, ending):
     found, count = MetadataTable(write(tmp_path, ending)).align(["x: a", "x: b"], ["a", "b"])
     assert found.to_pydict() == {"year": [2, 1], "place": ["z", "x;y"]} and count == 2
@@ -91,7 +95,7 @@ def test_what_is_no_table_is_told(tmp_path):
     assert MetadataTable(str(path), "a").align(["1"], [""])[0].to_pydict() == {"b": [2]}
     with pytest.raises(UserError, match="has no column 'c'; it has 'a', 'b'"):
         MetadataTable(str(path), "c")
-    with pytest.raises(UserError, match="must end in .csv, .tsv, .jsonl, .parquet"):
+    with pytest.raises(UserError, match="must end in .csv, .tsv, .jsonl, .json, .parquet"):
         MetadataTable(str(tmp_path / "table.xls"))
     with pytest.raises(UserError, match="none.csv cannot be read"):
         MetadataTable(str(tmp_path / "none.csv"))

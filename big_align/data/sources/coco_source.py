@@ -1,7 +1,6 @@
 """COCO's captions: a JSON file of images and annotations beside a folder of images."""
 
 import collections
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from big_align.data import files
-from big_align.data.sources.table_source import Row, TableSource, join, read_table
+from big_align.data.sources.table_source import Row, TableSource, join, read_json
 from big_align.errors import FieldError, UserError, put_in_a_line
 from big_align.nodes import Given
 
@@ -30,7 +29,8 @@ class CocoSource(TableSource):
 
     def __init__(self, path: str, images: str | None = None, needs_texts: Given[bool] = True):
         path, images = os.path.expanduser(path), images and os.path.expanduser(images)
-        found = _read_json(path)
+        found = read_json(path)
+        found = found if isinstance(found, dict) else {}
         try:
             names = {image["id"]: image["file_name"] for image in found["images"]}
             captions: dict[Any, list[str]] = {number: [] for number in names}
@@ -62,14 +62,6 @@ class CocoSource(TableSource):
             logging.info("%s: %d images have no caption", path, len(rows) - len(told))
         rows = told if needs_texts else rows
         super().__init__(path, images or _find_images(path, rows[0].image), rows, True)
-
-
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(read_table(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
 
 
 def _make_rows(path: str, names: dict[Any, Any], captions: dict[Any, list[str]]) -> Iterator[Row]:

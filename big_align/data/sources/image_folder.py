@@ -1,5 +1,6 @@
-"""A folder of images with a metadata file: the `imagefolder` of the datasets library."""
+"""Images that JSON objects name: the datasets library's `imagefolder`, and lists of objects."""
 
+import codecs
 import glob
 import json
 import os
@@ -10,15 +11,15 @@ from absl import logging
 
 from big_align.data import columns, examples, files
 from big_align.data.sources.csv_source import CsvSource
-from big_align.data.sources.table_source import Row, TableSource
+from big_align.data.sources.table_source import Row, TableSource, read_json
 from big_align.data.table_lines import BadLines, read_text_lines
 from big_align.errors import FieldError, UserError
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 
 
-class JsonLinesSource(TableSource):
-    """Examples of a file with one JSON object per line, each of which names an image file.
+class JsonObjectsSource(TableSource):
+    """Examples of a file of JSON objects, a list or one per line, each of which names an image.
 
     Fields that are not set are found by their usual names, and reported in the log. A caption is a
     text or a list of texts; a label is a number, a name, or a list of these.
@@ -44,8 +45,9 @@ class JsonLinesSource(TableSource):
         label: str | None = None,
         skip_bad_lines: bool = False,
     ):
-        bad = BadLines(path, skip_bad_lines)
-        objects = list(_read_objects(bad))
+        listed = path.endswith(".json")
+        bad = BadLines(path, skip_bad_lines, "object" if listed else "line")
+        objects = list(_list_objects(bad) if listed else _read_objects(bad))
         names = list(dict.fromkeys(name for _, found in objects for name in found))
         image = columns.choose_image(image, names, columns.FILES, path)
         caption, label = columns.choose_texts(caption, label, names, path)
@@ -65,7 +67,8 @@ def read_image_folder(
     """Makes a source from a folder of images with a `metadata.jsonl` or `metadata.csv`.
 
     Args:
-      path: the folder, or a file with one JSON object per line.
+      path: the folder, or a file of JSON objects: `.jsonl` with one per line, or `.json` with a
+        list of them.
       image: the column of the image files; None finds it: `file_name`.
       caption: the column of the text or texts; None finds it, "" reads none.
       label: the column of the class or classes. None finds it if no captions are read; ""
@@ -77,10 +80,18 @@ def read_image_folder(
       UserError: there is no such file in the folder, or it cannot be used.
     """
     path = os.path.expanduser(path)
-    if not path.endswith((".jsonl", ".csv")):
+    if not path.endswith((".jsonl", ".json", ".csv")):
         path = _find_metadata(path.rstrip("/"))
-    source = JsonLinesSource if path.endswith(".jsonl") else CsvSource
+    source = CsvSource if path.endswith(".csv") else JsonObjectsSource
     return source(path, image=image, caption=caption, label=label, skip_bad_lines=skip_bad_lines)
+
+
+def is_list(path: str) -> bool:
+    """Returns whether a local JSON file has a list, which COCO's files have not."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(2**16).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
 
 
 def _find_metadata(folder: str) -> str:
@@ -112,6 +123,17 @@ def _read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, found
         else:
             bad.add(number, f" is not a JSON object: {line.strip()[:40]}")
+
+
+def _list_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
+    found = read_json(bad.path)
+    if not isinstance(found, list) or not any(isinstance(one, dict) for one in found):
+        raise UserError(f"{bad.path} has no list of JSON objects, one for each image")
+    for number, one in enumerate(found, 1):
+        if isinstance(one, dict):
+            yield number, one
+        else:
+            bad.add(number, f" is not a JSON object: {str(one)[:40]}")
 
 
 def _make_row(

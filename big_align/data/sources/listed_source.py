@@ -25,6 +25,7 @@ class ListedSource:
       class_names: the name of each label, if known.
       lines: integers [n], the line of each example in the list; None if there is no list.
       faults: why the captions of some examples cannot be used, by the number of the example.
+      unit: what `lines` numbers, for messages.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class ListedSource:
         class_names: tuple[str, ...] | None = None,
         lines: Sequence[int] | None = None,
         faults: Mapping[int, str] | None = None,
+        unit: str = "line",
     ):
-        self._title = title
+        self._title, self._unit = title, unit
         self._files = files.files_of(paths[0])
         self._paths = PackedTexts(paths)
         self._labels = np.array([label for row in labels for label in row], np.int32)
@@ -92,7 +94,7 @@ class ListedSource:
         number = shard * SHARD_SIZE + index
         if self._lines is None:
             return self._path(number)
-        return f"{self._title}, line {self._lines[number]}"
+        return f"{self._title}, {self._unit} {self._lines[number]}"
 
     def key(self, shard: int, index: int) -> str:
         """Returns the path of the image."""

@@ -1,8 +1,9 @@
 """Image files named by the rows of a table: rows of one image are one example."""
 
+import json
 import posixpath
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -74,10 +75,10 @@ class TableSource(ListedSource):
         bad = bad or BadLines(path)
         rows = list(_pass_usable(rows, has_captions, bad) if bad.skip else rows)
         if not bad.skip and rows:
-            folder = _check_first(path, rows[0], folder, has_captions)
+            folder = _check_first(bad, rows[0], folder, has_captions)
         rows, integers = _check_labels(rows, bad)
         if not rows:
-            told = "".join(f"; line {n} {why}" for n, why in list(bad.found.items())[:1])
+            told = "".join(f"; {bad.unit} {n} {why}" for n, why in list(bad.found.items())[:1])
             raise UserError(f"{path} has no row of an image{told}")
         if bad.skip:
             folder = _check_some(path, rows, folder)
@@ -102,10 +103,12 @@ class TableSource(ListedSource):
                 for n in group
                 if rows[n].fault
             },
+            unit=bad.unit,
         )
         self.bad_lines = dict(sorted(bad.found.items()))
         for line, why in list(self.bad_lines.items())[:1]:
-            logging.warning("%s: %d lines left out; line %d %s", path, len(bad.found), line, why)
+            told = (path, len(bad.found), bad.unit, bad.unit, line, why)
+            logging.warning("%s: %d %ss left out; %s %d %s", *told)
         starts = [rows[group[0]].line for group in groups[::SHARD_SIZE]]
         at = np.searchsorted(starts, list(self.bad_lines), side="right") - 1
         np.add.at(self.broken, np.maximum(at, 0), 1)
@@ -128,6 +131,19 @@ def read_table(path: str) -> str:
         raise UserError(f"{path}, line {line} is not UTF-8: {error}; {CONVERTED}") from error
 
 
+def read_json(path: str) -> Any:
+    """Returns the value of a JSON file.
+
+    Raises:
+      UserError: it cannot be read or is not JSON.
+    """
+    text = read_table(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+
+
 def join(folder: str, image: str) -> str:
     """Puts a folder before a relative path."""
     return image if "://" in image else posixpath.join(folder, image)
@@ -138,14 +154,14 @@ def _normalize(image: str) -> str:
     return image if "://" in image else posixpath.normpath(image)
 
 
-def _check_first(path: str, row: Row, folder: str, has_captions: bool) -> str:
+def _check_first(bad: BadLines, row: Row, folder: str, has_captions: bool) -> str:
     """Returns the folder of the images.
 
     Raises:
       UserError: the first is a URL, or is not there; what is in the file does not matter here.
     """
-    where = f"{path}, line {row.line}" if row.line else path
-    columns.check_address(row.image, "COLUMN" if has_captions else None, path, where)
+    where = f"{bad.path}, {bad.unit} {row.line}" if row.line else bad.path
+    columns.check_address(row.image, "COLUMN" if has_captions else None, bad.path, where)
     try:
         found = _find_folder(row.image, folder)
     except (OSError, ValueError):  # such as a path with a zero byte: that row alone is broken
@@ -205,19 +221,19 @@ def _check_labels(rows: list[Row], bad: BadLines) -> tuple[list[Row], bool]:
         return rows, False
     integers, kept = is_integer(first[1]), []
     for row in rows:
-        if fault := _find_fault(row.labels, integers, first):
+        if fault := _find_fault(row.labels, integers, first, bad.unit):
             bad.add(row.line, fault)
         else:
             kept.append(row)
     return kept, integers
 
 
-def _find_fault(labels: list[str], integers: bool, first: tuple[int, str]) -> str:
+def _find_fault(labels: list[str], integers: bool, first: tuple[int, str], unit: str) -> str:
     for label in labels:
         if is_integer(label) != integers:
             return (
-                f": the label is {label!r} and that of line {first[0]} is {first[1]!r}; labels "
-                "are integers on all lines or names on all lines"
+                f": the label is {label!r} and that of {unit} {first[0]} is {first[1]!r}; labels "
+                f"are integers in all {unit}s or names in all {unit}s"
             )
     try:
         examples.clean_labels(labels if integers else [])
