@@ -31,6 +31,7 @@ FACE = {
     "sampled_cluster_loss": "big_align.losses.sampled_cluster_discrimination",
     "softmax_cross_entropy": "big_align.losses.classification",
     "tag_recognition_loss": "big_align.losses.tag_recognition",
+    "find_tags": "big_align.losses.tag_recognition",
     "Shards": "big_align.sharding",
     "make_schedule": "big_align.training.optimizers",
     "make_optimizer": "big_align.training.optimizers",

@@ -184,9 +184,11 @@ class Shards:
     """
 
     mesh: Mesh | None
-    axes: tuple[str, ...]
+    axes: Sequence[str]
 
     def __post_init__(self) -> None:
+        axes = (self.axes,) if isinstance(self.axes, str) else tuple(self.axes)
+        object.__setattr__(self, "axes", axes)
         known = self.mesh.axis_names if self.mesh else ()
         if unknown := set(self.axes) - set(known):
             raise ValueError(f"the mesh has no axis {sorted(unknown)[0]!r}; it has {list(known)}")
@@ -333,8 +335,7 @@ def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
     logical = nn.get_partition_spec(boxed_params)
     arrays = nn.meta.unbox(boxed_params)
     table: dict[tuple[str, ...], tuple[tuple[int, ...], PartitionSpec]] = {}
-    is_spec = lambda x: isinstance(x, PartitionSpec)  # noqa: E731
-    specs = jax.tree_util.tree_leaves(logical, is_leaf=is_spec)
+    specs = jax.tree_util.tree_leaves(logical, is_leaf=lambda x: isinstance(x, PartitionSpec))
     for (path, array), names in zip(
         jax.tree_util.tree_leaves_with_path(arrays), specs, strict=True
     ):

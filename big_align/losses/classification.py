@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.precision import wide
 from big_align.losses.targets import check_smoothing
 
 
@@ -36,7 +37,7 @@ def softmax_cross_entropy(
       label_smoothing: fraction of the target spread over all classes, in [0, 1].
 
     Returns:
-      A scalar, float32.
+      A scalar, float32, or float64 of such logits.
 
     Raises:
       ValueError: `label_smoothing` is not in [0, 1].
@@ -45,7 +46,7 @@ def softmax_cross_entropy(
     takes_part = labeled_rows(label, mask, logits.shape[1])
     # Zeros before the logarithm, so that values in other rows that are not finite do not reach the
     # gradient.
-    logits = jnp.where(takes_part[:, None], logits.astype(jnp.float32), 0)
+    logits = jnp.where(takes_part[:, None], logits.astype(wide(logits.dtype)), 0)
     log_probs = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log_probs, jnp.where(takes_part, label, 0)[:, None], axis=1)[:, 0]
     each = -own
@@ -79,4 +80,4 @@ def measure_batch(
 
 def _mean_over(values: Float[Array, " b"], counted: Bool[Array, " b"]) -> Float[Array, ""]:
     total = jnp.where(counted, values, 0).sum()
-    return total / jnp.maximum(counted.sum(), 1).astype(jnp.float32)
+    return total / jnp.maximum(counted.sum(), 1).astype(values.dtype)

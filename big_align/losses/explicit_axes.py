@@ -9,7 +9,7 @@ carries must vary along the same axes before and after, and so must an argument 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -17,24 +17,25 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 Loss = TypeVar("Loss", bound=Callable[..., Any])
+Given = jax.Array | np.ndarray
 
 
 def on_any_mesh(loss: Loss) -> Loss:
-    """Lets a function that returns scalars take arrays on a mesh with Explicit axes.
+    """Compiles a function that returns scalars, on meshes with Explicit axes as well.
 
-    With such arrays, or under such a mesh (`jax.set_mesh`), it is compiled as on a mesh with Auto
-    axes; otherwise it runs unchanged.
+    With arrays on such a mesh, or under such a mesh (`jax.set_mesh`), it is compiled as on a mesh
+    with Auto axes. Within a function that is compiled itself, it becomes part of that.
     """
 
     @functools.wraps(loss)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        dynamic = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+        dynamic = tuple(isinstance(leaf, Given) for leaf in leaves)
         arrays = [leaf for leaf, is_array in zip(leaves, dynamic, strict=True) if is_array]
+        rest = tuple(_ARRAY if is_array else x for x, is_array in zip(leaves, dynamic, strict=True))
         mesh = _find_explicit(arrays)
         if mesh is None:
-            return loss(*args, **kwargs)
-        rest = tuple(_ARRAY if is_array else x for x, is_array in zip(leaves, dynamic, strict=True))
+            return _call(loss, tree, rest, arrays)
         return _call_on_auto(loss, mesh, tree, rest, [_join_mesh(x) for x in arrays])
 
     return call
@@ -67,22 +68,28 @@ def _varying(x: Any) -> frozenset[str]:
 _ARRAY = object()  # placeholder for an array
 
 
+# Compiled once: without `jit`, each call would make its loops anew, and compile them.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _call(loss: Callable[..., Any], tree: Any, rest: tuple, arrays: Sequence[Given]) -> Any:
+    """Calls a loss with its arrays in their places among the other arguments."""
+    each = iter(arrays)
+    args, kwargs = jax.tree.unflatten(tree, [next(each) if x is _ARRAY else x for x in rest])
+    return loss(*args, **kwargs)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _call_on_auto(
-    loss: Callable[..., Any], mesh: AbstractMesh, tree: Any, rest: tuple, arrays: list[jax.Array]
+    loss: Callable[..., Any], mesh: AbstractMesh, tree: Any, rest: tuple, arrays: Sequence[Given]
 ) -> Any:
-    """Calls a loss as on Auto axes; compiled, since outside `jit` arrays would not follow."""
-
-    def call(arrays: list[jax.Array]) -> Any:
-        each = iter(arrays)
-        args, kwargs = jax.tree.unflatten(tree, [next(each) if x is _ARRAY else x for x in rest])
-        return loss(*args, **kwargs)
-
+    """Calls a loss as on Auto axes, in place of the Explicit ones."""
+    call = functools.partial(_call, loss, tree, rest)
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = tuple(name for name, kind in types if kind == AxisType.Explicit)
     whole = NamedSharding(mesh, PartitionSpec())
-    return jax.sharding.auto_axes(call, out_sharding=whole)(arrays)
+    return jax.sharding.auto_axes(call, axes=explicit, out_sharding=whole)(arrays)
 
 
-def _join_mesh(x: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+def _join_mesh(x: Given) -> Given:
     """Puts an array on the mesh that is set, if any: as it lies there, or repeated.
 
     Otherwise the gradient of an array on a single device would come back on a mesh with Auto axes,
@@ -93,7 +100,7 @@ def _join_mesh(x: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     return jax.sharding.reshard(x, jax.typeof(x).sharding.spec)
 
 
-def _find_explicit(arrays: list[jax.Array]) -> AbstractMesh | None:
+def _find_explicit(arrays: Sequence[Given]) -> AbstractMesh | None:
     """Returns the mesh with Explicit axes that arrays are on, or that is currently set."""
     meshes = [jax.typeof(x).sharding.mesh for x in arrays] + [jax.sharding.get_abstract_mesh()]
     explicit = (mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types)

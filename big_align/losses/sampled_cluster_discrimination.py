@@ -70,7 +70,8 @@ def sampled_cluster_loss(
       rows: drawn centers, of any length; each device has the same number.
       row_mask: True on real rows.
       columns: the rows that are the positives of each example, -1 for none, as is any beyond the
-        rows. A repeated one counts once. An example without positives takes no part.
+        rows or that is not real. A repeated one counts once. An example without positives takes no
+        part.
       sampled: True on the rows that are negatives of all examples except those whose positives they
         are (MLCD §3.2); the others are only for the examples that they are positive for. If None,
         all real rows are, so one example's positive is every other's negative.
@@ -99,7 +100,8 @@ def sampled_cluster_loss(
         raise ValueError(f"{len(rows)} rows do not divide over {shards.size} devices")
     if loss == "unicom":
         columns = columns[:, :1]
-    columns = jnp.where(columns < len(rows), columns, -1)
+    inside = jnp.where(columns < 0, len(rows), columns)  # negative indices would count from the end
+    columns = jnp.where(row_mask.at[inside].get(mode="fill", fill_value=False), columns, -1)
     count, dtype = len(zimg), wide(zimg.dtype)
     takes_part = (columns >= 0).any(axis=1)
     # Values in the other rows that are not finite must not reach any gradient.

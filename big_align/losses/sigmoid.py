@@ -75,7 +75,8 @@ def sigmoid_loss(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
-    logits = compute_logits(zimg, ztxt, scale) + bias
+    logits = compute_logits(zimg, ztxt, scale)
+    logits += jnp.asarray(bias, logits.dtype)
     positive = image_label[:, None] == text_label
     each = jax.nn.softplus(jnp.where(positive, -logits, logits))
     total = jnp.where(image_mask[:, None] & text_mask, each, 0).sum()

@@ -31,6 +31,7 @@ def mark_tags(tags: Int[Array, "b t"], num_tags: int) -> Bool[Array, "b c"]:
     return (tags[:, :, None] == jnp.arange(num_tags)).any(axis=1)
 
 
+@check_arrays
 def find_tags(
     logits: Float[Array, "b c"],
     given: Bool[Array, "b c"],
@@ -75,7 +76,7 @@ def binary_cross_entropy(
     """
     logits = _clear(logits, mask)
     each = jax.nn.softplus(jnp.where(positive, -logits, logits))
-    return _average(each if weights is None else weights * each, mask)
+    return _average(each if weights is None else weights.astype(each.dtype) * each, mask)
 
 
 @check_arrays

@@ -140,7 +140,8 @@ def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def list_names(path: tuple) -> tuple[str, ...]:
     """Returns the names on the way to a parameter, from a path of `jax.tree_util`."""
-    return tuple(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+    kinds = ("key", "name", "idx")  # of a dictionary, an attribute and a list
+    return tuple(str(next((getattr(k, n) for n in kinds if hasattr(k, n)), k)) for k in path)
 
 
 def _look_up(field: str, entries: Sequence[str], params: Params, default: float) -> Any:

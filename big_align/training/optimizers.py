@@ -9,10 +9,12 @@ promotion.
 import dataclasses
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 
@@ -64,6 +66,9 @@ def make_schedule(
     Raises:
       ValueError: `decay` is unknown or a value is impossible.
     """
+    for field, value in (("total_steps", total_steps), ("learning_rate", learning_rate)):
+        if not isinstance(value, numbers.Real):
+            raise ValueError(f"{field} = {value!r} must be a number")
     if decay not in DECAYS:
         raise ValueError(f"decay = {decay!r} is unknown; known: {', '.join(DECAYS)}")
     for field, steps in (("total_steps", total_steps), ("warmup_steps", warmup_steps)):
@@ -193,30 +198,24 @@ def make_optimizer(
         `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
 
     Raises:
+      TypeError: an argument is of another kind, such as a text in place of a tuple of texts.
       ValueError: `name` is unknown or a value is impossible; or, once the optimizer gets the
         parameters, there are none at a path.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
-    if isinstance(learning_rate, numbers.Real) and not 0 <= learning_rate < math.inf:
-        raise ValueError(f"learning_rate = {learning_rate} must be 0 or a positive number")
-    for field, value in (("b1", b1), ("b2", b2), ("momentum", momentum)):
-        if not 0 <= value < 1:
-            raise ValueError(f"{field} = {value} is not in [0, 1)")
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay = {weight_decay} must be 0 or a positive number")
-    if not 0 < eps < math.inf:
-        raise ValueError(f"eps = {eps} must be positive")
-    if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"clip_norm = {clip_norm} must be positive, or None not to clip")
+    _check_kinds(learning_rate, exclude, frozen, layers)
+    rates = {"b1": b1, "b2": b2, "momentum": momentum}
+    _check_numbers(learning_rate, rates, weight_decay, eps, clip_norm)
 
     def mask(params: Params) -> Any:
         return decay_mask(params, exclude)
 
     clip = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
-    decay = optax.add_decayed_weights(weight_decay, mask) if weight_decay else optax.identity()
+    decays = isinstance(weight_decay, jax.Array) or weight_decay
+    decay = optax.add_decayed_weights(weight_decay, mask) if decays else optax.identity()
     if name == "sgd":
-        parts = [decay, optax.trace(momentum, nesterov)]
+        parts = [decay, _trace(momentum, nesterov)]
     else:
         parts = [_scale_by_adam(b1, b2, eps), decay]
     if name == "lamb":
@@ -224,6 +223,34 @@ def make_optimizer(
     chain = optax.chain(clip, *parts, optax.scale_by_learning_rate(learning_rate))
     chain = _freeze(chain, frozen) if frozen else chain
     return chain if layers.uniform else optax.chain(chain, scale_by_rates(layers))
+
+
+def _check_kinds(learning_rate: Any, exclude: Any, frozen: Any, layers: Any) -> None:
+    """Raises a TypeError if an argument is of another kind; a text is a tuple of its letters."""
+    if not isinstance(learning_rate, numbers.Real | jax.Array | np.ndarray | Callable):
+        raise TypeError(f"learning_rate = {learning_rate!r} must be a number or a schedule")
+    for field, value in (("exclude", exclude), ("frozen", frozen)):
+        if isinstance(value, str):
+            raise TypeError(f"{field} = {value!r} must be a tuple of texts, such as ({value!r},)")
+    if not isinstance(layers, LayerRates):
+        raise TypeError(f"layers = {layers!r} must be a big_align.training.layer_rates.LayerRates")
+
+
+def _check_numbers(
+    learning_rate: Any, rates: dict[str, Any], weight_decay: Any, eps: Any, clip_norm: Any
+) -> None:
+    """Raises a ValueError if a number is impossible; arrays, which jit may trace, are taken."""
+    if isinstance(learning_rate, numbers.Real) and not 0 <= learning_rate < math.inf:
+        raise ValueError(f"learning_rate = {learning_rate} must be 0 or a positive number")
+    for field, value in rates.items():
+        if not isinstance(value, jax.Array) and not 0 <= value < 1:
+            raise ValueError(f"{field} = {value} is not in [0, 1)")
+    if not isinstance(weight_decay, jax.Array) and not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay = {weight_decay} must be 0 or a positive number")
+    if not isinstance(eps, jax.Array) and not 0 < eps < math.inf:
+        raise ValueError(f"eps = {eps} must be positive")
+    if clip_norm is not None and not isinstance(clip_norm, jax.Array) and not clip_norm > 0:
+        raise ValueError(f"clip_norm = {clip_norm} must be positive, or None not to clip")
 
 
 def make_row_optimizer(name: str, **settings: Any) -> RowOptimizer:
@@ -276,6 +303,16 @@ def _scale_by_adam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
         return updates, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def _trace(momentum: float, nesterov: bool) -> optax.GradientTransformation:
+    """Momentum in float32, also of narrower gradients."""
+    trace = optax.trace(momentum, nesterov, accumulator_dtype=jnp.float32)
+
+    def update(grads: Params, state: optax.TraceState, params: Params | None = None):
+        return trace.update(jax.tree.map(lambda g: g.astype(jnp.float32), grads), state)
+
+    return optax.GradientTransformation(trace.init, update)
 
 
 def update_average(average: Any, new: Any, decay: float, step: ArrayLike) -> Any:

@@ -286,6 +286,28 @@ def test_bfloat16_is_never_mixed_with_float32_silently(case):
         np.testing.assert_array_equal(grad, expected[1][name])
 
 
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("case", [case for case in CASES if "sampled" not in case])
+def test_inside_a_shard_map_over_some_axes(case, kind):
+    """Along the other axis of the mesh, the rows of a device are whole."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), (AxisType[kind],) * 2, devices=jax.devices()[:4])
+    wanted, loss, _ = CASES[case]
+    rows = jax.tree.map(jnp.asarray, draw())
+    names = [name for name in rows if rows[name].ndim and name != "weights"]
+    half = {name: jnp.split(rows[name], 2) for name in names}
+    halves = [rows | {name: half[name][n] for name in names} for n in range(2)]
+    expected = [loss(each, mesh=None) for each in halves]
+
+    def of(split):
+        return jax.lax.all_gather(loss(rows | split, mesh=None), "x")
+
+    split = {name: rows[name] for name in names}
+    inside = jax.shard_map(
+        of, mesh=mesh, in_specs=(jax.P("x"),), out_specs=jax.P(), axis_names={"x"}, check_vma=False
+    )
+    np.testing.assert_allclose(jax.jit(inside)(split), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("case, whole", [*((case, ()) for case in CASES), *SIDES])
 def test_inside_shard_map_a_loss_is_that_of_the_rows_of_a_device(case, whole):
     """With `whole`, every device has all images or all texts, and its part of the others."""

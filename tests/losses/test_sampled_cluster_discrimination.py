@@ -207,6 +207,20 @@ def test_impossible_arguments_are_named(wrong, message):
         sampled_cluster_loss(options.pop("loss"), *arguments, mesh=make_mesh(8, 1), **options)
 
 
+def test_a_positive_that_is_not_real_is_none():
+    zimg, rows, _ = make_batch(b=6, k=6)
+    real = jnp.arange(6) < 4
+    columns = jnp.stack([jnp.arange(6), jnp.array([0, 5, 1, 4, 4, 2])], axis=1)
+    for name in PLAIN:
+        loss = functools.partial(sampled_cluster_loss, name, **OPTIONS)
+        found = loss(zimg, rows, real, columns)
+        dropped = loss(zimg, rows, real, jnp.where(columns < 4, columns, -1))
+        sliced = loss(zimg, rows[:4], real[:4], columns)
+        for other in (dropped, sliced):
+            for ours, theirs in zip(*map(jax.tree.leaves, (found, other)), strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
 def test_a_positive_beyond_the_rows_is_none():
     rng = np.random.default_rng(0)
     zimg, rows = (jnp.asarray(rng.normal(size=(n, D)), jnp.float32) for n in (4, 8))

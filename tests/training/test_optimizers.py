@@ -283,6 +283,65 @@ def test_strict_types_and_float32_state(name):
     assert {x.dtype for x in jax.tree.leaves(after)} <= {np.dtype("float32"), np.dtype("int32")}
 
 
+def test_momentum_of_narrow_gradients_adds_up_in_float32():
+    optimizer = make_optimizer(1.0, "sgd", momentum=0.99)
+    params = {"kernel": jnp.ones((2, 2), jnp.bfloat16)}
+    grads = {"kernel": jnp.full((2, 2), 0.01, jnp.bfloat16)}
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for _ in range(300):
+        updates, state = update(grads, state, params)
+    expected = float(grads["kernel"][0, 0]) * (1 - 0.99**300) / (1 - 0.99)
+    np.testing.assert_allclose(updates["kernel"], -expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_settings_may_be_injected(name, weight_decay, without_type_checks):
+    settings = dict(name=name, weight_decay=weight_decay, clip_norm=1.0, eps=1e-6)
+    schedule = make_schedule(total_steps=10, learning_rate=0.1)
+    injected = optax.inject_hyperparams(make_optimizer)(learning_rate=schedule, **settings)
+    params = draw_params(0)
+    # Injected numbers are float32, and 1 - b2 is small.
+    assert_near(run(injected, params), run(make_optimizer(schedule, **settings), params))
+    state = injected.init(params)
+    state.hyperparams["b1"] = jnp.float32(0.5)
+    plain = make_optimizer(schedule, **settings, b1=0.5)
+    ours = update_twice(injected, state, params)
+    assert_near(ours, update_twice(plain, plain.init(params), params))
+
+
+def assert_near(actual, desired):
+    for a, d in zip(jax.tree.leaves(actual), jax.tree.leaves(desired), strict=True):
+        np.testing.assert_allclose(a, d, rtol=1e-3, atol=1e-5)
+
+
+def update_twice(optimizer, state, params):
+    for seed in (1, 2):
+        updates, state = jax.jit(optimizer.update)(draw_params(seed), state, params)
+    return updates
+
+
+def test_an_argument_of_another_kind_is_named(without_type_checks):
+    for field in ("exclude", "frozen"):
+        with pytest.raises(TypeError, match=rf"{field} = 'dense' must be a tuple .* \('dense',\)"):
+            make_optimizer(0.1, **{field: "dense"})
+    with pytest.raises(TypeError, match="learning_rate = None must be a number or a schedule"):
+        make_optimizer(None)
+    with pytest.raises(TypeError, match=r"layers = \('a=0.1',\) must be a .*LayerRates"):
+        make_optimizer(0.1, layers=("a=0.1",))
+    with pytest.raises(ValueError, match="total_steps = None must be a number"):
+        make_schedule(None, 0.1)
+
+
+def test_paths_may_go_through_lists():
+    params = {"layers": [draw_params(0), draw_params(1)]}
+    optimizer = make_optimizer(0.1, frozen=("layers/0",))
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    first, second = updates["layers"]
+    assert not any(np.any(x) for x in jax.tree.leaves(first))
+    assert all(np.any(x) for x in jax.tree.leaves(second))
+
+
 def test_average_warms_up_and_then_decays():
     first, second = draw_params(0), draw_params(1)
     early = update_average(first, second, 0.99, 0)
