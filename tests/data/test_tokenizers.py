@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import fsspec
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from big_align.data.labels.classes import ClassList, read_classes, write_classes
 from big_align.data.text.clip_tokenizer import clean_text
@@ -15,6 +16,8 @@ from big_align.data.text.tokenizers import (
     WordPieceTokenizer,
     WordTokenizer,
 )
+from big_align.data.text.word_counts import count_texts
+from big_align.data.tf_data.token_graph import make_tokenize
 from tests.data.byte_pair_files import write_byte_pairs
 
 PIECES = (
@@ -88,6 +91,40 @@ def test_bert_ids(data_dir):
     assert real(tokenizer, "Hello, my dog is cute") == ids
     ids = [101, 14477, 20961, 3468, 7861, 8270, 4667, 2015, 102]
     assert real(tokenizer, "unaffable embeddings") == ids
+
+
+BERT_IDS = {
+    "ein Hund auf der Straße": [16417, 15876, 4859, 21200, 4315, 2358, 27807],
+    "GROSSER STRAẞE": [7977, 2121, 2358, 27807],
+    "a 1½ year old girl": [1037, 1015, 13714, 2095, 2214, 2611],
+    "ΔΡΟΜΟΣ δρόμος": [1158, 29732, 29730, 29728, 29730, 29733, 1158, 29732, 29730, 29728, 15297],
+    "ＡＢＣ ﬁsh № 5 m² ™": [100, 1984, 4095, 1578, 1019, 7030, 1580],
+    "co\u00adoperate zero\u200bwidth \ufeffdog": [17654, 5717, 9148, 11927, 2232, 3899],
+    "Café naïve Ελλάδα İstanbul":
+        [7668, 15743, 1159, 29727, 29727, 14608, 29722, 14608, 9960],
+    "two\twords\nand\x0bmore\x00": [2048, 2616, 1998, 5974],
+    "\U0001f469\u200d\U0001f373 cooks 東京 at noon": [100, 26929, 1879, 1755, 2012, 11501],
+}  # fmt: skip
+"""What the tokenizers library of Hugging Face gives, with the vocabulary of bert-base-uncased."""
+
+
+def test_bert_ids_of_texts_beyond_ascii(data_dir):
+    tokenizer = WordPieceTokenizer(str(data_dir / "text" / "bert-base-uncased-vocab.txt"))
+    for text, ids in BERT_IDS.items():
+        assert real(tokenizer, text) == [101, *ids, 102], text
+
+
+def test_a_graph_gives_the_same_ids_and_words_are_counted_alike(data_dir):
+    path = str(data_dir / "text" / "bert-base-uncased-vocab.txt")
+    for lowercase in (True, False):
+        tokenizer = WordPieceTokenizer(path, length=32, lowercase=lowercase)
+        texts = [*BERT_IDS, "", "a dog"]
+        found = make_tokenize(tokenizer)(tf.constant(texts))
+        for ours, theirs in zip(tokenizer(texts), found, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        words = count_texts(["Straße co\u00adop STRASSE ΣΑΣ"], lowercase)[""].words
+        expected = ["straße", "coop", "strasse", "σασ"]
+        assert list(words) == (expected if lowercase else ["Straße", "coop", "STRASSE", "ΣΑΣ"])
 
 
 def test_vocabulary_files_are_checked(tmp_path):

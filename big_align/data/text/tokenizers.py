@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int32
 from big_align.data import files, tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.package_files import locate
+from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.errors import UserError, tell_in_a_line
 
@@ -240,14 +241,13 @@ def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
     tf = tensorflow_on_cpu.load()
     import tensorflow_text
 
-    with tf.device("CPU"):
-        tokenizer = tensorflow_text.FastBertTokenizer(
-            vocab=pieces, token_out_type=tf.int32, lower_case_nfd_strip_accents=lowercase
-        )
+    with tf.device("CPU"):  # its own way to lower case folds more than BERT's, such as ß to ss
+        tokenizer = tensorflow_text.FastBertTokenizer(vocab=pieces, token_out_type=tf.int32)
 
     def tokenize(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        given = [clean_for_bert(text, lowercase) for text in texts]
         with tf.device("CPU"):
-            ragged = tokenizer.tokenize(tf.constant(list(texts), tf.string))
+            ragged = tokenizer.tokenize(tf.constant(given, tf.string))
         return ragged.values.numpy(), ragged.row_splits.numpy()
 
     return tokenize

@@ -7,6 +7,7 @@ from typing import Any
 
 from big_align.data import tensorflow_on_cpu
 from big_align.data.examples import language_of
+from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.temperature import share_by_temperature
 from big_align.errors import UserError
 
@@ -149,10 +150,11 @@ def _make_splitter(lowercase: bool) -> Any:
     tf = tensorflow_on_cpu.load()
     from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
 
-    splitter = BasicTokenizer(lower_case=lowercase)
+    splitter = BasicTokenizer(lower_case=False)
 
     def split(texts: Sequence[str]) -> Any:
+        cleaned = [clean_for_bert(text, lowercase) for text in texts]
         with tf.device("CPU"):
-            return splitter.tokenize(tf.constant(list(texts), tf.string))
+            return splitter.tokenize(tf.constant(cleaned, tf.string))
 
     return split

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from big_align.data import tensorflow_on_cpu
+from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.tokenizers import Tokenizer, WordPieceTokenizer
 
 Tokenize = Callable[[Any], tuple[Any, Any]]
@@ -13,7 +14,7 @@ Tokenize = Callable[[Any], tuple[Any, Any]]
 
 
 def make_tokenize(tokenizer: Tokenizer) -> Tokenize:
-    """Makes the function for a graph: WordPiece is tensorflow-text itself, others run in Python.
+    """Makes the function for a graph; only WordPiece, but for cleaning, does not run in Python.
 
     Args:
       tokenizer: gives the same ids outside a graph.
@@ -30,13 +31,16 @@ def _make_wordpiece(tokenizer: WordPieceTokenizer) -> Tokenize:
     pad, start, end = (tokenizer.vocabulary.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
     with tf.device("CPU"):
         pieces = tensorflow_text.FastBertTokenizer(
-            vocab=tokenizer.vocabulary,
-            token_out_type=tf.int32,
-            lower_case_nfd_strip_accents=tokenizer.lowercase,
+            vocab=tokenizer.vocabulary, token_out_type=tf.int32
         )
 
+    def clean(texts: np.ndarray) -> np.ndarray:
+        cleaned = (clean_for_bert(text.decode(), tokenizer.lowercase) for text in texts.tolist())
+        return np.array([text.encode() for text in cleaned], object)
+
     def tokenize(texts: Any) -> tuple[Any, Any]:
-        ids = pieces.tokenize(texts)[:, : tokenizer.length - 2]
+        cleaned = tf.ensure_shape(tf.numpy_function(clean, [texts], tf.string), texts.shape)
+        ids = pieces.tokenize(cleaned)[:, : tokenizer.length - 2]
         edge = tf.ones([tf.shape(texts)[0], 1], tf.int32)
         framed = tf.concat([edge * start, ids, edge * end], axis=1)
         text = framed.to_tensor(pad, shape=[None, tokenizer.length])
