@@ -7,6 +7,7 @@ once. Whoever reads it finds the old content or the new, and never a part.
 import contextlib
 import os
 import pathlib
+import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,23 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
 
 
+def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
+    """Refuses an address such as gs://..., of which a folder would be made here.
+
+    Args:
+      path: the file or folder to write, perhaps as a `pathlib.Path`, which has lost a slash.
+      flag: where the user has named it, for messages.
+
+    Raises:
+      UserError: it is an address.
+    """
+    if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):
+        raise UserError(
+            f"{flag}={os.fspath(path)} is an address, and files are written here: name a local "
+            "path, and copy it there afterwards"
+        )
+
+
 def check_file(
     path: str, flag: str = "--output", endings: Sequence[str] = (), overwrite: bool = True
 ) -> None:
@@ -44,6 +62,7 @@ def check_file(
     Raises:
       UserError: it cannot be written; the message says why.
     """
+    check_local(path, flag)
     given, target = f"{flag}={path}", pathlib.Path(path)
     if endings and not path.lower().endswith(tuple(endings)):
         raise UserError(f"{given} must end in {' or '.join(endings)}")

@@ -36,7 +36,7 @@ Classes = list[tuple[str, float]]
 """Names with their probabilities, the most probable first."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LoadedModel(Pretrained):
     """A model, ready for use: it knows how images are prepared and texts are tokenized.
 
@@ -112,7 +112,7 @@ class LoadedModel(Pretrained):
         with make_bar(total=len(texts), unit="text", disable=not self.progress, **BAR) as bar:
             for first in range(0, len(texts), TEXT_BATCHES * size):
                 part = texts[first : first + TEXT_BATCHES * size]
-                rows.append(_check_finite(self._batched.embed_texts(*self.tokenize(part))))
+                rows.append(_check_finite(self._batched.embed_texts(*self.made_tokenizer(part))))
                 bar.update(len(part))
         return np.concatenate(rows)
 
@@ -188,11 +188,13 @@ class LoadedModel(Pretrained):
         settings = {"batch_size": self.batch_size, "progress": self.progress}
         return self if tower is self else LoadedModel.of(tower, **settings)
 
-    def tokenize(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
-        """Returns token ids, and which of them are real."""
-        return self.made_tokenizer(texts)
+    def tokenize(self, texts: Any) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+        """Returns token ids, and which of them are real, of a list of texts or of one."""
+        return self.made_tokenizer(_check_texts(texts))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process gets; it makes compiled programs and tokenizer anew."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def _check_part(self, part: str) -> None:
         """Raises a UserError if the model lacks a tower."""
@@ -316,7 +318,7 @@ def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
 
 def _check_texts(texts: Any) -> list[str]:
     texts = [texts] if isinstance(texts, str) else texts
-    if not hasattr(texts, "__iter__") or isinstance(texts, bytes):
+    if not hasattr(texts, "__iter__") or isinstance(texts, bytes) or np.shape(texts) == ():
         raise UserError(f"texts is a {type(texts).__name__}; give a list of texts")
     if not (texts := list(texts)):
         raise UserError("texts is empty; give at least one text")

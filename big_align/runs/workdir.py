@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,6 +58,8 @@ def load(path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None) ->
     if recognize_workdir(found):
         with interop.explained(found):
             return read_workdir(found, tokenizer)
+    if told := _explain_near(os.fspath(path), found):
+        raise UserError(f"{path} {told}")
     loaded = interop.load(path)
     return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
 
@@ -67,6 +70,30 @@ def recognize_workdir(path: pathlib.Path) -> bool:
     The checkpoints themselves may be elsewhere (`config.checkpoint.folder`).
     """
     return "objective" in read_json(split_step(path)[0] / CONFIG_JSON)
+
+
+def _explain_near(given: str, path: pathlib.Path) -> str:
+    """Returns what to give instead of a path that is nearly a model; "" if it is not."""
+    if "://" in given:
+        return "is an address; models are read from local folders: copy it to one first"
+    if not path.exists():
+        is_id = re.fullmatch(r"[\w.-]+/[\w.-]+", given) and not path.parent.exists()
+        fetched = f"`hf download {given} --local-dir={path.name}` makes a folder that is read"
+        return f"is not here; if it is an id of Hugging Face's hub, {fetched}" if is_id else ""
+    if path.suffix == ".zip":
+        return "is compressed: unpack it, and give the folder"
+    if path.name == CONFIG_JSON:
+        return f"is the config of a model: give its folder, {path.parent}"
+    if path.name == FOLDER and recognize_workdir(path.parent):
+        return f"is the folder of the checkpoints of a run: give its workdir, {path.parent}"
+    if (path / "state").is_dir() and (path / "record").is_dir():
+        return (
+            f"is a checkpoint without its run: it is read as WORKDIR/{FOLDER}/STEP, where "
+            f"WORKDIR/{CONFIG_JSON} is the run's config"
+        )
+    if (path / FOLDER).is_dir() and not (path / CONFIG_JSON).exists():
+        return f"is a workdir without its {CONFIG_JSON}: copy that of the run, too"
+    return ""
 
 
 def split_step(path: pathlib.Path) -> tuple[pathlib.Path, Which]:
@@ -90,10 +117,10 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
     path, step = split_step(path)
     config = _read_run(path, tokenizer)
     made = build.build_tokenizer(config)
-    objective, _, found, _ = restore.load_weights(config, str(path), made, step)
+    objective, _, found, step = restore.load_weights(config, str(path), made, step)
     params = found["params"]
     weights = {"params": params["model"], **found["model_state"]}
-    node = config.model.to_dict()
+    node = _find_trained(config.model.to_dict(), params["model"])
     if not node["text"] and not node["image_projection"]:  # the tower is the whole model
         node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
     size = build.example_batch(config, made)["image"].shape[-2]
@@ -105,7 +132,16 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         tokenizer=config.tokenizer.to_dict(),
         temperature=_find_temperature(objective, params),
         bias=float(params[BIAS]) if has_bias(params) else None,
+        checkpoint=str(find_folder(str(path), config.checkpoint.get("folder")) / str(step)),
     )
+
+
+def _find_trained(node: dict[str, Any], params: Params) -> dict[str, Any]:
+    """Returns the part of a model that its objective trains: with labels alone, images have no text
+    to be compared with, and so neither a text tower nor a projection."""
+    if "image" not in params or "text" in params or not node["text"]:
+        return node
+    return node | {"text": None, "image_projection": "project_image" in params}
 
 
 def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, int, epath.Path]:

@@ -115,7 +115,7 @@ def read_generation(path: pathlib.Path) -> IndexGeneration:
             raise ValueError("its files do not have equally many rows")
         if len(found.images) and found.images["end"][-1].as_py() != len(found.thumbnails):
             raise ValueError(f"{THUMBNAILS} is not whole")
-    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
+    except (OSError, EOFError, ValueError, LookupError, pa.ArrowException) as error:
         reason = put_in_a_line(str(error))
         raise UserError(
             f"{path} cannot be read ({reason}); remove the index and build it again"

@@ -235,9 +235,10 @@ class SearchIndex:
                 raise UserError(f"{error}; give the model of the index by --model") from error
         self._check("weights", digest_weights(model.flat))
         self._check("architecture", digest_architecture(model))
+        self._check("transform", model.preprocessing and model.preprocessing.transform)
         return model
 
-    def _check(self, what: str, digest: str) -> None:
+    def _check(self, what: str, digest: str | None) -> None:
         """Raises a UserError if the model differs; indexes of earlier versions lack digests."""
         if digest != self.info.get(what, digest):
             given = isinstance(self._given, LoadedModel)
@@ -245,7 +246,7 @@ class SearchIndex:
             other = "other weights" if what == "weights" else f"another {what}"
             raise UserError(
                 f"{model} has {other} than the model of {self._folder}; build the index again, or "
-                "give its model by --model"
+                "give its model by --model, such as WORKDIR/checkpoints/STEP if the run went on"
             )
 
     @functools.cached_property

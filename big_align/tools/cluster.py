@@ -13,7 +13,6 @@ folders.
 """
 
 import argparse
-import pathlib
 import sys
 
 from big_align.tools import command
@@ -25,7 +24,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--embeddings", required=True, help="the folder that big_align.tools.embed wrote")
     add("--k", required=True, type=int, help="number of clusters")
-    add("--output", required=True, type=pathlib.Path, help="the folder to write")
+    add("--output", required=True, type=command.local_path, help="the folder to write")
     add(
         "--labels_per_image",
         type=int,

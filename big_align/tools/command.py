@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pathlib
 import signal
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from absl import logging
 
+from big_align import whole_files
 from big_align.configuration.home_folder import expand_home
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
@@ -42,6 +44,15 @@ def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.Argumen
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
+
+
+def local_path(text: str) -> pathlib.Path:
+    """Reads a path to write to, which is local: pathlib would make a folder here of gs://..."""
+    try:
+        whole_files.check_local(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error).partition("=")[2]) from error
+    return pathlib.Path(text)
 
 
 def run(act: Callable[..., int | None], *arguments: Any) -> int:

@@ -43,10 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
 def convert(options: argparse.Namespace) -> None:
     """Converts, and prints what the model is."""
     pretrained = workdir.load(options.input)
+    whole = pretrained
     if options.part:
         pretrained = pretrained.tower(options.part)
     api.save(options.output, pretrained, options.format)
     print(f"{options.output}, for {options.format}: {describe(pretrained)}")
+    if f"project_{options.part}" in whole.variables["params"]:
+        print(
+            f"Without the projection that the {options.part} tower has in the model: its features "
+            "are no embeddings that can be compared with those of the model."
+        )
 
 
 def describe(pretrained: Pretrained) -> str:

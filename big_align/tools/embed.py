@@ -66,7 +66,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="stop if more than this fraction of the images is broken (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--output", required=True, type=pathlib.Path,
+        "--output", required=True, type=command.local_path,
         help="the folder, .npy file or .parquet file to write",
     )  # fmt: skip
     parser.add_argument(

@@ -75,7 +75,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="what the list uses as keys: input: rows of the input files; own: the keys stored in "
         "these files (%(default)s)",
     )
-    add("--work", type=pathlib.Path, help="the folder for embeddings (default: OUTPUT.embeddings)")
+    add(
+        "--work",
+        type=command.local_path,
+        help="the folder for embeddings (default: OUTPUT.embeddings)",
+    )
     add("--batch_size", type=int, help="images per batch (256; 64 on CPUs)")
     return parser.parse_args(arguments)
 

@@ -15,7 +15,6 @@ file of weights.
 
 import argparse
 import os
-import pathlib
 import sys
 from typing import Any
 
@@ -59,7 +58,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--recall", type=float, default=0.95,
         help="the fraction of the 10 nearest that ScaNN must find (%(default)s)",
     )  # fmt: skip
-    add("--output", required=True, type=pathlib.Path, help="the folder to write")
+    add("--output", required=True, type=command.local_path, help="the folder to write")
     return parser.parse_args(arguments)
 
 

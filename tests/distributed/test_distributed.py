@@ -110,7 +110,7 @@ def test_processes_agree_on_what_one_of_them_finds_damaged(finished, tmp_path):
         (newest / names[process::2][0]).write_bytes(b"")
         run = start(tmp_path, 2, *flags, f"--config.total_steps={steps[-1] if process else STEPS}")
         assert run.wait() == 0, run.err
-        assert run.out.count(f"continuing from step {steps[-2]} instead of {steps[-1]}") == 1
+        assert run.out.count(f"using step {steps[-2]} instead of {steps[-1]}") == 1
         assert (tmp_path / "checkpoints" / f"damaged_{steps[-1]}").is_dir()
     assert read_losses(tmp_path) == read_losses(finished(2, ""))
 

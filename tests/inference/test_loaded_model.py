@@ -4,6 +4,7 @@ import contextlib
 import functools
 import http.server
 import io
+import pickle
 import random
 import threading
 import time
@@ -131,9 +132,12 @@ def test_an_image_is_the_same_in_whatever_form_it_is_given(model, pictures):
         upright = image_ops.Transform("")(data, random.Random(0))
         forms = [path, "memory://given/" + path.rpartition("/")[2], data]
         forms += [Image.open(path), Image.open(io.BytesIO(data)), upright, jnp.array(upright)]
+        forms += [io.BytesIO(data), bytearray(data), memoryview(data)]
         lazy = Image.open(path)
         found = model.embed_images([*forms, lazy, lazy])
         np.testing.assert_allclose(found, found[[0] * len(found)], atol=1e-6)
+        with open(path, "rb") as file:  # one image, and not its lines
+            np.testing.assert_allclose(model.embed_images(file), found[:1], atol=1e-6)
     stack = np.stack([upright] * 3)
     np.testing.assert_allclose(model.embed_images(stack), found[:3], atol=1e-6)
 
@@ -258,11 +262,33 @@ def test_what_is_no_image_is_told_in_a_line(model, tmp_path, given, message):
         ([b"a"], "text 0 is a bytes; it must be a text"),
         (["a", None], "text 1 is a NoneType"),
         (3, "texts is a int; give a list of texts"),
+        (np.array("a dog"), "texts is a ndarray; give a list of texts"),
     ],
 )
 def test_what_is_no_text_is_told_in_a_line(model, given, message):
-    with pytest.raises(UserError, match=message):
-        model.embed_texts(given)
+    for use in (model.embed_texts, model.tokenize):
+        with pytest.raises(UserError, match=message):
+            use(given)
+
+
+def test_one_text_is_one_row(model):
+    np.testing.assert_array_equal(model.embed_texts("a dog"), model.embed_texts(["a dog"]))
+    for one, several in zip(model.tokenize("a dog"), model.tokenize(["a dog"]), strict=True):
+        np.testing.assert_array_equal(one, several)
+
+
+def test_a_model_in_use_may_be_sent_to_another_process_and_be_a_key(model, pictures):
+    zimg, ztxt = model.embed_images(pictures[:2]), model.embed_texts(["a dog"])
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.embed_images(pictures[:2]), zimg)
+    np.testing.assert_array_equal(copy.embed_texts(["a dog"]), ztxt)
+    assert {model: 1}[model] == 1 and model != copy
+
+
+def test_gray_that_was_converted_to_32_bits_stays_as_it_is(model):
+    gray = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 30), dtype=np.uint8))
+    found = model.embed_images([gray, gray.convert("I"), gray.convert("F")])
+    np.testing.assert_allclose(found, found[[0, 0, 0]], atol=1e-6)
 
 
 def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pictures):

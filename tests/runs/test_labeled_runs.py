@@ -116,6 +116,27 @@ def read_metrics(workdir):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("objective", ["cross_entropy", "supcon"])
+def test_what_labels_alone_have_trained_is_used_and_exported(objective, files, tmp_path):
+    """The config may have a text tower and a projection, as that of the run it starts from has."""
+    config = config_of(files, objective, **{"total_steps": 2, "checkpoint.every": 2})
+    config.evaluators = {}
+    with config.unlocked():
+        config.model.image_projection, config.model.embedding_dim = True, 12
+        config.model.text = config_of(files, "unicl").model.text
+    workdir = tmp_path / "run"
+    train.run(config, str(workdir))
+    model = big_align.load(workdir, transform="resize(8)", progress=False)
+    assert model.checkpoint == str(workdir / "checkpoints" / "2")
+    images = np.random.default_rng(0).integers(0, 256, (2, 9, 9, 3), dtype=np.uint8)
+    zimg = model.embed_images(images)
+    np.testing.assert_allclose(np.linalg.norm(zimg, axis=1), 1, rtol=1e-5)
+    big_align.save(tmp_path / "out", model, format="big_align")
+    again = big_align.load(tmp_path / "out", progress=False)
+    np.testing.assert_array_equal(again.embed_images(images), zimg)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", MEASURED)
 def test_an_objective_trains_and_is_measured(objective, trained):
     _, workdir, results = trained(objective)

@@ -180,6 +180,9 @@ def test_a_model_of_other_colors_or_another_tokenizer_is_refused(table_index, mo
     with pytest.raises(UserError, match="has another tokenizer than the model of"):
         load(table_index, reader).search("a dog")
     assert load(table_index, reader).search(images=photo, k=1)[0].row == 4
+    smaller = loaded_model.LoadedModel.of(model.with_transform("resize(9)|central_crop(8)"))
+    with pytest.raises(UserError, match="has another transform than the model of"):
+        load(table_index, smaller).search(images=photo)
     table, settings = f"{table_index.parent}/photos/photos.csv", {"dtype": "float32"}
     for other, message in ((colors, "architecture is"), (reader, "tokenizer is")):
         with pytest.raises(UserError, match=message):

@@ -102,3 +102,21 @@ def test_a_bug_keeps_its_traceback():
 
 def test_a_command_without_a_status_has_succeeded():
     assert command.run(lambda: None) == 0 and command.run(lambda status: status, 3) == 3
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [("cluster", "--k=2 --embeddings=e"), ("embed", "--model=m --source=a.tar"),
+     ("index", "--model=m --source=a.tar"), ("convert", "--input=hf-none")],
+)  # fmt: skip
+def test_no_command_makes_a_folder_of_an_address(name, arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tool = importlib.import_module(f"big_align.tools.{name}")
+    arguments = [*arguments.split(), "--output=gs://bucket/out"]
+    try:
+        assert tool.main(arguments) != 0
+    except SystemExit as ended:
+        assert ended.code == 2
+    told = capsys.readouterr().err
+    assert "gs://bucket/out is an address" in told or name == "convert"
+    assert not list(tmp_path.iterdir())

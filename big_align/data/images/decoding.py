@@ -78,7 +78,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     """Scales gray values to 8 bits, in the same way for all images of a kind.
 
-    Integers up to 65535 count as 16 bits, as PNG defines them, and keep their high byte. Other
+    Integers up to 65535 count as 16 bits, as PNG defines them, and keep their high byte; those of
+    32 bits count as 8 if none is above 255, as in an image that was converted from 8 bits. Other
     files do not say what white is: for floats it is the smallest of 1, 255 and 65535 that holds
     them, and an image with other values, such as negative ones, is stretched from its least value,
     or 0, to its largest.
@@ -90,7 +91,8 @@ def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     if not np.isfinite(least) or not np.isfinite(largest):
         raise examples.BrokenExample("the image has values that are NaN or infinite")
     if gray.dtype.kind != "f" and 0 <= least and largest < 2**16:
-        return (gray >> 8).astype(np.uint8)
+        narrow = gray.dtype.itemsize > 2 and largest < 2**8
+        return (gray if narrow else gray >> 8).astype(np.uint8)
     if gray.dtype.kind == "f":
         top = next((top for top in (1, 255, 65535) if 0 <= least and largest <= top), None)
         if top:

@@ -13,14 +13,15 @@ from big_align.data.images import decoding
 from big_align.errors import UserError, put_in_a_line
 
 LISTS = "OUST"  # kinds of arrays of objects and of texts, which are read as lists
-KINDS = "a path, a URL, encoded bytes, a PIL image or a uint8 array [h w 3]"
+KINDS = "a path, a URL, encoded bytes, an open file, a PIL image or a uint8 array [h w 3]"
+ENCODED = bytes | bytearray | memoryview
 
 _DECODING = threading.Lock()  # two threads must not decode the same Pillow image
 
 
 def is_image(value: Any) -> bool:
     """Returns whether a value is one image, and not several."""
-    if isinstance(value, str | os.PathLike | bytes | Image.Image):
+    if isinstance(value, str | os.PathLike | ENCODED | Image.Image) or hasattr(value, "read"):
         return True
     if not hasattr(value, "__array__"):
         return False
@@ -55,8 +56,12 @@ def check_images(given: Any) -> list[Any]:
 
 
 def _check_image(image: Any, number: int) -> Any:
-    if isinstance(image, bytes | Image.Image):
+    if isinstance(image, Image.Image):
         return image
+    if isinstance(image, ENCODED):
+        return bytes(image)
+    if hasattr(image, "read"):
+        return _check_image(image.read(), number)
     if isinstance(image, str | os.PathLike):
         return os.fspath(image)
     if not hasattr(image, "__array__"):

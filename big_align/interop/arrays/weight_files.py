@@ -19,7 +19,7 @@ from big_align.interop.arrays.stored_arrays import (
     StoredArray,
     parse_json,
 )
-from big_align.whole_files import name_partial
+from big_align.whole_files import check_local, name_partial
 
 FORMATS = {
     ".safetensors": safetensors_files.locate_arrays,
@@ -170,6 +170,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
     Raises:
       WeightFileError: something is there already, or an array cannot be written.
     """
+    check_local(path)
     path = pathlib.Path(path).resolve()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise WeightFileError(f"{path} exists; give a folder that is empty or does not exist")

@@ -14,7 +14,7 @@ from big_align.interop.formats.architecture import Node
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.tables import mapping
 from big_align.interop.tables.mapping import Rule
-from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
+from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD, TOWERS
 
 UNUSED = (
     *("pooler.", "classifier", "num_batches_tracked", "position_ids", "relative_position_index"),
@@ -27,7 +27,7 @@ COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
 """Those of them that need not be kept, since any library computes them on loading."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
     """A dual encoder, or one tower, with its weights.
 
@@ -45,6 +45,7 @@ class Pretrained:
       source: the format that it was read from, None if it was not.
       kept: arrays of the file for which the model has no place, by their names there; they are
         written back to the same format.
+      checkpoint: the checkpoint of a run that it was read from; None if it was not.
     """
 
     node: Node
@@ -56,6 +57,7 @@ class Pretrained:
     bias: float | None = None
     source: str | None = None
     kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
+    checkpoint: str | None = None
 
     @property
     def kind(self) -> str:
@@ -87,12 +89,17 @@ class Pretrained:
     def tower(self, part: str) -> "Pretrained":
         """Returns one tower by itself, with everything that belongs to it.
 
+        What it pools is its embedding then: a linear layer into the common space of images and
+        texts belongs to the dual encoder, and is left behind.
+
         Args:
           part: "image" or "text".
 
         Raises:
           UserError: it is a tower for the other kind of inputs.
         """
+        if part not in TOWERS:
+            raise UserError(f"part = {part!r} is neither 'image' nor 'text'")
         if part == self.kind:
             return self
         if self.kind != "dual" or not self.node[part]:

@@ -8,6 +8,7 @@ own, and neither does the position in the data if it is a function of the step; 
 
 import contextlib
 import itertools
+import sys
 import time
 import types
 from collections.abc import Mapping, Sequence
@@ -284,7 +285,7 @@ class Checkpointer:
             if fault is None:
                 if lost and found < lost[0]:
                     again = "" if self._read_only else f"; {lost[0] - found} steps are repeated"
-                    self._say(f"continuing from step {found} instead of {lost[0]}{again}")
+                    self._say(f"using step {found} instead of {lost[0]}{again}")
                 return state
             if step is not None:
                 raise DamagedCheckpoint(f"{self.folder / str(found)} is damaged: {fault}")
@@ -321,8 +322,8 @@ class Checkpointer:
         self._manager.reload()
 
     def _say(self, message: str) -> None:
-        if jax.process_index() == 0:
-            print(message, flush=True)
+        if jax.process_index() == 0:  # what only reads may print results for another program
+            print(message, flush=True, file=sys.stderr if self._read_only else sys.stdout)
 
     def preempted(self) -> bool:
         """Returns whether the cluster has asked all processes to save and stop now.

@@ -37,9 +37,11 @@ def has_steps(folder: epath.Path) -> bool:
 def is_missing(error: Exception) -> bool:
     """Returns whether an error says that a file is not there or cannot be read.
 
-    Those of a bucket are TensorFlow's. One that says that the bucket cannot be reached says nothing
-    about the file.
+    Those of a bucket are TensorFlow's. One that says that the bucket cannot be reached, or that
+    this user may not read the file, says nothing about the file.
     """
+    if isinstance(error, PermissionError):
+        return False
     return isinstance(error, OSError) or type(error).__name__ == "NotFoundError"
 
 

@@ -11,6 +11,7 @@ import pytest
 from orbax.checkpoint._src.path import atomicity, atomicity_defaults
 
 from big_align.errors import DamagedCheckpoint
+from big_align.training.saving import checksums
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 
@@ -137,7 +138,7 @@ def test_the_line_names_the_file_and_how_many_steps_are_repeated(saved, capsys):
     assert lines == [
         f"{folder}/130 is damaged (state/ocdbt.process_0/manifest.ocdbt cannot be read "
         "(FileNotFoundError)); its name is now damaged_130",
-        "continuing from step 120 instead of 130; 10 steps are repeated",
+        "using step 120 instead of 130; 10 steps are repeated",
     ]
     assert (folder / "damaged_130/state/manifest.ocdbt").is_file()  # nothing is thrown away
 
@@ -146,7 +147,20 @@ def test_nothing_is_renamed_where_a_run_is_only_read(saved, capsys):
     next((saved / "checkpoints/130/state").rglob("manifest.ocdbt")).write_bytes(b"")
     check_state(restore(saved, read_only=True), (120,))
     assert (saved / "checkpoints/130").is_dir()
-    assert "130 is damaged (state/" in capsys.readouterr().out
+    printed = capsys.readouterr()  # what reads may print results for another program
+    assert "130 is damaged (state/" in printed.err and not printed.out
+    assert "using step 120 instead of 130\n" in printed.err
+
+
+def test_a_file_that_may_not_be_read_is_not_damaged(saved, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(checksums, "_add_up", refuse)
+    for read_only in (True, False):
+        with pytest.raises(PermissionError, match="Permission denied: .*130"):
+            restore(saved, read_only=read_only)
+    assert sorted(path.name for path in (saved / "checkpoints").iterdir()) == ["120", "130"]
 
 
 def test_a_checkpoint_that_is_asked_for_is_not_replaced_by_another(saved):
