@@ -5,16 +5,16 @@ A run copies them into its workdir, so that the workdir can be used from any fol
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ml_collections import ConfigDict
 
 from big_align.components.tables import TOKENIZERS
 from big_align.data import files
-from big_align.data.labels.classes import built_in_names
+from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, write_classes
 from big_align.data.package_files import locate
 from big_align.errors import UserError
-from big_align.whole_files import write_whole
+from big_align.whole_files import name_partial, write_whole
 
 FOLDER = "files"
 """Folder of a workdir that holds the copies, each named after its field of the config."""
@@ -22,8 +22,19 @@ VOCABULARIES = ("vocabulary", "merges")
 """Arguments of the tokenizers here that always name files; in others they may mean anything."""
 
 
-def keep_files(workdir: str, config: ConfigDict) -> None:
-    """Copies the files that the model of a config needs into a workdir."""
+def keep_files(workdir: str, config: ConfigDict, own: Mapping[str, ClassList]) -> None:
+    """Copies the files that the model of a config needs into a workdir.
+
+    Args:
+      workdir: the workdir.
+      config: config of the run.
+      own: the classes that sources name themselves, by the places of the parts of the data.
+    """
+    for place, classes in own.items():
+        copy = pathlib.Path(workdir, FOLDER, f"{place}.classes.json")
+        copy.parent.mkdir(exist_ok=True)
+        write_classes(classes, str(partial := name_partial(copy)), f"the source of {place}")
+        os.replace(partial, copy)
     for node, field, copy in _list_files(workdir, config):
         if files.is_file(path := locate(node[field])):
             copy.parent.mkdir(exist_ok=True)
@@ -69,5 +80,7 @@ def _list_files(
     for place, node, field in fields:
         given = node.get(field)
         if isinstance(given, str) and given not in built_in_names():
-            name = f"{place}.{field}{pathlib.PurePath(given).suffix}"
-            yield node, field, copies.setdefault(given, pathlib.Path(workdir, FOLDER, name))
+            ending = ".json" if given == OWN_NAMES else pathlib.PurePath(given).suffix
+            name = f"{place}.{field}{ending}"
+            key = (place, given) if given == OWN_NAMES else given  # each part has names of its own
+            yield node, field, copies.setdefault(key, pathlib.Path(workdir, FOLDER, name))

@@ -1,5 +1,7 @@
 """A model on all devices of this process, which embeds batches of few sizes."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
@@ -7,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from big_align import sharding
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.interop.encoders import make_image_encoder, make_text_encoder
+from big_align.interop.encoders import make_image_encoder, make_image_pooler, make_text_encoder
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.types import Batch, ModelState, Objective, Params
 
@@ -24,6 +26,13 @@ class ModelVerbs(Objective):
     def __init__(self, pretrained: Pretrained):
         self._encode_image = make_image_encoder(pretrained)
         self._encode_text = make_text_encoder(pretrained)
+        self._pool_image = make_image_pooler(pretrained)
+
+    def image_features(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[Array, "b f"]:
+        """Returns what the image tower pools."""
+        return self._pool_image({"params": params, **model_state}, batch["image"])
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
@@ -83,10 +92,21 @@ class BatchedModel:
         self, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
     ) -> Float[np.ndarray, "b d"]:
         """Embeds images of a batch; rows whose mask is False are NaN."""
+        return self._run(Embedder.embed_images, image, mask)
+
+    def pool_images(
+        self, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
+    ) -> Float[np.ndarray, "b f"]:
+        """Returns what the image tower pools; rows whose mask is False are NaN."""
+        return self._run(Embedder.image_features, image, mask)
+
+    def _run(
+        self, apply: Any, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
+    ) -> Float[np.ndarray, "b d"]:
         count = len(image)
         batch = {"image": self._pad(image), "mask": self._pad(mask)}
         with jax.set_mesh(self._mesh):
-            values, _ = self._make_embedder(count).embed_images([batch], count)
+            values, _ = apply(self._make_embedder(count), [batch], count)
         return np.where(mask[:, None], values, np.float32(np.nan))
 
     def embed_texts(

@@ -16,13 +16,13 @@ from big_align.components.tables import TOKENIZERS
 from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.images import given_images
 from big_align.data.images.image_ops import Transform
-from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import BrokenImages, UserError
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference import ranking
 from big_align.inference.batched_model import BatchedModel
+from big_align.inference.given_texts import check_texts, read_names
 from big_align.inference.image_batches import ImageBatch, load_images
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.progress import make_bar
@@ -75,23 +75,7 @@ class LoadedModel(Pretrained):
             such as floats; or the model has no image tower, or does not say how its images are
             made.
         """
-        if broken not in ("error", "nan"):
-            raise UserError(f"broken = {broken!r} is neither 'error' nor 'nan'")
-        self._check_part("image")
-        given = given_images.check_images(images)
-        rows, lost = [], 0
-        with make_bar(total=len(given), unit="image", disable=not self.progress, **BAR) as bar:
-            for batch in load_images(
-                given, *self._operations, self._batched.choose_rows(len(given))
-            ):
-                self._tell_broken(batch, given, broken, lost)
-                lost += len(batch.faults)
-                rows.append(self._batched.embed_images(batch.image, batch.mask))
-                _check_finite(rows[-1][batch.mask])
-                bar.update(len(rows[-1]))
-        if lost > NAMED_FIRST:
-            logging.warning("%d of %d images are broken; their rows are NaN", lost, len(given))
-        return np.concatenate(rows)
+        return self._run_images(images, broken, BatchedModel.embed_images)
 
     def embed_texts(self, texts: Any) -> Float[np.ndarray, "n d"]:
         """Embeds texts; anything beyond the tokenizer's length is cut off.
@@ -107,7 +91,7 @@ class LoadedModel(Pretrained):
             tower or tokenizer.
         """
         self._check_part("text")
-        texts = _check_texts(texts)
+        texts = check_texts(texts)
         size, rows = self._batched.choose_rows(len(texts)), []
         with make_bar(total=len(texts), unit="text", disable=not self.progress, **BAR) as bar:
             for first in range(0, len(texts), TEXT_BATCHES * size):
@@ -119,16 +103,17 @@ class LoadedModel(Pretrained):
     def classify(
         self,
         images: Any,
-        names: Any,
+        names: Any = None,
         templates: Sequence[str] | None = None,
         temperature: float | None = None,
         broken: str = "error",
     ) -> Classes | list[Classes]:
-        """Names what images show, by the texts of the classes.
+        """Names what images show, by the texts of classes or by a classifier that was trained.
 
         Args:
-          images: as in `embed_images`, or embeddings of images.
+          images: as in `embed_images`, or embeddings of images, for texts of classes.
           names: a list of names, or a class list: "imagenet", another of the package, or a file.
+            None for the classes of the model's own classifier, which has no texts.
           templates: a text with {} where the name goes, or a list of them; None for those of the
             class list, or else "a photo of a {}.".
           temperature: what cosines are divided by; None for the model's own.
@@ -142,12 +127,16 @@ class LoadedModel(Pretrained):
           UserError: what `embed_images` and `embed_texts` raise; or there are no names; or a
             template is wrong; or no temperature is known.
         """
+        if names is None:
+            return self._classify_by_training(images, broken)
+        if self.classifier and not self.embeds("text"):
+            raise UserError("the model has no text tower: classify(images) names its own classes")
         temperature = self.temperature if temperature is None else temperature
         self._check_part("text")
         if temperature is None or not temperature > 0:
             known = "is unknown to the model" if temperature is None else f"is {temperature}"
             raise UserError(f"the temperature {known}; give temperature= a number above 0")
-        classes = _read_names(names)
+        classes = read_names(names)
         templates = [templates] if isinstance(templates, str) else templates
         try:
             prompts = fill_class_templates(classes, templates)
@@ -158,9 +147,35 @@ class LoadedModel(Pretrained):
         embed_images = functools.partial(self.embed_images, broken=broken)
         zimg, alone = self._embed_or_take(images, embed_images, given_images.is_image)
         logits = np.float64(ranking.compute_cosines(zimg, ztxt)) / temperature
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        found = [_sort(classes.names, row / row.sum()) for row in weights]
-        return found[0] if alone else found
+        return _name_classes(classes.names, logits, alone)
+
+    def _classify_by_training(self, images: Any, broken: str) -> Classes | list[Classes]:
+        """Names what images show by the classifier that a run has trained."""
+        if self.classifier is None:
+            raise UserError("the model has no classifier of its own; give the names of classes")
+        features = self._run_images(images, broken, BatchedModel.pool_images)
+        logits = self.classifier.compute_logits(features)
+        return _name_classes(self.classifier.names, logits, given_images.is_image(images))
+
+    def _run_images(self, images: Any, broken: str, run: Any) -> Float[np.ndarray, "n d"]:
+        """Returns what a method of the compiled model makes of images."""
+        if broken not in ("error", "nan"):
+            raise UserError(f"broken = {broken!r} is neither 'error' nor 'nan'")
+        self._check_part("image")
+        given = given_images.check_images(images)
+        rows, lost = [], 0
+        with make_bar(total=len(given), unit="image", disable=not self.progress, **BAR) as bar:
+            for batch in load_images(
+                given, *self._operations, self._batched.choose_rows(len(given))
+            ):
+                self._tell_broken(batch, given, broken, lost)
+                lost += len(batch.faults)
+                rows.append(run(self._batched, batch.image, batch.mask))
+                _check_finite(rows[-1][batch.mask])
+                bar.update(len(rows[-1]))
+        if lost > NAMED_FIRST:
+            logging.warning("%d of %d images are broken; their rows are NaN", lost, len(given))
+        return np.concatenate(rows)
 
     def rank(self, texts: Any, images: Any, k: int | None = None) -> ranking.Ranking:
         """Ranks images for each text by their cosines.
@@ -190,7 +205,7 @@ class LoadedModel(Pretrained):
 
     def tokenize(self, texts: Any) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
         """Returns token ids, and which of them are real, of a list of texts or of one."""
-        return self.made_tokenizer(_check_texts(texts))
+        return self.made_tokenizer(check_texts(texts))
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what another process gets; it makes compiled programs and tokenizer anew."""
@@ -316,27 +331,13 @@ def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     return rows
 
 
-def _check_texts(texts: Any) -> list[str]:
-    texts = [texts] if isinstance(texts, str) else texts
-    if not hasattr(texts, "__iter__") or isinstance(texts, bytes) or np.shape(texts) == ():
-        raise UserError(f"texts is a {type(texts).__name__}; give a list of texts")
-    if not (texts := list(texts)):
-        raise UserError("texts is empty; give at least one text")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise UserError(f"text {number} is a {type(text).__name__}; it must be a text (str)")
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise UserError(f"text {number} has half of a surrogate pair: UTF-8 has no such thing")
-    return [str(text) for text in texts]
-
-
-def _read_names(names: Any) -> ClassList:
-    if isinstance(names, str):
-        return read_classes(names)
-    names = tuple(names) if hasattr(names, "__iter__") else ()
-    if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise UserError("names must be a list of at least one class name, or the name of a list")
-    return ClassList.from_names(names)
+def _name_classes(
+    names: Sequence[str], logits: Float[np.ndarray, "n c"], alone: bool
+) -> Classes | list[Classes]:
+    """Returns the classes of each image with their probabilities, the softmax of logits."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found = [_sort(names, row / row.sum()) for row in weights]
+    return found[0] if alone else found
 
 
 def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:

@@ -8,6 +8,6 @@ interop.save("exported", clip, format="open_clip")
 
 from big_align.interop.api import explained, load, save
 from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Pretrained
+from big_align.interop.formats.pretrained import Classifier, Pretrained
 
-__all__ = ["Preprocessing", "Pretrained", "explained", "load", "save"]
+__all__ = ["Classifier", "Preprocessing", "Pretrained", "explained", "load", "save"]

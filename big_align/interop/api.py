@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Iterator
 from types import ModuleType
 
+from absl import logging
+
 from big_align.data.package_files import locate
 from big_align.errors import UserError, WeightsMismatch, put_in_a_line
 from big_align.interop import jax_export_format
@@ -125,6 +127,9 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
     if pretrained.kind == "dual" and not pretrained.node["text"] and format not in ANY_MODEL:
         pretrained = pretrained.tower("image")
+    if pretrained.classifier and format not in ANY_MODEL:
+        told = "%s: the classifier of %d classes is left out; format='big_align' keeps it"
+        logging.warning(told, path, len(pretrained.classifier.names))
     seen = pretrained.preprocessing
     if seen and seen.operations and format not in ANY_MODEL:
         raise UserError(

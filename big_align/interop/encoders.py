@@ -24,16 +24,29 @@ def make_image_encoder(
     Returns:
       A function of the model's variables and of images, to embeddings of unit length.
     """
+    if pretrained.kind == "dual":
+        model = pretrained.model
+        return lambda variables, image: model.apply(variables, image, method="encode_image")
+    pool = make_image_pooler(pretrained)
+    return lambda variables, image: normalize(pool(variables, image))
+
+
+def make_image_pooler(
+    pretrained: Pretrained,
+) -> Callable[[Variables, UInt8[Array, "b h w 3"]], Float[Array, "b f"]]:
+    """Makes the function from images to what the image tower pools, before any projection.
+
+    Args:
+      pretrained: a dual encoder, or an image tower.
+
+    Returns:
+      A function of the model's variables and of images.
+    """
     model, seen = pretrained.model, pretrained.preprocessing
+    if pretrained.kind == "dual":
+        return lambda variables, image: model.apply(variables, image, method="image_features")
     colors = (seen.mean, seen.std) if seen else (IMAGENET_MEAN, IMAGENET_STD)
-
-    def encode(variables: Variables, image: UInt8[Array, "b h w 3"]) -> Float[Array, "b d"]:
-        if pretrained.kind == "dual":
-            return model.apply(variables, image, method="encode_image")
-        features, _ = model.apply(variables, normalize_image(image, *colors))
-        return normalize(features)
-
-    return encode
+    return lambda variables, image: model.apply(variables, normalize_image(image, *colors))[0]
 
 
 def make_text_encoder(

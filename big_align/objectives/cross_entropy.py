@@ -101,6 +101,13 @@ class CrossEntropy(ComposedObjective):
         """Keeps the scale of the cosines below its bound."""
         return self.log_scale.project(params) if self.log_scale else params
 
+    def export_classifier(self, params: Params) -> Params:
+        """Returns a kernel and a bias; or a kernel alone, for features of unit length."""
+        weights = params["classifier"]
+        if not self.log_scale:
+            return dict(weights)
+        return {"kernel": self.log_scale.scale(params) * normalize(weights["kernel"].T).T}
+
     def classify(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b c"]:

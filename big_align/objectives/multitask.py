@@ -87,6 +87,10 @@ class MultiTask(ComposedObjective):
         """Returns the logits of the classifier's softmax."""
         return self.classifier.apply({"params": params["classifier"]}, features)
 
+    def export_classifier(self, params: Params) -> Params:
+        """Returns the classifier's kernel and bias."""
+        return dict(params["classifier"])
+
     def classify(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b c"]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from big_align.data import files
-from big_align.data.labels.classes import ClassList, built_in_names, write_classes
+from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, write_classes
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.runs.check import BlankTokenizer
-from big_align.runs.dataset import OWN_NAMES
 
 CLASSES = {"imagenet21k": 21_841, "imagenet22k": 21_841, "imagenet": 1000}
 """Length of a class list that does not exist, by a word in its path."""

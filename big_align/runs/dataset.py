@@ -18,7 +18,7 @@ from big_align.components.signatures import advise, list_settable, lookup, make,
 from big_align.components.source_flags import make_source
 from big_align.components.tables import SOURCES
 from big_align.data.examples import Source
-from big_align.data.labels.classes import ClassList, join_classes, read_classes
+from big_align.data.labels.classes import OWN_NAMES, ClassList, join_classes, read_classes
 from big_align.data.loading.evaluation_loader import read_first_texts
 from big_align.data.loading.settings import SHARED, WINDOW
 from big_align.data.precomputed.shard_files import read_index
@@ -30,9 +30,6 @@ from big_align.nodes import Node
 
 HELD_OUT = "held_out"
 """Name of a source: the examples that a part of the training data holds out."""
-
-OWN_NAMES = "source"
-"""Value of `classes`: the source's own names, such as those of its folders."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +81,16 @@ def read_parts(config: Node) -> dict[str, Part]:
             offset = offsets[key]
         parts[name] = Part(where, weight, source, node, classes, offset, precomputed)
     return parts
+
+
+def own_classes(config: Node) -> dict[str, ClassList]:
+    """Returns the classes that sources name themselves, by the places of their parts."""
+    parts = read_parts(config)
+    return {
+        where.removeprefix("config."): parts[name].classes
+        for name, (where, node) in part_nodes(config).items()
+        if node.get("classes") == OWN_NAMES
+    }
 
 
 def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:

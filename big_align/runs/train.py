@@ -63,7 +63,7 @@ def _leave_description(
     whole_files.remove_leftovers(folder)
     for line in restore.keep_config(workdir, config, int(state.step)):
         print(line)
-    keep_files(workdir, config)
+    keep_files(workdir, config, dataset.own_classes(config))
     table = parameter_overview.get_parameter_overview(state.params, include_stats=False)
     (folder / "parameters.txt").write_text(table + "\n")
     parts = {k: sum(x.size for x in jax.tree.leaves(v)) for k, v in _parts(state.params).items()}

@@ -23,7 +23,7 @@ from big_align.configuration.kept_files import check_vocabulary, use_kept_files
 from big_align.data.labels.classes import ClassList
 from big_align.errors import MissingCheckpoint, UserError
 from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Pretrained
+from big_align.interop.formats.pretrained import Classifier, Pretrained
 from big_align.interop.formats.text_files import read_json
 from big_align.runs import build, dataset, restore
 from big_align.training.saving.checkpoint import BEST, Which
@@ -133,7 +133,17 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         temperature=_find_temperature(objective, params),
         bias=float(params[BIAS]) if has_bias(params) else None,
         checkpoint=str(find_folder(str(path), config.checkpoint.get("folder")) / str(step)),
+        classifier=_export_classifier(objective, params, config),
     )
+
+
+def _export_classifier(objective: Objective, params: Params, config: ConfigDict) -> Any:
+    """Returns the classifier that an objective has trained, with its classes, if it has one."""
+    export = getattr(objective, "export_classifier", None)
+    if export is None:
+        return None
+    arrays = {name: np.asarray(x) for name, x in export(params).items()}
+    return Classifier(dataset.all_classes(dataset.read_parts(config)).names, **arrays)
 
 
 def _find_trained(node: dict[str, Any], params: Params) -> dict[str, Any]:

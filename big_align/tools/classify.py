@@ -1,6 +1,7 @@
-"""Classifies images into classes that you name (zero-shot).
+"""Classifies images into classes that you name (zero-shot), or that a run has trained.
 
     python -m big_align.tools.classify --model=workdirs/flickr8k --names="dog,cat" *.jpg
+    python -m big_align.tools.classify --model=workdirs/finetuned *.jpg
     python -m big_align.tools.classify --model=clip-vit-base-patch32 --names=imagenet --top=3 *.jpg
 
 The model is a workdir (its newest checkpoint), a folder saved by transformers, open_clip, timm or
@@ -21,8 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.make_parser("classify", __doc__)
     parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
     parser.add_argument(
-        "--names", required=True,
-        help="class names separated by commas, or a class list: one of the package, or a file",
+        "--names",
+        help="class names separated by commas, or a class list: one of the package, or a file "
+        "(default: the classes of the model's own classifier)",
     )  # fmt: skip
     parser.add_argument(
         "--template", action="append",
@@ -46,9 +48,9 @@ def classify(options: argparse.Namespace) -> int:
         raise UserError(f"--top is {options.top}; it must be at least 1")
     if folder := next(filter(os.path.isdir, options.images), None):
         raise UserError(f"{folder} is a folder; write {folder.rstrip('/')}/*.jpg")
-    names: list[str] | str = command.split_names(options.names)
-    if "," not in options.names:
-        names = options.names
+    names: list[str] | str | None = options.names
+    if names and "," in names:
+        names = command.split_names(names)
     model = load(options.model, transform=options.transform)
     found = model.classify(options.images, names, options.template, broken="nan")
     for path, classes in zip(options.images, found, strict=True):

@@ -14,7 +14,7 @@ def test_a_vocabulary_in_a_bucket_is_copied_and_found(tmp_path):
     tokenizer = {"name": "wordpiece", "vocabulary": path, "length": 8}
     config = ConfigDict({"tokenizer": tokenizer, "data": {"classes": None, "tags": {}}})
     kept_files.check_vocabulary(tmp_path, config)  # an earlier workdir has no copy
-    kept_files.keep_files(str(tmp_path), config)
+    kept_files.keep_files(str(tmp_path), config, {})
     kept_files.use_kept_files(tmp_path, config)
     copy = tmp_path / "files/tokenizer.vocabulary.txt"
     assert config.tokenizer.vocabulary == str(copy)

@@ -316,6 +316,31 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     assert [p for _, p in even] == pytest.approx([1 / 3] * 3, abs=1e-5)
 
 
+def test_a_classifier_of_its_own_names_classes(model, pictures, tmp_path):
+    kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    bias, names = np.float32([0.1, -0.2, 0]), ("cat", "dog", "crane")
+    image = jnp.asarray(np.stack([SEEN(path) for path in pictures[:3]]))
+    features = model.model.apply(model.variables, image, method="image_features")
+    unit = features / jnp.linalg.norm(features, axis=1, keepdims=True)
+    for classifier, logits in (
+        (interop.Classifier(names, kernel, bias), features @ kernel + bias),
+        (interop.Classifier(names, 9 * kernel), 9 * unit @ kernel),
+    ):
+        trained = loaded_model.LoadedModel.of(model, classifier=classifier)
+        found, lone = trained.classify(pictures[:3]), trained.classify(pictures[0])
+        tower = trained.tower("image").classify(pictures[:3])
+        for row, one, alone in zip(np.asarray(jax.nn.softmax(logits)), found, tower, strict=True):
+            np.testing.assert_allclose([dict(one)[name] for name in names], row, atol=1e-5)
+            np.testing.assert_allclose([dict(alone)[name] for name in names], row, atol=1e-5)
+        assert dict(lone) == pytest.approx(dict(found[0]))
+        broken = trained.classify([pictures[0], f"{tmp_path}/none.jpg"], broken="nan")
+        assert dict(broken[0]) == pytest.approx(dict(found[0])) and broken[1] == []
+    with pytest.raises(UserError, match="no text tower: classify.images. names its own classes"):
+        trained.tower("image").classify(pictures[0], ["cat"])
+    with pytest.raises(UserError, match="no classifier of its own; give the names of classes"):
+        model.classify(pictures[0])
+
+
 def test_a_class_list_brings_its_templates(model, pictures, tmp_path):
     (tmp_path / "list.json").write_text('{"classes": ["dog", "cat"], "templates": ["a red {}"]}')
     found = model.classify(pictures[0], f"{tmp_path}/list.json")

@@ -45,6 +45,35 @@ def make_pretrained(name, **more):
     return interop.Pretrained(node, variables, None if kind == "text" else SIZE, **more)
 
 
+@pytest.mark.parametrize("bias", [None, np.ones(3, np.float32)])
+def test_a_classifier_goes_out_and_comes_in(tmp_path, bias):
+    kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    first = make_pretrained(
+        "resnet", classifier=interop.Classifier(("cat", "dog", "crane"), kernel, bias)
+    )
+    interop.save(tmp_path / "out", first, format="big_align")
+    again = interop.load(tmp_path / "out").classifier
+    assert again.names == ("cat", "dog", "crane")
+    np.testing.assert_array_equal(again.kernel, kernel)
+    np.testing.assert_array_equal(again.bias, bias)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config | {"classes": ["cat"]}))
+    with pytest.raises(WeightsMismatch, match=r"a classifier of 1 classes has a kernel \[16, 3\]"):
+        interop.load(tmp_path / "out")
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "out" / "classifier.safetensors").unlink()
+    with pytest.raises(UserError, match="classifier.safetensors"):
+        interop.load(tmp_path / "out")
+
+
+def test_a_classifier_by_hand():
+    kernel, features = np.float32([[1, 0], [0, 2]]), np.float32([[3, 4], [0, 5]])
+    linear = interop.Classifier(("a", "b"), kernel, np.float32([0.5, 0]))
+    np.testing.assert_allclose(linear.compute_logits(features), [[3.5, 8], [0.5, 10]])
+    unit = interop.Classifier(("a", "b"), kernel)
+    np.testing.assert_allclose(unit.compute_logits(features), [[0.6, 1.6], [0, 2]], rtol=1e-6)
+
+
 def make_tokenizer(folder):
     folder.mkdir()
     (folder / "pieces.txt").write_text("\n".join(PIECES) + "\n")

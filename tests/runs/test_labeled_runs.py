@@ -116,6 +116,47 @@ def read_metrics(workdir):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("objective", ["cross_entropy", "multitask"])
+def test_a_trained_classifier_names_what_its_evaluation_counts(objective, trained, tmp_path):
+    _, workdir, results = trained(objective)
+    source = make_named(SOURCES, TEST["source"], "source")
+    count = int(source.shard_sizes.sum())
+    images = [source.read(0, number).image for number in range(count)]
+    labels = [source.read(0, number).labels[0] for number in range(count)]
+    model = big_align.load(workdir, progress=False)
+    names = model.classifier.names
+    hits = [
+        found[0][0] == names[k] for found, k in zip(model.classify(images), labels, strict=True)
+    ]
+    assert np.mean(hits) == pytest.approx(results["classification/top1"], abs=1.5 / count)
+    big_align.save(tmp_path / "out", model, format="big_align")
+    again = big_align.load(tmp_path / "out", progress=False)
+    assert again.classify(images[:5]) == model.classify(images[:5])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_classes_of_folders_are_named_when_the_folders_are_gone(classifier, files, tmp_path):
+    folders = shutil.copytree(files.folders["path"], tmp_path / "folders")
+    data = {"source": {"name": "folder", "path": str(folders)}, "classes": "source"}
+    steps = {"total_steps": 2, "checkpoint.every": 2, "objective.classifier": classifier}
+    config = labeled_digits.get_config("cross_entropy", data, **steps)
+    config.evaluators = {}
+    train.run(config, str(tmp_path / "run"))
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    embedder, _ = load_embedder(config, str(tmp_path / "run"), build.build_tokenizer(config))
+    rows = np.resize(images, (embedder.batch_size, 8, 8, 3))
+    batch = {"image": rows, "mask": np.ones(len(rows), bool)}
+    logits, _ = embedder.classify_images([batch], 3)
+    shutil.rmtree(folders)
+    after = big_align.load(tmp_path / "run", transform="resize(8)", progress=False)
+    assert set(after.classifier.names) == set(DIGIT_CLASSES)
+    for found, row in zip(after.classify(images), jax.nn.softmax(logits), strict=True):
+        probabilities = [dict(found)[name] for name in after.classifier.names]
+        np.testing.assert_allclose(probabilities, row, rtol=1e-4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["cross_entropy", "supcon"])
 def test_what_labels_alone_have_trained_is_used_and_exported(objective, files, tmp_path):
     """The config may have a text tower and a projection, as that of the run it starts from has."""

@@ -14,6 +14,8 @@ from big_align.errors import UserError, put_in_a_line, suggest
 
 NAMES = {"name", "names", "wnid"}
 """Columns of a table, of which it must have one."""
+OWN_NAMES = "source"
+"""In place of a class list: the names that a source has itself, such as those of its folders."""
 BUILT_IN = os.path.join(os.path.dirname(__file__), "class_names")
 
 

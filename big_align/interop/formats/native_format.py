@@ -13,13 +13,15 @@ from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop.arrays.weight_files import open_weights
 from big_align.interop.formats import architecture
 from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Pretrained
+from big_align.interop.formats.pretrained import Classifier, Pretrained
 from big_align.interop.formats.text_files import read_json
 
 FORMAT = "big_align"
 TEMPERATURE, BIAS = "temperature", "bias"
 DIGESTS = "vocabulary_sha256"  # of each file of the tokenizer; folders of earlier versions lack it
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
+CLASSES, CLASSIFIER = "classes", "classifier.safetensors"
+"""The names of a classifier's classes in the config, and the file of its arrays."""
 VOCABULARIES = {
     "wordpiece": ("vocabulary",),
     "clip": ("merges",),
@@ -69,7 +71,18 @@ def read(path: pathlib.Path) -> Pretrained:
         tokenizer=tokenizer,
         temperature=config[TEMPERATURE],
         bias=config.get(BIAS),
+        classifier=_read_classifier(path, config.get(CLASSES)),
     )
+
+
+def _read_classifier(path: pathlib.Path, names: tuple[str, ...] | None) -> Classifier | None:
+    if names is None:
+        return None
+    with open_weights(path / CLASSIFIER) as weights:
+        if not {"kernel"} <= set(weights) <= {"kernel", "bias"}:
+            raise WeightsMismatch(f"{path / CLASSIFIER} has {', '.join(weights)}, not a kernel")
+        bias = weights["bias"] if "bias" in weights else None
+        return Classifier(tuple(map(str, names)), weights["kernel"], bias)
 
 
 def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -137,6 +150,10 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         config[DIGESTS] = {name: _digest(content) for name, content in files.items()}
     if pretrained.bias is not None:
         config[BIAS] = pretrained.bias
+    if classifier := pretrained.classifier:
+        config[CLASSES] = list(classifier.names)
+        arrays = {"kernel": classifier.kernel, "bias": classifier.bias}
+        files[CLASSIFIER] = {name: x for name, x in arrays.items() if x is not None}
     return files | {"config.json": config, "model.safetensors": pretrained.flat}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import numpy as np
+from jaxtyping import Float
 
 from big_align.errors import ConfigError, UserError, WeightsMismatch
 from big_align.interop.arrays.weight_files import WeightFile
@@ -28,6 +29,38 @@ COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Classifier:
+    """A layer from what an image tower pools to the classes that a run has learned.
+
+    Attributes:
+      names: of the classes.
+      kernel: from features to classes.
+      bias: added to the products; None if features are scaled to unit length first, and there is
+        none.
+    """
+
+    names: tuple[str, ...]
+    kernel: Float[np.ndarray, "f c"] = dataclasses.field(repr=False)
+    bias: Float[np.ndarray, " c"] | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        count, bias = len(self.names), self.bias
+        fits = self.kernel.ndim == 2 and self.kernel.shape[1] == count
+        if not fits or (bias is not None and bias.shape != (count,)):
+            raise WeightsMismatch(
+                f"a classifier of {count} classes has a kernel {list(self.kernel.shape)}"
+                + ("" if bias is None else f" and a bias {list(bias.shape)}")
+            )
+
+    def compute_logits(self, features: Float[np.ndarray, "n f"]) -> Float[np.ndarray, "n c"]:
+        """Returns a logit for each class; a softmax makes probabilities of them."""
+        features = np.asarray(features, np.float64)
+        if self.bias is not None:
+            return features @ self.kernel + self.bias
+        return features / np.linalg.norm(features, axis=1, keepdims=True) @ self.kernel
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
     """A dual encoder, or one tower, with its weights.
 
@@ -46,6 +79,7 @@ class Pretrained:
       kept: arrays of the file for which the model has no place, by their names there; they are
         written back to the same format.
       checkpoint: the checkpoint of a run that it was read from; None if it was not.
+      classifier: what the image tower was trained with, if it was trained with labels alone.
     """
 
     node: Node
@@ -58,6 +92,7 @@ class Pretrained:
     source: str | None = None
     kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
     checkpoint: str | None = None
+    classifier: Classifier | None = None
 
     @property
     def kind(self) -> str:
@@ -112,6 +147,8 @@ class Pretrained:
             self.image_size if image else None,
             preprocessing=self.preprocessing if image else None,
             tokenizer=None if image else self.tokenizer,
+            checkpoint=self.checkpoint,
+            classifier=self.classifier if image else None,
         )
 
     def with_transform(self, transform: str) -> "Pretrained":
