@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 
 from big_align.components.tables import TOKENIZERS
 from big_align.data import files
-from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, write_classes
+from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, format_classes
 from big_align.data.package_files import locate
 from big_align.errors import UserError
-from big_align.whole_files import name_partial, write_whole
+from big_align.whole_files import write_whole
 
 FOLDER = "files"
 """Folder of a workdir that holds the copies, each named after its field of the config."""
@@ -33,8 +33,8 @@ def keep_files(workdir: str, config: ConfigDict, own: Mapping[str, ClassList]) -
     for place, classes in own.items():
         copy = pathlib.Path(workdir, FOLDER, f"{place}.classes.json")
         copy.parent.mkdir(exist_ok=True)
-        write_classes(classes, str(partial := name_partial(copy)), f"the source of {place}")
-        os.replace(partial, copy)
+        content = format_classes(classes, f"the source of {place}")
+        write_whole(copy, content.encode(), sync=True)
     for node, field, copy in _list_files(workdir, config):
         if files.is_file(path := locate(node[field])):
             copy.parent.mkdir(exist_ok=True)

@@ -146,11 +146,16 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
 
 
 def write_classes(classes: ClassList, path: str, source: str) -> None:
-    """Writes a class list as JSON that `read_classes` reads, one class per line.
+    """Writes a class list to a file, as `format_classes` formats it."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(format_classes(classes, source))
+
+
+def format_classes(classes: ClassList, source: str) -> str:
+    """Returns a class list as JSON that `read_classes` reads, one class per line.
 
     Args:
       classes: the list.
-      path: the file to write.
       source: where it comes from, for readers of the file.
     """
     synonyms = classes.synonyms or ((),) * len(classes)
@@ -165,8 +170,7 @@ def write_classes(classes: ClassList, path: str, source: str) -> None:
         if entries:
             lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
             fields.append(f' "{field}": [\n{lines}\n ]')
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("{\n" + ",\n".join(fields) + "\n}\n")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def _find(name_or_path: str) -> str:
