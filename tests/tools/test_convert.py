@@ -179,6 +179,6 @@ def test_existing_files_are_not_overwritten(source, tmp_path, capsys):
 def test_help_names_all_formats():
     command = [sys.executable, "-m", "big_align.tools.convert", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for word in ("--input", "--output", "--part", "{big_align,transformers,open_clip,timm}"):
+    for word in ("--input", "--output", "--part", "{big_align,transformers,open_clip,timm,jax_export}"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 100
