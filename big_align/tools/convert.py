@@ -32,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--format",
         default="transformers",
         choices=api.FORMATS,
-        help="the library that will open it (%(default)s)",
+        metavar="FORMAT",
+        help=f"what will open it: {', '.join(api.FORMATS)} (%(default)s)",
     )
     parser.add_argument(
         "--part", choices=("image", "text"), help="convert only this tower of a dual encoder"

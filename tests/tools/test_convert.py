@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from big_align import interop
+from big_align.interop import api
 from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.runs import command_line
 from big_align.tools import convert
@@ -179,6 +180,6 @@ def test_existing_files_are_not_overwritten(source, tmp_path, capsys):
 def test_help_names_all_formats():
     command = [sys.executable, "-m", "big_align.tools.convert", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for word in ("--input", "--output", "--part", "{big_align,transformers,open_clip,timm,jax_export}"):
+    for word in ("--input", "--output", "--part", *api.FORMATS):
         assert word in text
     assert max(map(len, text.splitlines())) <= 100
