@@ -31,7 +31,7 @@ def keep_files(workdir: str, config: ConfigDict, own: Mapping[str, ClassList]) -
       own: the classes that sources name themselves, by the places of the parts of the data.
     """
     for place, classes in own.items():
-        copy = pathlib.Path(workdir, FOLDER, f"{place}.classes.json")
+        copy = _name_copy(workdir, place, "classes", OWN_NAMES)
         copy.parent.mkdir(exist_ok=True)
         content = format_classes(classes, f"the source of {place}")
         write_whole(copy, content.encode(), sync=True)
@@ -80,7 +80,11 @@ def _list_files(
     for place, node, field in fields:
         given = node.get(field)
         if isinstance(given, str) and given not in built_in_names():
-            ending = ".json" if given == OWN_NAMES else pathlib.PurePath(given).suffix
-            name = f"{place}.{field}{ending}"
             key = (place, given) if given == OWN_NAMES else given  # each part has names of its own
-            yield node, field, copies.setdefault(key, pathlib.Path(workdir, FOLDER, name))
+            yield node, field, copies.setdefault(key, _name_copy(workdir, place, field, given))
+
+
+def _name_copy(workdir: str | os.PathLike, place: str, field: str, given: str) -> pathlib.Path:
+    """Returns where the file that a field names is copied to; names of a source become JSON."""
+    ending = ".json" if given == OWN_NAMES else pathlib.PurePath(given).suffix
+    return pathlib.Path(workdir, FOLDER, f"{place}.{field}{ending}")

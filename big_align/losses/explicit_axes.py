@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 Loss = TypeVar("Loss", bound=Callable[..., Any])
-Given = jax.Array | np.ndarray
+AnyArray = jax.Array | np.ndarray
 
 
 def on_any_mesh(loss: Loss) -> Loss:
@@ -30,7 +30,7 @@ def on_any_mesh(loss: Loss) -> Loss:
     @functools.wraps(loss)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        dynamic = tuple(isinstance(leaf, Given) for leaf in leaves)
+        dynamic = tuple(isinstance(leaf, AnyArray) for leaf in leaves)
         arrays = [leaf for leaf, is_array in zip(leaves, dynamic, strict=True) if is_array]
         rest = tuple(_ARRAY if is_array else x for x, is_array in zip(leaves, dynamic, strict=True))
         mesh = _find_explicit(arrays)
@@ -70,7 +70,7 @@ _ARRAY = object()  # placeholder for an array
 
 # Compiled once: without `jit`, each call would make its loops anew, and compile them.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
-def _call(loss: Callable[..., Any], tree: Any, rest: tuple, arrays: Sequence[Given]) -> Any:
+def _call(loss: Callable[..., Any], tree: Any, rest: tuple, arrays: Sequence[AnyArray]) -> Any:
     """Calls a loss with its arrays in their places among the other arguments."""
     each = iter(arrays)
     args, kwargs = jax.tree.unflatten(tree, [next(each) if x is _ARRAY else x for x in rest])
@@ -79,7 +79,7 @@ def _call(loss: Callable[..., Any], tree: Any, rest: tuple, arrays: Sequence[Giv
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _call_on_auto(
-    loss: Callable[..., Any], mesh: AbstractMesh, tree: Any, rest: tuple, arrays: Sequence[Given]
+    loss: Callable[..., Any], mesh: AbstractMesh, tree: Any, rest: tuple, arrays: Sequence[AnyArray]
 ) -> Any:
     """Calls a loss as on Auto axes, in place of the Explicit ones."""
     call = functools.partial(_call, loss, tree, rest)
@@ -89,7 +89,7 @@ def _call_on_auto(
     return jax.sharding.auto_axes(call, axes=explicit, out_sharding=whole)(arrays)
 
 
-def _join_mesh(x: Given) -> Given:
+def _join_mesh(x: AnyArray) -> AnyArray:
     """Puts an array on the mesh that is set, if any: as it lies there, or repeated.
 
     Otherwise the gradient of an array on a single device would come back on a mesh with Auto axes,
@@ -100,7 +100,7 @@ def _join_mesh(x: Given) -> Given:
     return jax.sharding.reshard(x, jax.typeof(x).sharding.spec)
 
 
-def _find_explicit(arrays: Sequence[Given]) -> AbstractMesh | None:
+def _find_explicit(arrays: Sequence[AnyArray]) -> AbstractMesh | None:
     """Returns the mesh with Explicit axes that arrays are on, or that is currently set."""
     meshes = [jax.typeof(x).sharding.mesh for x in arrays] + [jax.sharding.get_abstract_mesh()]
     explicit = (mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types)

@@ -79,7 +79,7 @@ class Pretrained:
       kept: arrays of the file for which the model has no place, by their names there; they are
         written back to the same format.
       checkpoint: the checkpoint of a run that it was read from; None if it was not.
-      classifier: what the image tower was trained with, if it was trained with labels alone.
+      classifier: the layer to classes that a run has trained on the image tower, if it has.
     """
 
     node: Node
