@@ -2,6 +2,7 @@
 
     python benchmarks/contrastive_loss.py                        # B = 8192 and 32768, d = 512
     python benchmarks/contrastive_loss.py --batch=4096 --large=0
+    python benchmarks/contrastive_loss.py --batch=32768 --dtype=bfloat16 --large=0    # on a GPU
 
 One matrix product of the batch is 2 B^2 d FLOPs. open_clip's ClipLoss computes the logits once per
 direction and so makes 2 products forward and 4 backward; a plain loss makes 1 + 2; ours makes 1 + 2
@@ -12,7 +13,8 @@ matrices. It needs memory for one [B B] matrix or none, against four or more: a 
 
 Times are medians over rounds that take turns, in one process. Extra memory is taken in a fresh
 process per contender: the highest resident size during one call less that before it, gradients
-included (on a GPU: the allocator's). open_clip's row needs torch and open_clip installed.
+included (on a GPU: the allocator's). open_clip's row needs torch and open_clip installed. On a GPU
+both sides multiply float32 in TF32, JAX's default and what open_clip's training sets.
 """
 
 import argparse
@@ -54,6 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--block", type=int, default=256, help="rows of logits at a time, in ours")
     parser.add_argument(
@@ -78,8 +81,8 @@ def plain_loss(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array) -> jax.Array:
     return (cross_entropy(logits, label).mean() + cross_entropy(logits.T, label).mean()) / 2
 
 
-def make_jax(name: str, batch: int, dim: int, block: int) -> tuple[Callable[[], float], int]:
-    """Compiles one of the JAX losses.
+def make_jax(name: str, batch: int, options: argparse.Namespace) -> tuple[Callable[[], float], int]:
+    """Compiles one of the JAX losses at a batch size.
 
     Returns:
       A call that computes loss and gradients and returns the loss, and the bytes of the compiled
@@ -88,12 +91,11 @@ def make_jax(name: str, batch: int, dim: int, block: int) -> tuple[Callable[[], 
 
     def ours(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array) -> jax.Array:
         keep = 4 * batch**2 if name == KEPT else 0
-        return (
-            sum(blockwise_contrastive_loss(zimg, ztxt, scale, block=block, keep_logits_bytes=keep))
-            / 2
-        )
+        rest = {"block": options.block, "keep_logits_bytes": keep}
+        return sum(blockwise_contrastive_loss(zimg, ztxt, scale, **rest)) / 2
 
-    arrays = *map(jnp.asarray, draw(batch, dim)), jnp.float32(SCALE)
+    pair = [jnp.asarray(x, options.dtype) for x in draw(batch, options.dim)]
+    arrays = *pair, jnp.float32(SCALE)
     loss = plain_loss if name == PLAIN else ours
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(*arrays).compile()
 
@@ -103,7 +105,7 @@ def make_jax(name: str, batch: int, dim: int, block: int) -> tuple[Callable[[], 
     return run, compiled.memory_analysis().temp_size_in_bytes
 
 
-def make_open_clip(batch: int, dim: int) -> Callable[[], float] | None:
+def make_open_clip(batch: int, options: argparse.Namespace) -> Callable[[], float] | None:
     """Makes a call of open_clip's own loss, or None where it or torch cannot be imported."""
     package = importlib.util.find_spec("open_clip")
     if package is None or importlib.util.find_spec("torch") is None:
@@ -119,10 +121,13 @@ def make_open_clip(batch: int, dim: int) -> Callable[[], float] | None:
     if on_gpu and not torch.cuda.is_available():
         return None
     torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    dtype = getattr(torch, options.dtype)
     loss = module.ClipLoss()
 
     def make(batch: int) -> Callable[[], float]:
-        arrays = [torch.from_numpy(x) for x in draw(batch, dim)] + [torch.tensor(SCALE)]
+        pair = [torch.from_numpy(x).to(dtype) for x in draw(batch, options.dim)]
+        arrays = [*pair, torch.tensor(SCALE)]
         arrays = [x.to("cuda" if on_gpu else "cpu").requires_grad_() for x in arrays]
 
         def run() -> float:
@@ -146,13 +151,13 @@ def read_memory(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}")
 
 
-def measure_memory(name: str, batch: int, dim: int, block: int) -> int:
+def measure_memory(name: str, batch: int, options: argparse.Namespace) -> int:
     """Returns the extra bytes that one call needs at its highest, run in a process of its own."""
     if name == OPEN_CLIP:
-        run = make_open_clip(batch, dim)
+        run = make_open_clip(batch, options)
     else:
-        make_jax(name, 64, dim, block)[0]()  # Starts what JAX starts on first use.
-        run, _ = make_jax(name, batch, dim, block)
+        make_jax(name, 64, options)[0]()  # Starts what JAX starts on first use.
+        run, _ = make_jax(name, batch, options)
     if jax.default_backend() == "gpu":
         if name == OPEN_CLIP:
             import torch
@@ -172,15 +177,15 @@ def measure_memory(name: str, batch: int, dim: int, block: int) -> int:
 def measure_memory_apart(name: str, batch: int, options: argparse.Namespace) -> int:
     """Returns `measure_memory` of a fresh process."""
     command = [sys.executable, __file__, f"--measure={name}", f"--batch={batch}"]
-    command += [f"--dim={options.dim}", f"--block={options.block}"]
+    command += [f"--{k}={getattr(options, k)}" for k in ("dim", "dtype", "block")]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return int(done.stdout.split()[-1])
 
 
-def make_matmul() -> tuple[Callable[[], float], float]:
+def make_matmul(dtype: str) -> tuple[Callable[[], float], float]:
     """Returns a call of a large matrix product, and its FLOPs."""
-    rows, inner = 2048, 8192
-    x, y = (jnp.asarray(z) for z in draw(inner, rows))
+    rows, inner = (2048, 8192) if jax.default_backend() == "cpu" else (16384, 8192)
+    x, y = (jnp.asarray(z, dtype) for z in draw(inner, rows))
     product = jax.jit(lambda x, y: jnp.matmul(x.T, y))
     return lambda: float(jax.block_until_ready(product(x, y))[0, 0]), 2.0 * rows * rows * inner
 
@@ -199,27 +204,31 @@ def time_in_turns(calls: dict[str, Callable[[], float]], rounds: int) -> dict[st
 
 def compare(options: argparse.Namespace) -> None:
     """Prints all contenders at one batch size, and whether the marks are met."""
-    batch, dim, block = options.batch, options.dim, options.block
+    batch, dim = options.batch, options.dim
     calls, temporaries = {}, {}
-    open_clip = make_open_clip(batch, dim)
+    open_clip = make_open_clip(batch, options)
     if open_clip:
         calls[OPEN_CLIP] = open_clip
     for name in (PLAIN, KEPT, RECOMPUTED):
-        calls[name], temporaries[name] = make_jax(name, batch, dim, block)
+        calls[name], temporaries[name] = make_jax(name, batch, options)
     losses = {name: call() for name, call in calls.items()}
-    matmul, flops = make_matmul()
+    matmul, flops = make_matmul(options.dtype)
     seconds = time_in_turns(calls | {"matmul": matmul}, options.rounds)
     rate = flops / seconds["matmul"]
     memory = {name: measure_memory_apart(name, batch, options) for name in calls}
 
-    print(f"\nB = {batch}, d = {dim}, float32, {jax.default_backend()}; {rate / 1e9:.0f} GFLOP/s")
-    print(f"{'':20s} {'s':>7s} {'bound':>7s} {'MiB':>6s} {'temp':>6s} {'speed':>6s} {'memory':>7s}")
+    device = jax.devices()[0].device_kind
+    print(f"\nB = {batch}, d = {dim}, {options.dtype}, {device}; {rate / 1e9:.0f} GFLOP/s")
+    print(
+        f"{'':20s} {'ms':>8s} {'bound':>8s} {'MiB':>6s} {'temp':>6s} {'speed':>6s} {'memory':>7s}"
+    )
     if open_clip is None:
         print(f"{OPEN_CLIP:20s} not measured: torch or open_clip is not installed for this device")
     for name in calls:
         bound = PRODUCTS[name] * 2 * batch**2 * dim / rate
         temp = f"{temporaries[name] / 2**20:6.0f}" if name in temporaries else f"{'':6s}"
-        row = f"{name:20s} {seconds[name]:7.3f} {bound:7.3f} {memory[name] / 2**20:6.0f} {temp}"
+        row = f"{name:20s} {1e3 * seconds[name]:8.2f} {1e3 * bound:8.2f} "
+        row += f"{memory[name] / 2**20:6.0f} {temp}"
         if open_clip:
             row += f" {seconds[OPEN_CLIP] / seconds[name]:5.2f}x"
             row += f" {memory[name] / memory[OPEN_CLIP]:7.2f}"
@@ -235,10 +244,10 @@ def compare(options: argparse.Namespace) -> None:
 def run_large(options: argparse.Namespace) -> None:
     """Prints ours alone at a batch whose logits would not fit."""
     batch = options.large
-    run, temporaries = make_jax(RECOMPUTED, batch, options.dim, options.block)
+    run, temporaries = make_jax(RECOMPUTED, batch, options)
     seconds = time_in_turns({RECOMPUTED: run}, rounds=1)[RECOMPUTED]
     extra = measure_memory_apart(RECOMPUTED, batch, options)
-    print(f"\nB = {batch}, d = {options.dim}: {RECOMPUTED} {seconds:.2f} s, ", end="")
+    print(f"\nB = {batch}, d = {options.dim}: {RECOMPUTED} {1e3 * seconds:.1f} ms, ", end="")
     print(f"{extra / 2**20:.0f} MiB extra, {temporaries / 2**20:.0f} MiB of temporaries")
     print(f"mark: inside 2 GiB: {say(extra <= MARK_LARGE_BYTES)}")
 
@@ -252,7 +261,7 @@ def main() -> None:
     """Runs what the command line asks for."""
     options = parse_arguments()
     if options.measure:
-        print(measure_memory(options.measure, options.batch, options.dim, options.block))
+        print(measure_memory(options.measure, options.batch, options))
         return
     compare(options)
     if options.large:

@@ -2,15 +2,18 @@
 
     python benchmarks/encoders.py                          # all five
     python benchmarks/encoders.py --encoders=resnet50 --batch=8 --rounds=5
+    python benchmarks/encoders.py --batch=256 --dtype=bfloat16    # on a GPU
 
-Their side is transformers' model of the same architecture, run eagerly in float32 on the same
-cores (or on the GPU, where torch sees one). The forward pass is in evaluation mode without
-gradients; with the backward pass both train: batch statistics, gradients of all parameters. The
-bound is the FLOPs that XLA counts over the rate of a large matmul in the same run: no encoder can
-be faster.
+Their side is transformers' model of the same architecture, run eagerly on the same cores (or on the
+GPU, where torch sees one; there float32 is multiplied in TF32 on both sides). In bfloat16 weights
+are float32 on both sides, and theirs compute under autocast. The forward pass is in evaluation mode
+without gradients; with the backward pass both train: batch statistics, gradients of all parameters.
+The bound is the FLOPs that XLA counts over the rate of a large matmul in the same run: no encoder
+can be faster.
 """
 
 import argparse
+import functools
 import pathlib
 import statistics
 import sys
@@ -54,11 +57,11 @@ def make_theirs() -> dict[str, Callable[[], torch.nn.Module]]:
 
 
 OURS = {
-    "vit_b32": ViT("b/32"),
-    "resnet50": ResNet("50"),
-    "swin_tiny": Swin("tiny"),
-    "efficientnet_b0": EfficientNet("b0", head=True, drop_path=0.0),
-    "bert_base": Bert("base", dropout=0.0),
+    "vit_b32": functools.partial(ViT, "b/32"),
+    "resnet50": functools.partial(ResNet, "50"),
+    "swin_tiny": functools.partial(Swin, "tiny"),
+    "efficientnet_b0": functools.partial(EfficientNet, "b0", head=True, drop_path=0.0),
+    "bert_base": functools.partial(Bert, "base", dropout=0.0),
 }
 
 
@@ -82,7 +85,7 @@ def make_jax(model: nn.Module, inputs: np.ndarray) -> tuple[Call, Call, float, f
         (pooled, tokens), _ = model.apply(
             variables, *arrays, train=True, mutable=list(statistics_) or ["batch_stats"]
         )
-        return pooled.sum() + tokens.sum()
+        return pooled.sum() + tokens.sum(dtype=jnp.float32)
 
     forward = jax.jit(model.apply).lower(variables, *arrays).compile()
     both = jax.jit(jax.grad(loss)).lower(variables["params"], *arrays).compile()
@@ -93,9 +96,13 @@ def make_jax(model: nn.Module, inputs: np.ndarray) -> tuple[Call, Call, float, f
     return *calls, *(c.cost_analysis()["flops"] for c in (forward, both))
 
 
-def make_torch(model: torch.nn.Module, inputs: np.ndarray) -> tuple[Call, Call]:
+def make_torch(model: torch.nn.Module, inputs: np.ndarray, dtype: str) -> tuple[Call, Call]:
     """Returns theirs as calls."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    autocast = functools.partial(
+        torch.autocast, device, getattr(torch, dtype), enabled=dtype != "float32"
+    )
     array = inputs if inputs.ndim == 2 else np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))
     array = torch.from_numpy(array).to(device)
     model = model.to(device)
@@ -106,25 +113,27 @@ def make_torch(model: torch.nn.Module, inputs: np.ndarray) -> tuple[Call, Call]:
 
     def forward() -> None:
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), autocast():
             model(array)
         wait()
 
     def both() -> None:
         model.train()
         model.zero_grad()
-        outputs = model(array)
-        pooled = getattr(outputs, "pooler_output", None)
-        loss = outputs.last_hidden_state.sum() + (0 if pooled is None else pooled.sum())
+        with autocast():
+            outputs = model(array)
+            pooled = getattr(outputs, "pooler_output", None)
+            loss = outputs.last_hidden_state.sum() + (0 if pooled is None else pooled.sum())
         loss.backward()
         wait()
 
     return forward, both
 
 
-def measure_matmul(size: int = 4096) -> float:
-    """Returns the FLOP/s of a large float32 matmul."""
-    x = jnp.ones((size, size), jnp.float32)
+def measure_matmul(dtype: str) -> float:
+    """Returns the FLOP/s of a large matmul."""
+    size = 4096 if jax.default_backend() == "cpu" else 16384
+    x = jax.random.normal(jax.random.key(0), (size, size), dtype)
     multiply = jax.jit(jnp.dot)
     multiply(x, x).block_until_ready()
     times = []
@@ -155,18 +164,19 @@ def main() -> None:
     )
     parser.add_argument("--encoders", nargs="+", choices=OURS, default=list(OURS))
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    rate = measure_matmul()
+    rate = measure_matmul(options.dtype)
     print(f"{jax.devices()[0].device_kind}; a large matmul: {rate / 1e9:.0f} GFLOP/s")
-    print(f"batch {options.batch}, float32, {options.rounds} rounds in turn")
+    print(f"batch {options.batch}, {options.dtype}, {options.rounds} rounds in turn")
     columns = ("encoder", "pass", "torch (ms)", "ours (ms)", "torch / ours", "GFLOP", "bound (ms)")
     print(f"| {' | '.join(columns)} | of a matmul |")
     print("|---" * (len(columns) + 1) + "|")
     for name in options.encoders:
         inputs = draw_inputs(name, options.batch)
-        forward, both, *flops = make_jax(OURS[name], inputs)
-        their_forward, their_both = make_torch(make_theirs()[name](), inputs)
+        forward, both, *flops = make_jax(OURS[name](dtype=options.dtype), inputs)
+        their_forward, their_both = make_torch(make_theirs()[name](), inputs, options.dtype)
         pairs = {
             "forward": (their_forward, forward),
             "forward and backward": (their_both, both),
@@ -175,8 +185,8 @@ def main() -> None:
             seconds = time_in_turns({"theirs": theirs, "ours": ours}, options.rounds)
             a, b = seconds["theirs"], seconds["ours"]
             print(
-                f"| {name} | {what} | {a * 1e3:.0f} | {b * 1e3:.0f} | {a / b:.2f} | "
-                f"{count / 1e9:.1f} | {count / rate * 1e3:.0f} | {count / rate / b:.0%} |",
+                f"| {name} | {what} | {a * 1e3:.3g} | {b * 1e3:.3g} | {a / b:.2f} | "
+                f"{count / 1e9:.1f} | {count / rate * 1e3:.3g} | {count / rate / b:.0%} |",
                 flush=True,
             )
 

@@ -10,7 +10,7 @@ def list_flags(devices: int) -> dict[str, str]:
         # A run of a test compiles for longer than it computes; these make it a tenth.
         "--xla_backend_optimization_level": "0",
     }
-    # A flag that XLA does not know ends the process; jaxlib 0.12 has one kind of emitters alone.
-    if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 12):
+    # A flag that XLA does not know ends the process; jaxlib 0.11 has one kind of emitters alone.
+    if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
         flags["--xla_cpu_use_fusion_emitters"] = "false"
     return flags
