@@ -1,6 +1,5 @@
 """Scaled dot-product attention, with masks and rotary positions."""
 
-import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -10,49 +9,28 @@ from jaxtyping import Array, Bool, Float
 
 from big_align.models.parts import layers
 
-Drop = Callable[[Array], Array]
-
 
 def attend(
     query: Float[Array, "b q heads c"],
     key: Float[Array, "b k heads c"],
     value: Float[Array, "b k heads c"],
     mask: Bool[Array, "b k"] | None,
-    drop: Drop | None = None,
+    drop: Callable[[Array], Array] = lambda weights: weights,
     causal: bool = False,
 ) -> Float[Array, "b q heads c"]:
     """Scaled dot-product attention with its softmax in float32.
-
-    Self-attention in bfloat16 without mask and dropout runs in one kernel of cuDNN on NVIDIA GPUs
-    that have it. It keeps no [b heads q k] weights, which are most of the memory of a tower.
 
     Args:
       query: queries.
       key: keys that queries are compared with.
       value: values to be averaged.
       mask: True where a key may be attended to; None if all may.
-      drop: applied to the weights, which have shape [b heads q k]; None for nothing.
+      drop: applied to the weights, which have shape [b heads q k].
       causal: whether a query attends to no key after its own position.
 
     Returns:
       The weighted means of the values; zero for a row that may not attend to any key.
     """
-    plain = functools.partial(_attend_plainly, mask=mask, drop=drop, causal=causal)
-    if mask is None and drop is None and query.shape == key.shape and _fits_kernel(query):
-        fused = functools.partial(_attend_in_kernel, causal=causal)
-        # A program that is exported from a GPU may be for other devices.
-        return jax.lax.platform_dependent(query, key, value, cuda=fused, default=plain)
-    return plain(query, key, value)
-
-
-def _attend_plainly(
-    query: Float[Array, "b q heads c"],
-    key: Float[Array, "b k heads c"],
-    value: Float[Array, "b k heads c"],
-    mask: Bool[Array, "b k"] | None,
-    drop: Drop | None,
-    causal: bool,
-) -> Float[Array, "b q heads c"]:
     query = query * query.shape[-1] ** -0.5
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
     if mask is not None or causal:
@@ -65,31 +43,7 @@ def _attend_plainly(
         weights = jnp.where(real, jax.nn.softmax(logits), 0.0)
     else:
         weights = jax.nn.softmax(logits)
-    weights = weights.astype(value.dtype)
-    return jnp.einsum("bhqk,bkhc->bqhc", weights if drop is None else drop(weights), value)
-
-
-def _attend_in_kernel(
-    query: Float[Array, "b n heads c"],
-    key: Float[Array, "b n heads c"],
-    value: Float[Array, "b n heads c"],
-    causal: bool,
-) -> Float[Array, "b n heads c"]:
-    return jax.nn.dot_product_attention(query, key, value, is_causal=causal, implementation="cudnn")
-
-
-def _fits_kernel(query: Float[Array, "b n heads c"]) -> bool:
-    """Returns whether this process has a GPU whose cuDNN attends to such arrays."""
-    width = query.shape[-1]
-    return query.dtype == jnp.bfloat16 and width % 8 == 0 and width <= 128 and _has_kernel()
-
-
-@functools.cache
-def _has_kernel() -> bool:
-    device = jax.devices()[0]
-    if device.platform != "gpu" or "cuda" not in device.client.platform_version:
-        return False
-    return tuple(map(int, device.compute_capability.split("."))) >= (8, 0)
+    return jnp.einsum("bhqk,bkhc->bqhc", drop(weights.astype(value.dtype)), value)
 
 
 def rotate(
@@ -178,6 +132,6 @@ class SelfAttention(nn.Module):
         query, key, value = project_heads(x, self.heads, self.dtype)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        drop = nn.Dropout(self.dropout, deterministic=False) if train and self.dropout else None
+        drop = nn.Dropout(self.dropout, deterministic=not train)
         y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
