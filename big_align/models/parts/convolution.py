@@ -43,7 +43,11 @@ class Convolution(nn.Module):
         return layer_weights.apply_weight(filter_rows, x.astype(dtype), kernel, axes, dtype)
 
     def _multiply(self, x: Array, kernel: Array) -> Array:
-        return layers.multiply_rows(x[:, :: self.stride, :: self.stride], kernel[0, 0])
+        if self.stride > 1:
+            # XLA's compiler for NVIDIA GPUs ends the process ("Check failed:
+            # subdim_size_accumulator == dim_size") if it fuses this slice into the product.
+            x = jax.lax.optimization_barrier(x[:, :: self.stride, :: self.stride])
+        return layers.multiply_rows(x, kernel[0, 0])
 
     def _convolve(self) -> Callable[[Array, Array], Array]:
         return functools.partial(
