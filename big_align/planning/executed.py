@@ -33,7 +33,7 @@ class Run:
     fused: bool
 
 
-_CALLS = {"fusion": "calls", "async-start": "calls", "call": "to_apply"}
+_CALLS = {"fusion": "calls", "fusion-start": "calls", "async-start": "calls", "call": "to_apply"}
 
 
 def walk(program: HloProgram) -> Iterator[Run]:
@@ -58,7 +58,7 @@ def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[R
             branches = each.called("branch_computations") or each.called("true_computation")
             yield from _walk(program, branches[0], times, fused)
         elif each.opcode in _CALLS:
-            inside = fused or each.opcode == "fusion"
+            inside = fused or each.opcode.startswith("fusion")
             for called in each.called(_CALLS[each.opcode]):
                 yield from _walk(program, called, times, inside)
 
@@ -82,14 +82,21 @@ def count_executed_flops(program: HloProgram) -> Counter[str]:
     """
     flops: Counter[str] = Counter()
     for run in walk(program):
-        instruction = run.instruction
-        if instruction.opcode not in ("dot", "convolution"):
+        count = _COUNTS.get(name_operation(run.instruction))
+        if count is None:
             continue
-        left, right = (arrays[0] for arrays in run.computation.operand_arrays(instruction))
-        count = _dot_flops if instruction.opcode == "dot" else _convolution_flops
+        left, right = (arrays[0] for arrays in run.computation.operand_arrays(run.instruction)[:2])
         dtype = max((left, right), key=lambda array: array.bytes / max(array.size, 1)).dtype
-        flops[dtype] += run.times * count(instruction, left, right)
+        flops[dtype] += run.times * count(run.instruction, left, right)
     return flops
+
+
+def name_operation(instruction: Instruction) -> str:
+    """Returns the opcode of an instruction, or what it calls of NVIDIA's libraries."""
+    target = (instruction.attribute("custom_call_target") or "").strip('"')
+    if not target.startswith(("__cublas$", "__cudnn$")):
+        return instruction.opcode
+    return "__cublas" if target.startswith("__cublas$") else target
 
 
 def _dot_flops(instruction: Instruction, left: Array, right: Array) -> int:
@@ -97,11 +104,47 @@ def _dot_flops(instruction: Instruction, left: Array, right: Array) -> int:
     return 2 * instruction.outputs[0].size * contracted
 
 
+def _cublas_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    named = re.search(r'"lhs_contracting_dimensions":\[([^]]*)\]', instruction.attributes)
+    axes = map(int, re.findall(r"\d+", named[1] if named else ""))
+    return 2 * instruction.outputs[0].size * math.prod(left.shape[axis] for axis in axes)
+
+
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """Counts 2 x output features and batch x input features per group x pairs that meet."""
+    return _pair_flops(instruction, left, right, instruction.outputs[0])
+
+
+def _image_gradient_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    return _pair_flops(instruction, instruction.outputs[0], right, left)
+
+
+def _kernel_gradient_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    return _pair_flops(instruction, left, instruction.outputs[0], right)
+
+
+_COUNTS = {
+    "dot": _dot_flops,
+    "convolution": _convolution_flops,
+    "__cublas": _cublas_flops,
+    "__cudnn$convForward": _convolution_flops,
+    "__cudnn$convBiasActivationForward": _convolution_flops,
+    "__cudnn$convBackwardInput": _image_gradient_flops,
+    "__cudnn$convBackwardFilter": _kernel_gradient_flops,
+}
+
+
+def _pair_flops(instruction: Instruction, left: Array, right: Array, made: Array) -> int:
+    """Counts 2 x output features and batch x input features per group x pairs that meet.
+
+    Args:
+      instruction: a convolution, or a gradient of one, which has the attributes of that one.
+      left: its image.
+      right: its kernel.
+      made: its output.
+    """
     names = re.split("_|->", instruction.attribute("dim_labels") or "")
     image, kernel, out = names
-    output = instruction.outputs[0].shape
+    output = made.shape
     window = _parse_window(instruction.attribute("window"), len(image) - 2)
     pairs = 1
     for spatial in range(len(image) - 2):

@@ -6,7 +6,7 @@ import jax
 
 from big_align.devices.chips import CHIPS, Chip
 from big_align.errors import UserError
-from big_align.planning import topologies
+from big_align.planning import gpu_topologies, topologies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Machine:
       name: as in "v5e:16x16" or "h100:8x8".
       slices: number of slices, connected by the data center's network.
       chip: its published peaks.
-      devices: devices that programs can be compiled for; CPU devices stand in for GPUs.
+      devices: devices that programs can be compiled for; CPUs stand in for GPUs where JAX is not
+        installed for CUDA.
       hosts: number of processes.
     """
 
@@ -39,7 +40,7 @@ class Machine:
 
     def place(self, device: jax.Device) -> int:
         """Returns the number of the slice or node of a device, within which the network is fast."""
-        if self.stands_in:
+        if self.chip.name in _gpus():
             return self.devices.index(device) // self.chip.devices_per_host
         return getattr(device, "slice_index", None) or 0
 
@@ -61,14 +62,22 @@ def find_machine(name: str, slices: int = 1) -> Machine:
         hosts = len({device.process_index for device in devices})
         return Machine(name, slices, CHIPS[kind], devices, hosts)
     nodes, gpus = gpu_shape(name)
+    if gpu_topologies.has_compiler():
+        devices = tuple(gpu_topologies.describe_gpus(kind, nodes, gpus))
+    else:
+        devices = _find_stand_ins(name, count)
+    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
+    return Machine(name, 1, chip, devices, nodes)
+
+
+def _find_stand_ins(name: str, count: int) -> tuple[jax.Device, ...]:
     devices = tuple(jax.devices("cpu")[:count])
     if len(devices) < count:
         raise UserError(
             f"{name} needs {count} virtual devices and there are {len(devices)}: set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before jax starts"
         )
-    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
-    return Machine(name, 1, chip, devices, nodes)
+    return devices
 
 
 def count_chips(name: str, slices: int = 1) -> int:

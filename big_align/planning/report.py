@@ -15,9 +15,11 @@ from big_align.planning.traffic import count_traffic
 
 GIB = 2**30
 STANDS_IN = (
-    "no compiler for GPUs is used: the program and its memory are those compiled for as many CPUs, "
-    "which compute bfloat16 in float32, so its temporaries, bytes and collectives count twice"
+    "JAX is not installed for CUDA here: the program and its memory are those compiled for as many "
+    "CPUs, which compute bfloat16 in float32, so its temporaries, bytes and collectives count "
+    "twice; pip install '.[cuda]' plans with XLA's compiler for GPUs, and needs none of them"
 )
+UNTRIED = "kernels are chosen by rule: on a GPU, XLA tries several, and fuses more of its products"
 UNFINISHED = (
     "machine code is not made: its scratch memory, a few percent more, and failures of that last "
     "stage do not show; --machine_code makes it"
@@ -135,10 +137,11 @@ def _describe_run(
 
 def _list_notes(request: Request, program: CompiledStep) -> list[str]:
     notes = list(program.traced["assumed"])
+    if program.traced["stands_in"]:
+        return [*notes, STANDS_IN]
     if request.topology.partition(":")[0] not in GENERATIONS:
-        notes.append(STANDS_IN)
-        return notes
-    if request.effort is not None and request.effort < 0:
+        notes.append(UNTRIED)
+    elif request.effort is not None and request.effort < 0:
         notes.append(LESS_EFFORT.format(effort=request.effort))
     if not request.machine_code:
         notes.append(UNFINISHED)

@@ -27,7 +27,7 @@ from big_align.devices.compilation import compile_lowered
 from big_align.devices.compiler_flags import choose_effort
 from big_align.errors import UserError
 from big_align.objectives.parts.encoders import FEATURES
-from big_align.planning import stand_ins
+from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
 from big_align.runs import build, cached_features
 from big_align.runs.check import BlankTokenizer
@@ -88,6 +88,8 @@ def _options(
     if machine.stands_in:
         # Nothing is run, so what LLVM makes of the program does not matter.
         return options | {"xla_backend_optimization_level": 0}
+    if machine.chip.name in gpu_topologies.TARGETS:
+        return gpu_topologies.OPTIONS | options
     return options if effort is None else options | choose_effort(effort)
 
 
@@ -136,6 +138,7 @@ def trace(
         else 0,
         "total_steps": config.total_steps,
         "transform": _transform(config),
+        "stands_in": machine.stands_in,
         "options": {} if machine.stands_in else program.options,
         "seconds": time.perf_counter() - start,
     }, step.lower()

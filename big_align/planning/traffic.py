@@ -8,16 +8,19 @@ twice.
 """
 
 from big_align.planning.collectives import CHAIN
-from big_align.planning.executed import walk
+from big_align.planning.executed import name_operation, walk
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"),
     *("call", "conditional", "partition-id", "replica-id", "iota", "optimization-barrier"),
     *("async-start", "async-update", "async-done", "copy-done", "add-dependency", "domain"),
+    "fusion-done",
     *("all-gather-done", "all-reduce-done", "collective-permute-done", "send-done", "recv-done"),
 }
 _SLICES = {"dynamic-slice", "slice", "gather"}
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""What changes a buffer in place, its first operand, and the number of the operand it writes."""
 
 
 def count_traffic(program: HloProgram) -> int:
@@ -31,20 +34,22 @@ def count_traffic(program: HloProgram) -> int:
 
 def _instruction_bytes(program: HloProgram, computation: Computation, each: Instruction) -> int:
     operands = computation.operand_arrays(each)
-    if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
-        return _bytes(each.outputs)  # most starts also return what they read
-    if each.opcode == "fusion":
+    if each.opcode in ("fusion", "fusion-start"):
         inside = program.computations[each.called("calls")[0]]
         read = sum(
             min(_bytes(arrays), _read_of_parameter(inside, number, arrays))
             for number, arrays in enumerate(operands)
         )
         return read + _written_by_fusion(inside, each)
+    if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
+        return _bytes(each.outputs)  # most starts also return what they read
     if each.opcode in _SLICES:
         return 2 * _bytes(each.outputs)
-    if each.opcode == "dynamic-update-slice":
-        return 2 * _bytes(operands[1])
-    return sum(map(_bytes, operands)) + _bytes(each.outputs)
+    if each.opcode in _UPDATES:
+        return 2 * _bytes(operands[_UPDATES[each.opcode]])
+    # NVIDIA's libraries get room to work in as a second output.
+    outputs = each.outputs[:1] if name_operation(each).startswith("__cu") else each.outputs
+    return sum(map(_bytes, operands)) + _bytes(outputs)
 
 
 def _bytes(arrays: tuple[Array, ...]) -> int:
@@ -63,7 +68,7 @@ def _read_of_parameter(inside: Computation, number: int, arrays: tuple[Array, ..
             read += sum(array.bytes for array in user.outputs)
         elif user.opcode == "tuple" or CHAIN.search(user.attributes):
             continue  # it is passed on
-        elif user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name:
+        elif user.opcode in _UPDATES and user.operands[0] == parameter.name:
             continue
         else:
             return _bytes(arrays)
@@ -75,14 +80,18 @@ def _written_by_fusion(inside: Computation, fusion: Instruction) -> int:
     roots = [inside.root]
     if inside.root.opcode == "tuple":
         roots = [inside.instructions[name] for name in inside.root.operands]
-    if len(roots) != len(fusion.outputs):
-        return _bytes(fusion.outputs)
+    outputs = fusion.outputs
+    if fusion.opcode == "fusion-start":  # what it reads, what it writes, and its context
+        outputs = outputs[-1 - len(roots) : -1]
+    if len(roots) != len(outputs):
+        return _bytes(outputs)
     written = 0
-    for each, output in zip(roots, fusion.outputs, strict=True):
+    for each, output in zip(roots, outputs, strict=True):
         if output.space or each.opcode == "parameter" or CHAIN.search(each.attributes):
             continue
-        if each.opcode == "dynamic-update-slice":
-            written += inside.instructions[each.operands[1]].outputs[0].bytes
+        if each.opcode in _UPDATES:
+            update = inside.instructions[each.operands[_UPDATES[each.opcode]]]
+            written += update.outputs[0].bytes
         else:
             written += output.bytes
     return written

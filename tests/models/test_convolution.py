@@ -42,7 +42,7 @@ def test_a_1x1_convolution_equals_xlas_in_value_and_gradients(stride):
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_strided_slice_cannot_be_fused_into_the_product(stride):
-    """XLA's compiler for NVIDIA GPUs would end the process: `tests/planning/test_gpu_compiler.py`."""
+    """XLA would end the process when it compiles for NVIDIA GPUs (test_gpu_topologies.py)."""
     layer, kernel, x = make_layer(stride)
 
     def total(kernel, x):

@@ -88,6 +88,46 @@ def test_a_grouped_convolution_counts_the_features_of_a_group():
     assert count_executed_flops(made) == {"f32": 2 * 2 * 8 * 6 * 3}
 
 
+def test_a_product_of_nvidias_library_counts_as_the_product_and_its_workspace_does_not():
+    numbers = '"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["1"]'
+    config = f'{{"gemm_backend_config":{{"dot_dimension_numbers":{{{numbers}}},"beta":0}}}}'
+    body = (
+        "  ROOT %d = (f32[3,4,8]{2,1,0}, s8[4194304]{0}) custom-call(%p0, %p1, %p2), "
+        f'custom_call_target="__cublas$lt$matmul", backend_config={config}'
+    )
+    made = program(body, "bf16[3,4,16]", "bf16[3,16,8]", "f32[8]")
+    assert count_executed_flops(made) == {"bf16": 2 * 3 * 4 * 8 * 16}
+    assert count_traffic(made) == 2 * 3 * (4 * 16 + 16 * 8) + 4 * 8 + 4 * 3 * 4 * 8
+
+
+IMAGE, KERNEL, MADE = "f32[2,7,9,6]", "f32[8,3,3,3]", "f32[2,4,5,8]"
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "made"),
+    [
+        ("convForward", (IMAGE, KERNEL), MADE),
+        ("convBackwardInput", (MADE, KERNEL), IMAGE),
+        ("convBackwardFilter", (IMAGE, MADE), KERNEL),
+    ],
+)
+def test_a_convolution_of_nvidias_library_and_its_gradients_count_as_xlas(call, given, made):
+    def convolve(x, w):
+        names, padding = ("NHWC", "OHWI", "NHWC"), [(1, 1), (1, 1)]
+        return jax.lax.conv_general_dilated(
+            x, w, (2, 2), padding, dimension_numbers=names, feature_group_count=2
+        )
+
+    theirs = compile_program(convolve, (2, 7, 9, 6), (8, 3, 3, 3))
+    body = (
+        f"  ROOT %d = ({made}{{3,2,1,0}}, u8[64]{{0}}) custom-call(%p0, %p1), "
+        "window={size=3x3 stride=2x2 pad=1_1x1_1}, dim_labels=b01f_o01i->b01f, "
+        f'feature_group_count=2, custom_call_target="__cudnn${call}"'
+    )
+    counted = count_executed_flops(program(body, *given))
+    assert counted == count_executed_flops(theirs) and counted["f32"] > 0
+
+
 def test_an_all_reduce_on_a_ring_of_eight_sends_its_published_volume():
     made = map_on("d", (8,), lambda x: jax.lax.psum(x, "d"), given=PartitionSpec("d"))
     size = 8 * 16 * 4  # what one device gives
@@ -215,6 +255,56 @@ ENTRY %m (x: f32[100,8], i: s32[]) -> f32[100,8] {
   ROOT %b = f32[100,8] fusion(%x, %a, %i), kind=kLoop, calls=%write
 }"""
     assert count_traffic(parse_program(text)) == (32 + 4 + 32) + (32 + 4 + 32)
+
+
+def test_rows_that_are_written_into_a_table_move_alone():
+    scatter = "f32[100,8] scatter(%x, %i, %u), to_apply=%take, update_window_dims={1}"
+    text = f"""
+%take (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  ROOT %b = f32[] parameter(1)
+}}
+
+%write (x: f32[100,8], i: s32[5,1], u: f32[5,8]) -> f32[100,8] {{
+  %x = f32[100,8] parameter(0)
+  %i = s32[5,1] parameter(1)
+  %u = f32[5,8] parameter(2)
+  ROOT %s = {scatter}
+}}
+
+ENTRY %m (x: f32[100,8], i: s32[5,1], u: f32[5,8]) -> f32[100,8] {{
+  %x = f32[100,8] parameter(0)
+  %i = s32[5,1] parameter(1)
+  %u = f32[5,8] parameter(2)
+  ROOT %s = """
+    fused = "f32[100,8] fusion(%x, %i, %u), kind=kInput, calls=%write"
+    assert count_traffic(parse_program(f"{text}{fused}\n}}")) == 20 + 160 + 160
+    assert count_traffic(parse_program(f"{text}{scatter}\n}}")) == 2 * 160
+
+
+def test_an_asynchronous_fusion_moves_and_executes_what_it_does_at_once():
+    text = """
+%product (x: f32[100,8], w: f32[8,4], i: s32[]) -> f32[2,4] {
+  %x = f32[100,8] parameter(0)
+  %w = f32[8,4] parameter(1)
+  %i = s32[] parameter(2)
+  %s = f32[2,8] dynamic-slice(%x, %i, %i), dynamic_slice_sizes={2,8}
+  ROOT %d = f32[2,4] dot(%s, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %m (x: f32[100,8], w: f32[8,4], i: s32[]) -> f32[2,4] {
+  %x = f32[100,8] parameter(0)
+  %w = f32[8,4] parameter(1)
+  %i = s32[] parameter(2)
+"""
+    at_once = "  ROOT %d = f32[2,4] fusion(%x, %w, %i), kind=kCustom, calls=%product\n}"
+    apart = """
+  %f = ((f32[100,8], f32[8,4], s32[]), f32[2,4], u32[]) fusion-start(%x, %w, %i), calls=%product
+  ROOT %d = f32[2,4] fusion-done(%f)
+}"""
+    for program in (parse_program(text + at_once), parse_program(text + apart)):
+        assert count_executed_flops(program) == {"f32": 2 * 2 * 8 * 4}
+        assert count_traffic(program) == 4 * (2 * 8 + 8 * 4 + 1 + 2 * 4)
 
 
 @pytest.mark.parametrize("trips", [1, 7])

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from big_align.planning import compilation, machines, topologies
+from big_align.planning import compilation, gpu_topologies, machines, topologies
+from big_align.planning import report as report_
 from big_align.runs.command_line import load_config
 from big_align.tools import plan
 
@@ -41,12 +42,13 @@ def test_a_step_is_planned_for_a_tpu(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_gpus_are_stood_in_for_and_it_is_said(capsys):
+def test_gpus_are_planned_and_it_is_said_by_which_compiler(capsys):
     arguments = [CONFIG, "--topology=h100:2x2", "--images_per_core=100", "--json=-"]
     assert plan.main([*arguments, "--config.microbatches=2", "--config.mesh.fsdp=2"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["mesh"] == {"data": 2, "fsdp": 2} and report["hosts"] == 2
-    assert any("no compiler for GPUs is used" in note for note in report["notes"])
+    said = report_.UNTRIED if gpu_topologies.has_compiler() else report_.STANDS_IN
+    assert said in report["notes"]
     # Encoding happens twice with micro-batches: once more forward.
     assert 0.2 < report["flops"]["recomputed"] / report["flops"]["useful"] < 0.5
     # Parameters are split inside of a node, and gradients summed between nodes.
@@ -115,7 +117,7 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
         numbers = {"devices": devices, "chips": devices, "hosts": 1, "parameters": 1}
         numbers |= {"batch_size": 16, "total_steps": 8, "useful_flops": 1e9, "traced_flops": 1e9}
         numbers |= {"images_per_example": 1, "seconds": 1.0}
-        traced = numbers | {"assumed": [], "mesh": {}, "places": [0] * devices}
+        traced = numbers | {"assumed": [], "stands_in": False, "mesh": {}, "places": [0] * devices}
         return compilation.CompiledStep(traced, text, memory, None, {"all": 1.0})
 
     monkeypatch.setattr(compilation, "compile_step", compile_step)
