@@ -58,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--block", type=int, default=256, help="rows of logits at a time, in ours")
+    parser.add_argument("--block", type=int, help="rows of logits at a time, in ours")
     parser.add_argument(
         "--large", type=int, default=32768, help="batch size for ours alone; 0 for none"
     )
@@ -177,7 +177,8 @@ def measure_memory(name: str, batch: int, options: argparse.Namespace) -> int:
 def measure_memory_apart(name: str, batch: int, options: argparse.Namespace) -> int:
     """Returns `measure_memory` of a fresh process."""
     command = [sys.executable, __file__, f"--measure={name}", f"--batch={batch}"]
-    command += [f"--{k}={getattr(options, k)}" for k in ("dim", "dtype", "block")]
+    command += [f"--dim={options.dim}", f"--dtype={options.dtype}"]
+    command += [f"--block={options.block}"] if options.block else []
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return int(done.stdout.split()[-1])
 

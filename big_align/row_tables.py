@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.errors import UserError
+from big_align.losses.blocks import count_blocks
 from big_align.losses.sampled_cluster_discrimination import BLOCK
 from big_align.sharding import Shards, locate_rows
 
@@ -233,7 +234,11 @@ class RowOptimizer:
 
         def update(split: tuple, learning_rate: Float[Array, ""]) -> tuple:
             table, ids, grads = split
-            size, local = min(BLOCK, len(ids)), len(table.values)
+            count, local = len(ids), len(table.values)
+            arrays = sum(x.ndim > 1 for x in jax.tree.leaves(table))
+            # A block of them has as many numbers as one of logits.
+            blocks = count_blocks(count, arrays * grads.shape[1], mesh, None, BLOCK)
+            size = max(math.ceil(count / blocks), 1)
             padding = -len(ids) % size
             places = locate_rows(ids, shards.index() * local, local)
             places = jnp.pad(places, (0, padding), constant_values=local).reshape(-1, size)

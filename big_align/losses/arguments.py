@@ -74,10 +74,11 @@ def check_arrays(loss: Loss) -> Loss:
 
 def _choose_check(annotation: Any) -> Any:
     """Returns the check of an argument that is annotated so; None for one of anything else."""
-    plain = {float: _take_number, int: _take_count}
-    if annotation in plain:
-        return plain[annotation]
     kinds = typing.get_args(annotation) or (annotation,)
+    if kinds == (float,):
+        return _take_number
+    if int in kinds:
+        return _take_count
     if Mesh in kinds:
         return _take_mesh
     for each in kinds:

@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
 from big_align.losses.arguments import check_arrays
+from big_align.losses.blocks import count_blocks
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -62,7 +63,7 @@ def blockwise_contrastive_loss(
     text_queries: Bool[Array, " c"] | None = None,
     label_smoothing: float = 0.0,
     mesh: Mesh | Shards | None = None,
-    block: int = 256,
+    block: int | None = None,
     keep_logits_bytes: int = 2**28,
 ) -> Losses:
     """Returns what `contrastive.contrastive_loss` returns, in less memory.
@@ -84,7 +85,8 @@ def blockwise_contrastive_loss(
       label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
-      block: rows of logits that a device computes at a time.
+      block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
+        as make 256 MiB.
       keep_logits_bytes: the logits of a device are kept for the backward pass if they are no larger
         than this, which saves one of four matrix products.
 
@@ -94,8 +96,9 @@ def blockwise_contrastive_loss(
     Raises:
       ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
     """
-    if block < 1:
-        raise ValueError(f"block must be at least 1 row, got {block}")
+    shards = Shards.over(mesh)
+    rows = math.ceil(len(zimg) / shards.size)
+    blocks = count_blocks(rows, len(ztxt), shards.mesh, block)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )
@@ -107,8 +110,6 @@ def blockwise_contrastive_loss(
     if text_mask is not None:
         ztxt = clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
-    shards = Shards.over(mesh)
-    blocks = math.ceil(len(zimg) / (block * shards.size))
     plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * blocks, shards.size)
     if text_queries is not None:

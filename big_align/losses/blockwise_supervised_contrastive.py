@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import remat_body
 from big_align.losses.arguments import check_arrays
+from big_align.losses.blocks import count_blocks
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.precision import wide
 from big_align.losses.supervised_contrastive import (
@@ -36,7 +37,7 @@ def blockwise_supervised_contrastive_loss(
     mask: Bool[Array, " n"] | None = None,
     *,
     mesh: Mesh | Shards | None = None,
-    block: int = 256,
+    block: int | None = None,
 ) -> Float[Array, ""]:
     """Returns what `supervised_contrastive.supervised_contrastive_loss` returns, in less memory.
 
@@ -50,17 +51,17 @@ def blockwise_supervised_contrastive_loss(
       mask: True on real rows; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
-      block: rows of logits that a device computes at a time.
+      block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
+        as make 256 MiB.
 
     Raises:
       ValueError: `block` is not positive.
     """
-    if block < 1:
-        raise ValueError(f"block must be at least 1 row, got {block}")
+    shards = Shards.over(mesh)
+    rows = math.ceil(len(z) / shards.size)
+    blocks = count_blocks(rows, len(z), shards.mesh, block)
     if not len(z):
         return jnp.zeros((), wide(z.dtype))  # there is nothing to cut into blocks
-    shards = Shards.over(mesh)
-    blocks = math.ceil(len(z) / (block * shards.size))
     padding = -len(z) % (blocks * shards.size)
     rows = jax.tree.map(
         lambda x: jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1))), number_rows(z, label, mask)

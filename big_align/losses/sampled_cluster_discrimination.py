@@ -16,6 +16,7 @@ and so only embeddings, their gradients and numbers per example move between dev
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
 from big_align.losses.arguments import check_arrays
+from big_align.losses.blocks import count_blocks
 from big_align.losses.cluster_discrimination import (
     LOSSES,
     LOWEST,
@@ -56,7 +58,7 @@ def sampled_cluster_loss(
     scale: float = 64.0,
     margin: float = 0.3,
     mesh: Mesh | Shards | None = None,
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Returns one of the losses of `cluster_discrimination`, in less memory.
 
@@ -79,7 +81,8 @@ def sampled_cluster_loss(
       margin: added to the angle of positives, in [0, pi).
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
         those of a `Shards(mesh, axes)`; None computes in one piece.
-      block: rows that a device compares with all examples at a time.
+      block: rows that a device compares with all examples at a time; None for 1024 or, on GPUs, for
+        as many as make 256 MiB of logits.
 
     Returns:
       A scalar, and metrics of the examples that take part: the mean cosines, without margin,
@@ -92,12 +95,11 @@ def sampled_cluster_loss(
     """
     if loss not in LOSSES:
         raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
-    if block < 1:
-        raise ValueError(f"block must be at least 1 row, got {block}")
     check_range(scale, margin)
     shards = Shards.over(mesh)
     if len(rows) % shards.size:
         raise ValueError(f"{len(rows)} rows do not divide over {shards.size} devices")
+    blocks = count_blocks(len(rows) // shards.size, len(zimg), shards.mesh, block, BLOCK)
     if loss == "unicom":
         columns = columns[:, :1]
     inside = jnp.where(columns < 0, len(rows), columns)  # negative indices would count from the end
@@ -110,7 +112,7 @@ def sampled_cluster_loss(
     padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in (zimg, columns)]
     candidate = row_mask if sampled is None else row_mask & sampled
     split = padded[0], rows, (row_mask, candidate), padded[1]
-    plan = _Plan(shards, block, scale)
+    plan = _Plan(shards, blocks, scale)
     log_sums, cosines, total, among = _contrast(plan, *vary_like(split, split))
     cosines, among, own = cosines[:count], among[:count], _mark_first(columns)
     positives = log_sum(-scale * add_margin(cosines, margin), own)
@@ -150,7 +152,7 @@ class _Plan:
     """How the work is split, and the scale; known at compile time."""
 
     shards: Shards
-    block: int
+    blocks: int  # per device
     scale: float
 
     def cut(
@@ -161,7 +163,7 @@ class _Plan:
         The last block is padded; if all blocks are full, rows are not copied.
         """
         count = len(rows)
-        size = max(min(self.block, count), 1)
+        size = max(math.ceil(count / self.blocks), 1)
         padding = -count % size
         rows = jnp.pad(rows, ((0, padding), (0, 0)))
         real, candidate = (jnp.pad(mask, (0, padding)).reshape(-1, size) for mask in masks)

@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
+from big_align.losses.blocks import count_blocks
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -96,7 +97,7 @@ def blockwise_sigmoid_loss(
     image_mask: Bool[Array, " b"] | None = None,
     text_mask: Bool[Array, " c"] | None = None,
     mesh: Mesh | Shards | None = None,
-    block: int = 256,
+    block: int | None = None,
 ) -> Float[Array, ""]:
     """Returns what `sigmoid_loss` returns, in less memory.
 
@@ -114,13 +115,15 @@ def blockwise_sigmoid_loss(
       text_mask: True on real texts; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
-      block: rows of logits that a device computes at a time.
+      block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
+        as make 256 MiB.
 
     Raises:
       ValueError: as for `sigmoid_loss`, and if `block` is not positive.
     """
-    if block < 1:
-        raise ValueError(f"block must be at least 1 row, got {block}")
+    shards = Shards.over(mesh)
+    rows = math.ceil(len(zimg) / shards.size)
+    blocks = count_blocks(rows, len(ztxt), shards.mesh, block)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
@@ -129,8 +132,7 @@ def blockwise_sigmoid_loss(
     *_, image_mask, text_mask = targets
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
-    shards = Shards.over(mesh)
-    plan = _Plan(shards, math.ceil(len(zimg) / (block * shards.size)))
+    plan = _Plan(shards, blocks)
     zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * plan.blocks, shards.size)
     scale, bias = (jnp.asarray(number, wide(zimg.dtype)) for number in (scale, bias))
     arguments = zimg, ztxt, scale, bias, labels

@@ -1,0 +1,74 @@
+"""Blocks are small on CPUs, and large on GPUs; the numbers do not depend on it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from big_align.losses.blocks import count_blocks
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
+from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.losses.sigmoid import blockwise_sigmoid_loss
+
+ROWS, CENTERS, DIM = 600, 2500, 8
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+
+def test_blocks_of_a_cpu():
+    assert [count_blocks(rows, 8, None, None) for rows in (0, 1, 256, 257)] == [1, 1, 1, 2]
+    assert count_blocks(3000, 8, None, None, usual=1024) == 3
+    assert count_blocks(600, 8, None, 7) == 86
+    with pytest.raises(ValueError, match="block must be at least 1 row, got 0"):
+        count_blocks(600, 8, None, 0)
+
+
+def test_a_block_of_a_gpu_has_as_many_logits_as_are_kept(on_a_gpu):
+    assert count_blocks(8192, 8192, None, None) == 1
+    assert count_blocks(32768, 32768, None, None) == 16
+    assert count_blocks(1000, 2**30, None, None) == 4  # no less than on a CPU
+    assert count_blocks(8192, 0, None, None) == 1
+    assert count_blocks(600, 8, None, 7) == 86
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices("cpu")[:1])
+    assert count_blocks(8192, 8192, mesh, None) == 32  # the devices of the mesh are what counts
+
+
+def draw(*shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+LABELS, SCALE = jnp.arange(ROWS, dtype=jnp.int32) // 3, jnp.float32(9)
+LOSSES = {
+    "contrastive": lambda x, y: sum(blockwise_contrastive_loss(x, y, SCALE)),
+    "recomputed": lambda x, y: sum(blockwise_contrastive_loss(x, y, SCALE, keep_logits_bytes=0)),
+    "sigmoid": lambda x, y: blockwise_sigmoid_loss(x, y, SCALE, -SCALE / 4),
+    "supervised": lambda x, y: (
+        blockwise_supervised_contrastive_loss(x, LABELS, SCALE) + 0 * y.sum()
+    ),
+    "clusters": lambda x, y: sampled_cluster_loss(
+        "mlcd", x, y, jnp.ones(len(y), bool), LABELS[:, None] * 7
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_large_blocks_change_nothing(name, monkeypatch):
+    x, y = draw(ROWS, DIM), draw(CENTERS if name == "clusters" else ROWS, DIM)
+
+    def differentiate():
+        step = jax.jit(jax.value_and_grad(lambda *given: LOSSES[name](*given), (0, 1)))
+        return step(x, y), str(step.trace(x, y).jaxpr)
+
+    small, program = differentiate()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    jax.clear_caches()  # the losses were traced for a CPU
+    large, other = differentiate()
+    assert program != other
+    for a, b in zip(jax.tree.leaves(large), jax.tree.leaves(small), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    jax.clear_caches()
