@@ -1,6 +1,6 @@
 """Options for XLA when it compiles a train step, for each kind of chip and number of slices.
 
-All of them overlap communication with computation. The compilers of libtpu and XLA accept them by
+Most of them overlap communication with computation. The compilers of libtpu and XLA accept them by
 name as options of one program (`compiler_options`), so nothing has to be set before JAX starts.
 
 Sources:
@@ -8,7 +8,7 @@ Sources:
   [maxtext] github.com/AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py
   [openxla] openxla.org/xla/flags_guidance
   [gpu] docs.jax.dev/en/latest/gpu_performance_tips.html and openxla.org/xla/gpu_optimization_levels
-  [toolbox] docs.nvidia.com/jax-toolbox, performance-profiling/gpu-performance
+  [memory] github.com/jax-ml/jax/issues/20763 and github.com/openxla/xla/pull/45753
   [pipelining] github.com/openxla/xla/pull/45836
 """
 
@@ -68,7 +68,11 @@ _PIPELINING: Options = (
     else {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
 )
 GPU_FLAGS: Options = {
-    "xla_gpu_enable_latency_hiding_scheduler": True,  # [gpu, toolbox]
+    # On several GPUs XLA would use its latency-hiding scheduler. It starts whatever is ready, also
+    # what `remat` recomputes in the backward pass: where the layers are no loop, the activations
+    # of all of them are then in memory at once [memory]. Either option turns it on.
+    "xla_gpu_enable_latency_hiding_scheduler": False,
+    "xla_gpu_enable_analytical_sol_latency_estimator": False,
     **_PIPELINING,
 }
 """Options for several GPUs; a single one has nothing to overlap."""
