@@ -21,7 +21,7 @@ from big_align.errors import UserError
 from big_align.planning.machines import check_machine, virtual_devices
 
 LAST = "-buffer-assignment.txt"
-"""The file that XLA writes after a program's text and before its machine code."""
+"""The end of the name of the file that XLA writes, like the program's text, before machine code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +125,13 @@ def _run(folder: Path, request: Request) -> tuple[int, str]:
 
 
 def _size_of_last(dump: Path) -> int:
-    """Returns the size of the last required file, 0 before it exists; it then grows."""
-    found = dump.glob(f"*after_optimizations{LAST}")
-    return max((path.stat().st_size for path in found), default=0)
+    """Returns the size of the last required files, 0 before both exist; it then grows."""
+    sizes = [0]
+    for path in dump.glob(f"*after_optimizations{LAST}"):
+        text = path.with_name(f"{path.name.removesuffix(LAST)}.txt")  # on GPUs it comes later
+        if text.exists():
+            sizes.append(path.stat().st_size + text.stat().st_size)
+    return max(sizes)
 
 
 def read_memory(path: Path) -> dict[str, int]:

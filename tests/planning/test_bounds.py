@@ -4,7 +4,7 @@ import pytest
 
 from big_align.devices.chips import Chip
 from big_align.errors import UserError
-from big_align.planning import gpu_topologies, search
+from big_align.planning import compilation, gpu_topologies, search
 from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import Collective
 from big_align.planning.compilation import CompiledStep, Request, read_memory
@@ -103,6 +103,18 @@ def test_memory_is_read_from_the_assignment_of_buffers(tmp_path):
     )
     parts = {"arguments": 100, "outputs": 27, "temporaries": 1000, "constants": 3, "peak": 1130}
     assert read_memory(path) == parts
+
+
+def test_a_compiler_is_not_stopped_before_it_has_written_text_and_buffers(tmp_path):
+    buffers, text = (
+        tmp_path / f"module_0001.jit_train_step.gpu_after_optimizations{end}"
+        for end in (compilation.LAST, ".txt")
+    )
+    assert compilation._size_of_last(tmp_path) == 0
+    buffers.write_text("allocation")
+    assert compilation._size_of_last(tmp_path) == 0
+    text.write_text("HloModule")
+    assert compilation._size_of_last(tmp_path) == 19
 
 
 def test_machines_of_the_same_size():
