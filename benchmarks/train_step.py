@@ -73,7 +73,7 @@ def prepare(config, batch_size: int):
             print(said)
         objective = build.build_objective(config, mesh, tokenizer)
         example = tracing.describe_example(config, tokenizer, objective)
-    program = build_program(config, mesh, objective, example)
+    program = build_program(config, mesh, objective, build.example_batch(config, tokenizer))
     batch = sharding.place_batch(make_random_batch(example, batch_size), mesh)
     compiled, flops = program.compile_and_count(batch)
     return compiled, program.create(), batch, flops
@@ -90,7 +90,7 @@ def run_alone(compiled, state, batch, steps: int):
 
 def run_loop(compiled, state, batch, steps: int, log_every: int):
     """Runs the trainer's loop over batches in memory; returns the state and seconds a step."""
-    progress = Progress(0, steps, batch["image"].shape[0], 0.0, Clock())
+    progress = Progress(0, steps, batch["mask"].shape[0], 0.0, Clock())
     queue = MetricQueue(depth=2)
     batches = itertools.repeat(batch)
     start = time.perf_counter()

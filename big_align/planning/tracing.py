@@ -118,7 +118,8 @@ def trace(
     tokenizer = BlankTokenizer(config.tokenizer)
     objective = build.build_objective(config, mesh, tokenizer)
     example = describe_example(config, tokenizer, objective)
-    program = build_program(config, mesh, objective, example)
+    # A model is made from an image, as in a run, also where its features take the place of images.
+    program = build_program(config, mesh, objective, build.example_batch(config, tokenizer))
     batch = place_shapes(example, config.batch_size, mesh)
     step = program.trace(batch)
     leaves = jax.tree.leaves(program.state.params)

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from big_align.planning.tracing import describe_example
+from big_align.planning import gpu_topologies
+from big_align.planning.machines import find_machine
+from big_align.planning.tracing import describe_example, trace
 from big_align.runs import build, check
 from big_align.runs.command_line import load_config
 
@@ -21,3 +23,19 @@ def test_a_plan_has_features_where_a_run_caches_them():
     config.data.precomputed.image_embedding = "features"
     names = describe_example(config, tokenizer, objective).keys()
     assert "image_embedding" in names and not names & {"image", "text_embedding"}
+
+
+def test_a_step_on_features_is_planned_without_its_towers(
+    without_type_checks, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(gpu_topologies, "has_compiler", lambda: False)
+
+    def plan(*towers):
+        config = load_config("tests/tiny_config.py")
+        config.model.locked = config.cached_features.towers = towers
+        return trace(config, find_machine("h100:1x2"), tmp_path)[0]
+
+    trained, image, both = plan(), plan("image"), plan("image", "text")
+    assert trained["images_per_example"] == 1 and both["images_per_example"] == 0
+    assert trained["useful_flops"] > image["useful_flops"] > both["useful_flops"] > 0
+    assert trained["parameters"] == image["parameters"] == both["parameters"]
