@@ -16,8 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
-from jax.interpreters import partial_eval
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -132,7 +130,7 @@ def trace(
         "places": [machine.place(device) for device in mesh.devices.flat],
         "parameters": sum(math.prod(leaf.shape) for leaf in leaves),
         "useful_flops": program.count_flops(batch),
-        "traced_flops": flops.count_program(_drop_unused(step.jaxpr.jaxpr)),
+        "traced_flops": flops.count_program(flops.drop_unused(step.jaxpr.jaxpr)),
         "batch_size": config.batch_size,
         "images_per_example": example["image"].size // math.prod(example["image"].shape[-3:])
         if "image" in example
@@ -143,11 +141,6 @@ def trace(
         "options": {} if machine.stands_in else program.options,
         "seconds": time.perf_counter() - start,
     }, step.lower()
-
-
-def _drop_unused(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    """Drops what no result depends on, as every compiler does."""
-    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
 def check_batch(config: ConfigDict, num_devices: int) -> None:

@@ -29,6 +29,7 @@ class Program:
       create: makes the fresh state.
       step: from a state and a batch to the next state and metrics; not yet compiled.
       options: options of the compiler, by name.
+      frozen: paths of parameters that are not trained.
     """
 
     mesh: Mesh
@@ -38,6 +39,7 @@ class Program:
     create: Callable[[], TrainState]
     step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     options: dict[str, Any]
+    frozen: tuple[str, ...] = ()
 
     def trace(self, batch: Batch) -> jax.stages.Traced:
         """Traces the step for a batch of arrays, or of shapes with their placement."""
@@ -49,7 +51,7 @@ class Program:
 
     def count_flops(self, batch: Batch) -> float:
         """Counts the model FLOPs of a step, over all devices."""
-        return model_flops(self.objective, self.state, batch, self.mesh)
+        return model_flops(self.objective, self.state, batch, self.mesh, self.frozen)
 
     def compile_and_count(self, batch: Batch) -> tuple[jax.stages.Compiled, float]:
         """Compiles the step, and prints the options; returns it and the model FLOPs per device."""
@@ -95,4 +97,4 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         frozen=frozen,
     )
     options = choose_options(mesh, config["compiler_options"])
-    return Program(mesh, objective, learning_rate, state, create, step, options)
+    return Program(mesh, objective, learning_rate, state, create, step, options, frozen)

@@ -14,9 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core
+from jax.interpreters import partial_eval
 from jax.sharding import Mesh
 
 from big_align.devices import rematerialization
+from big_align.training.optimizers import frozen_mask
 from big_align.training.state import TrainState
 from big_align.training.step import full_gradients
 from big_align.types import Objective
@@ -33,12 +35,27 @@ def count(function: Callable, *arguments: Any) -> float:
       FLOPs; for a `cond`, those of its most expensive branch; NaN if there are matrix products in a
       `while` loop, whose number of iterations is unknown.
     """
+    return count_program(_trace(function, *arguments))
+
+
+def _trace(function: Callable, *arguments: Any) -> core.Jaxpr:
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     # A new function: JAX caches traces by function, and contexts change what is traced.
-    return count_program(jax.make_jaxpr(lambda *arguments: function(*arguments))(*shapes).jaxpr)
+    return jax.make_jaxpr(lambda *arguments: function(*arguments))(*shapes).jaxpr
 
 
-def model_flops(objective: Objective, state: TrainState, batch: Mapping, mesh: Mesh) -> float:
+def drop_unused(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """Drops what no result of a program depends on, as every compiler does."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+
+
+def model_flops(
+    objective: Objective,
+    state: TrainState,
+    batch: Mapping,
+    mesh: Mesh,
+    frozen: tuple[str, ...] = (),
+) -> float:
     """Returns the FLOPs that a train step needs, over all devices.
 
     They are those of the gradients of the whole batch with everything stored: what a step
@@ -49,16 +66,19 @@ def model_flops(objective: Objective, state: TrainState, batch: Mapping, mesh: M
       state: arrays or shapes of a training state.
       batch: arrays or shapes of the global batch.
       mesh: the devices.
+      frozen: paths of parameters that are not trained; their gradients are not needed.
     """
 
     def gradients(state: TrainState, batch: dict) -> Any:
         batch = objective.augment(batch, state.rng, state.step)
         drawn = objective.draw(state.tables, batch, state.rng)
         weights = state.params, state.model_state
-        return full_gradients(objective, *weights, batch, state.rng, mesh, drawn)
+        grads, *rest = full_gradients(objective, *weights, batch, state.rng, mesh, drawn)
+        stays = jax.tree.leaves(frozen_mask(grads, frozen))
+        return [x for x, stay in zip(jax.tree.leaves(grads), stays, strict=True) if not stay], rest
 
     with rematerialization.left_out():
-        return count(gradients, state, dict(batch))
+        return count_program(drop_unused(_trace(gradients, state, dict(batch))))
 
 
 def count_program(jaxpr: core.Jaxpr) -> float:

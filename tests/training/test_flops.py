@@ -179,6 +179,30 @@ def tiny_flops(devices=1, model=None, **settings):
     return flops.model_flops(objective, describe(objective, mesh, batch), batch, mesh)
 
 
+def test_a_frozen_tower_costs_its_forward_pass_alone():
+    batch, mesh = tiny.make_batch(16), tiny.make_mesh()
+    objective = tiny.make_objective(mesh)
+    state = describe(objective, mesh, batch)
+    weights = state.params, state.model_state
+
+    def count(*frozen):
+        return flops.model_flops(objective, state, batch, mesh, frozen)
+
+    def encode(name, *fields):
+        embed = getattr(objective, name)
+        return flops.count(lambda *x: embed(*x), *weights, {k: batch[k] for k in fields})
+
+    text = encode("embed_text", "text", "text_mask")
+    image = encode("embed_image", "image")
+    first = 2 * 16 * 8 * 8 * 9 * 3 * 8  # the stem needs no gradient of the image
+    logits = 2 * 16 * 16 * encode_width(objective, weights, batch)  # nor are they differentiated
+    texts = ("model/text", "model/project_text")
+    images = tuple(f"model/{name}" for name in state.params["model"] if "text" not in name)
+    assert count() - count(*texts) == 2 * text + logits
+    assert count() - count(*images) == 2 * image - first + logits
+    assert 0 < count() - count("model/text/block_00") < 2 * text
+
+
 def test_a_step_costs_three_times_its_forward_pass():
     batch, mesh = tiny.make_batch(16), tiny.make_mesh()
     objective = tiny.make_objective(mesh)
