@@ -231,14 +231,13 @@ class RowOptimizer:
           The table; all rows except the drawn ones are the same bit for bit.
         """
         shards = Shards.over(mesh)
+        arrays = sum(x.ndim > 1 for x in jax.tree.leaves(table))
+        # A block of them has as many numbers as one of logits.
+        blocks = count_blocks(len(drawn.ids), arrays * grads.shape[1], shards, None, BLOCK)
 
         def update(split: tuple, learning_rate: Float[Array, ""]) -> tuple:
             table, ids, grads = split
-            count, local = len(ids), len(table.values)
-            arrays = sum(x.ndim > 1 for x in jax.tree.leaves(table))
-            # A block of them has as many numbers as one of logits.
-            blocks = count_blocks(count, arrays * grads.shape[1], mesh, None, BLOCK)
-            size = max(math.ceil(count / blocks), 1)
+            size, local = max(math.ceil(len(ids) / blocks), 1), len(table.values)
             padding = -len(ids) % size
             places = locate_rows(ids, shards.index() * local, local)
             places = jnp.pad(places, (0, padding), constant_values=local).reshape(-1, size)

@@ -19,7 +19,6 @@ Label smoothing is bilinear in weighted sums of embeddings, so it needs no matri
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -97,8 +96,7 @@ def blockwise_contrastive_loss(
       ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
     """
     shards = Shards.over(mesh)
-    rows = math.ceil(len(zimg) / shards.size)
-    blocks = count_blocks(rows, len(ztxt), shards.mesh, block)
+    blocks = count_blocks(len(zimg), len(ztxt), shards, block)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )

@@ -7,8 +7,6 @@ Gathering is part of the differentiated function, so its transpose sums the grad
 devices.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -58,8 +56,7 @@ def blockwise_supervised_contrastive_loss(
       ValueError: `block` is not positive.
     """
     shards = Shards.over(mesh)
-    rows = math.ceil(len(z) / shards.size)
-    blocks = count_blocks(rows, len(z), shards.mesh, block)
+    blocks = count_blocks(len(z), len(z), shards, block)
     if not len(z):
         return jnp.zeros((), wide(z.dtype))  # there is nothing to cut into blocks
     padding = -len(z) % (blocks * shards.size)

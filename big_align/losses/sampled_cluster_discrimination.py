@@ -99,7 +99,7 @@ def sampled_cluster_loss(
     shards = Shards.over(mesh)
     if len(rows) % shards.size:
         raise ValueError(f"{len(rows)} rows do not divide over {shards.size} devices")
-    blocks = count_blocks(len(rows) // shards.size, len(zimg), shards.mesh, block, BLOCK)
+    blocks = count_blocks(len(rows), len(zimg), shards, block, BLOCK)
     if loss == "unicom":
         columns = columns[:, :1]
     inside = jnp.where(columns < 0, len(rows), columns)  # negative indices would count from the end

@@ -14,7 +14,6 @@ which takes three matrix products. It keeps the gradients for the backward pass,
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -122,8 +121,7 @@ def blockwise_sigmoid_loss(
       ValueError: as for `sigmoid_loss`, and if `block` is not positive.
     """
     shards = Shards.over(mesh)
-    rows = math.ceil(len(zimg) / shards.size)
-    blocks = count_blocks(rows, len(ztxt), shards.mesh, block)
+    blocks = count_blocks(len(zimg), len(ztxt), shards, block)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )

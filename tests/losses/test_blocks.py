@@ -10,8 +10,10 @@ from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
+from big_align.sharding import Shards
 
 ROWS, CENTERS, DIM = 600, 2500, 8
+ALONE = Shards.over(None)
 
 
 @pytest.fixture
@@ -20,21 +22,22 @@ def on_a_gpu(monkeypatch):
 
 
 def test_blocks_of_a_cpu():
-    assert [count_blocks(rows, 8, None, None) for rows in (0, 1, 256, 257)] == [1, 1, 1, 2]
-    assert count_blocks(3000, 8, None, None, usual=1024) == 3
-    assert count_blocks(600, 8, None, 7) == 86
+    assert [count_blocks(rows, 8, ALONE, None) for rows in (0, 1, 256, 257)] == [1, 1, 1, 2]
+    assert count_blocks(3000, 8, ALONE, None, usual=1024) == 3
+    assert count_blocks(600, 8, ALONE, 7) == 86
     with pytest.raises(ValueError, match="block must be at least 1 row, got 0"):
-        count_blocks(600, 8, None, 0)
+        count_blocks(600, 8, ALONE, 0)
 
 
 def test_a_block_of_a_gpu_has_as_many_logits_as_are_kept(on_a_gpu):
-    assert count_blocks(8192, 8192, None, None) == 1
-    assert count_blocks(32768, 32768, None, None) == 16
-    assert count_blocks(1000, 2**30, None, None) == 4  # no less than on a CPU
-    assert count_blocks(8192, 0, None, None) == 1
-    assert count_blocks(600, 8, None, 7) == 86
+    assert count_blocks(8192, 8192, ALONE, None) == 1
+    assert count_blocks(32768, 32768, ALONE, None) == 16
+    assert count_blocks(1000, 2**30, ALONE, None) == 4  # no less than on a CPU
+    assert count_blocks(8192, 0, ALONE, None) == 1
+    assert count_blocks(600, 8, ALONE, 7) == 86
     mesh = jax.make_mesh((1,), ("data",), devices=jax.devices("cpu")[:1])
-    assert count_blocks(8192, 8192, mesh, None) == 32  # the devices of the mesh are what counts
+    # The devices of the mesh are what counts.
+    assert count_blocks(8192, 8192, Shards.over(mesh), None) == 32
 
 
 def draw(*shape):
