@@ -11,7 +11,9 @@ whose rows differ from k = 1000 clusters, l = 8 labels of an image and r = 0.1 i
   losses      Table 6: eq. 4 and eq. 5; and UNICOM, the nearest center alone (Table 7)
   scale       the same at ArcFace's scale of 64 instead of 16
   clusters    Table 5a: k
-  unicom      Table 12: k of UNICOM; with the last, also how far MLCD is ahead
+  all         the same with all other centers as negatives, r = 1; with `clusters`, also what that
+              gains
+  unicom      Table 12: k of UNICOM; with `clusters`, also how far MLCD is ahead
   ratio       Table 5b: r, the fraction of the other centers that are sampled as negatives, where k
               is ten times a batch's labels
   labels      Table 5c: l
@@ -72,6 +74,7 @@ TABLES = {
     "losses": LOSSES,
     "scale": {name: row._replace(scale=64.0) for name, row in LOSSES.items()},
     "clusters": {f"k = {k}": Row(clusters=k) for k in (1000, 100, 10_000)},
+    "all": {f"k = {k}, all negatives": Row(clusters=k, ratio=1.0) for k in (1000, 100, 10_000)},
     "unicom": {
         f"UNICOM, k = {k}": Row("unicom", clusters=k, labels=1) for k in (1000, 100, 10_000)
     },
@@ -197,16 +200,22 @@ def print_table(name: str, seeds: int, output: pathlib.Path) -> Found:
     return found
 
 
-def print_leads(mlcd: Found, unicom: Found) -> None:
-    """Prints how far MLCD is ahead of UNICOM with as many clusters, paired by seed."""
+def print_leads(title: str, ahead: Found, behind: Found) -> None:
+    """Prints what the rows of a table have more than those of another in the same order.
+
+    Args:
+      title: printed above, before "paired by seed".
+      ahead: the numbers of each seed, by row.
+      behind: those to subtract.
+    """
     leads = {
         row: [
-            {metric: several[metric] - one[metric] for metric in COLUMNS.values()}
-            for several, one in zip(runs, unicom[f"UNICOM, {row}"], strict=True)
+            {metric: more[metric] - less[metric] for metric in COLUMNS.values()}
+            for more, less in zip(runs, others, strict=True)
         ]
-        for row, runs in mlcd.items()
+        for (row, runs), others in zip(ahead.items(), behind.values(), strict=True)
     }
-    trials.print_table("MLCD less UNICOM with as many clusters, paired by seed", COLUMNS, leads)
+    trials.print_table(f"{title}, paired by seed", COLUMNS, leads)
 
 
 def plot_tables(tables: dict[str, Found], path: pathlib.Path) -> None:
@@ -245,7 +254,10 @@ def main() -> None:
     options = parser.parse_args()
     found = {name: print_table(name, options.seeds, options.output) for name in options.tables}
     if {"clusters", "unicom"} <= found.keys():
-        print_leads(found["clusters"], found["unicom"])
+        title = "MLCD less UNICOM with as many clusters"
+        print_leads(title, found["clusters"], found["unicom"])
+    if {"clusters", "all"} <= found.keys():
+        print_leads("all negatives less a tenth", found["all"], found["clusters"])
     if options.plot and (drawn := {name: found[name] for name in PLOTTED if name in found}):
         plot_tables(drawn, options.plot)
 

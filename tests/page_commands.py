@@ -39,6 +39,7 @@ NOT_RUN = {
         "python benchmarks/unseen_classes.py",
         "python benchmarks/described_classes.py",
         "python benchmarks/cluster_settings.py",
+        "python benchmarks/cluster_cosines.py",
         "python benchmarks/torture.py",
         "python benchmarks/long_run.py",
         "python benchmarks/checkpoint.py",

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import (
     align_towers,
+    cluster_cosines,
     cluster_settings,
     described_classes,
     found_tags,
@@ -28,6 +29,7 @@ from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.runs import check
 from tests.data.samples import encode_image, make_pixels, write_tar
+from tests.pages import ROOT
 
 
 def square(number, log):
@@ -399,6 +401,32 @@ def test_towers_of_clusters_are_judged_by_labels_that_no_probe_is_fitted_to():
                     )
                     assert not fitted & looked[split]
             assert not looked["dev"] & looked["test"]
+
+
+def test_cosines_are_means_over_a_hundred_steps():
+    lines = [
+        {"step": step, "positive_cosine": step / 1000, "negative_cosine": -float(step == 110)}
+        for step in range(10, 1201, 10)
+    ]
+    found = cluster_cosines.average_windows([{"step": 10, "loss": 1.0}, *lines])
+    assert len(found) == 24
+    assert found["positive/100"] == pytest.approx(0.055)
+    assert found["positive/1200"] == pytest.approx(1.155)
+    assert found["negative/100"] == 0 and found["negative/200"] == -0.1
+    assert set(cluster_cosines.COLUMNS.values()) <= found.keys()
+
+
+def test_cosines_are_those_of_losses_at_the_rate_that_was_best():
+    found = trials.read_trials(ROOT / "docs/trials/cluster_settings.jsonl")
+    settings = cluster_settings.TABLES["losses"], cluster_settings.TABLES["scale"]
+    for rows, tuned in zip(cluster_cosines.ROWS.values(), settings, strict=True):
+        for row in rows.values():
+            assert row in tuned.values()
+            name = f"{row.loss}-k1000-l8-r0.1-s{row.scale:g}-dev"
+            assert cluster_cosines.RATE == max(
+                cluster_settings.RATES,
+                key=lambda rate: sum(found[f"{name}-{rate:g}-{trials.TUNING_SEED}"].values()),
+            )
 
 
 def glob(path):

@@ -1,0 +1,150 @@
+"""Cosines of images with centers during training, by eq. 4 and by eq. 5: MLCD's Figure 3.
+
+    python benchmarks/cluster_cosines.py --output=workdirs/cluster_cosines --plot=cosines.png
+
+The paper says that eq. 5 raises the cosines of an image with its own centers, and lowers those with
+others. Towers, clusters and learning rates are as in the tables `losses` and `scale` of
+benchmarks/cluster_settings.py, where one rate was the best of all rows. Cosines are those that
+training logs: of the batch's images as they are trained, with their own centers and with the
+sampled others, by the parameters of that step. Numbers are means over a hundred steps, times 100,
+with the interval of 95% of the mean over the seeds, and what eq. 5 has more than eq. 4, paired by
+seed. It needs what cluster_settings.py needs, and continues where it was stopped. --plot=FILE draws
+the numbers against the steps.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks import cluster_settings, trials
+from benchmarks.cluster_settings import Found, Row
+from benchmarks.trials import Trial
+from big_align import huge_pages
+
+RATE = 3e-3
+"""The best of five for both losses at both scales, by cluster_settings.py."""
+EQUATIONS = {"eq. 4": "mlc", "eq. 5": "mlcd"}
+ROWS = {
+    f"scale {scale:g}": {title: Row(loss, scale=scale) for title, loss in EQUATIONS.items()}
+    for scale in (16.0, 64.0)
+}
+WINDOW, STEPS = 100, 1200
+SIDES = ("positive", "negative")
+SHOWN = (100, 400, 1200)
+COLUMNS = {f"{side}, to step {last}": f"{side}/{last}" for side in SIDES for last in SHOWN}
+
+
+def train(row: tuple, seed: int, output: str) -> dict[str, float]:
+    """Trains a tower; returns the mean cosines of each hundred steps.
+
+    Args:
+      row: the fields of a `Row`.
+      seed: the random seed.
+      output: the folder of clusters.
+    """
+    from big_align.runs import train as runs
+
+    config = cluster_settings.configure(Row(*row), "test", RATE, seed, output)
+    with config.unlocked():
+        config.evaluators = {}
+    with tempfile.TemporaryDirectory() as workdir:
+        runs.run(config, workdir)
+        lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+    return average_windows([json.loads(line) for line in lines])
+
+
+def average_windows(lines: list[dict[str, float]]) -> dict[str, float]:
+    """Returns the mean cosines of each hundred steps, by "SIDE/LAST STEP".
+
+    Args:
+      lines: those of metrics.jsonl.
+    """
+    means = {}
+    for last in range(WINDOW, STEPS + 1, WINDOW):
+        inside = [line for line in lines if last - WINDOW < line["step"] <= last]
+        for side in SIDES:
+            means[f"{side}/{last}"] = statistics.mean(
+                line[f"{side}_cosine"] for line in inside if f"{side}_cosine" in line
+            )
+    return means
+
+
+def measure(seeds: int, output: pathlib.Path) -> dict[str, Found]:
+    """Trains what is missing; returns the numbers of each seed, by scale and equation."""
+    planned = {
+        scale: {
+            title: [make_trial(row, seed, output) for seed in range(seeds)]
+            for title, row in rows.items()
+        }
+        for scale, rows in ROWS.items()
+    }
+    each_of = [trial for rows in planned.values() for row in rows.values() for trial in row]
+
+    def prepare() -> None:
+        cluster_settings.prepare([Row()], output)
+
+    done = trials.run_trials(each_of, train, output, prepare)
+    return {
+        scale: {title: [done[trial.name] for trial in row] for title, row in rows.items()}
+        for scale, rows in planned.items()
+    }
+
+
+def make_trial(row: Row, seed: int, output: pathlib.Path) -> Trial:
+    """Returns the trial of a row and a seed."""
+    settings = dict(row=tuple(row), seed=seed, output=str(output))
+    return Trial(f"{row.loss}-s{row.scale:g}-{seed}", settings)
+
+
+def plot(found: dict[str, Found], path: pathlib.Path) -> None:
+    """Draws the mean cosines of all rows against the steps, with their intervals.
+
+    Args:
+      found: the numbers of each seed, by scale and equation.
+      path: of the picture.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(SIDES), figsize=(9, 3.6))
+    steps = range(WINDOW, STEPS + 1, WINDOW)
+    for axis, side in zip(axes, SIDES, strict=True):
+        for color, (scale, rows) in enumerate(found.items()):
+            for style, (title, runs) in zip(("--", "-"), rows.items(), strict=True):
+                points = [
+                    trials.measure_interval([run[f"{side}/{step}"] for run in runs])
+                    for step in steps
+                ]
+                drawn = dict(color=f"C{color}", linestyle=style, capsize=2)
+                axis.errorbar(steps, *zip(*points, strict=True), label=f"{title}, {scale}", **drawn)
+        axis.set(title=f"{side} cosines", xlabel="step")
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Runs what is missing, prints the tables and draws them."""
+    parser = trials.make_parser(__doc__)
+    parser.add_argument("--plot", type=pathlib.Path)
+    options = parser.parse_args()
+    found = measure(options.seeds, options.output)
+    for scale, rows in found.items():
+        trials.print_comparison(COLUMNS, rows, ["eq. 4"], name=scale)
+    if options.plot:
+        plot(found, options.plot)
+
+
+if __name__ == "__main__":
+    huge_pages.restart()
+    main()
