@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from big_align.reports import starts
 from big_align.reports.charts import COLORS, draw_chart, format_number
 from big_align.reports.run_record import RunRecord, Series
 from big_align.reports.scores import find_best, is_fact
@@ -205,10 +206,7 @@ def _describe_source(node: Mapping[str, Any]) -> str:
 
 
 def _list_machine(start: Mapping[str, Any]) -> Iterator[list[str]]:
-    devices = start.get("devices") or {}
-    count, processes = devices.get("count", 1), devices.get("processes") or 1
-    several = f" of {processes} processes" if processes > 1 else ""
-    yield ["devices", f"{count} x {devices.get('kind', '')}{several}"]
+    yield ["devices", starts.format_devices(start.get("devices") or {})]
     yield ["machine", str(start.get("machine", ""))]
     yield from ([name, version] for name, version in start["versions"].items())
 

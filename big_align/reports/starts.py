@@ -61,6 +61,17 @@ def describe_machine(devices: int, kind: str, processes: int) -> dict[str, Any]:
     return {"versions": versions, "devices": device, "machine": machine}
 
 
+def format_devices(devices: Mapping[str, Any]) -> str:
+    """Formats the devices of a run, as in "16 x NVIDIA H200 of 2 processes".
+
+    Args:
+      devices: as `describe_machine` returns them.
+    """
+    count, processes = devices.get("count", 1), devices.get("processes") or 1
+    several = f" of {processes} processes" if processes > 1 else ""
+    return f"{count} x {devices.get('kind', '')}{several}"
+
+
 def record_start(workdir: str, facts: Mapping[str, Any]) -> None:
     """Appends a record of a process that starts or continues a run."""
     path = pathlib.Path(workdir) / FILE

@@ -72,6 +72,7 @@ def _leave_description(
     )
     now = {"time": time.time(), "step": int(state.step), "parameters": parts}
     starts.record_start(workdir, {**now, **machine, **facts})
+    print(f"devices: {starts.format_devices(machine['devices'])}")
     print(f"{sum(parts.values()):,} parameters; each one is listed in {folder}/parameters.txt")
     for name, count in parts.items():
         print(f"  {name:<24} {count:>14,}")

@@ -66,6 +66,7 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     capsys.readouterr()
     train.run(load_config(TINY, *flags), str(tmp_path / "a"))
     out = capsys.readouterr().out.splitlines()
+    assert "devices: 8 x cpu" in out
     assert "config.schedule.learning_rate: 0.01 -> 0.02" in out
     assert f"continues after step 4 of {tmp_path / 'a' / 'checkpoints'}" in out
     assert sorted(each.name for each in (tmp_path / "a").glob("config*")) == [
