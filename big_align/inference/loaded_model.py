@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,12 @@ from big_align.progress import make_bar
 from big_align.runs import workdir
 
 NAMED_FIRST = 20  # broken images that are named in the log
+CLASS_LISTS = 4  # whose embeddings `classify` keeps
 TEXT_BATCHES = 16  # embedded at a time, texts of similar length together
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
 
-Classes = list[tuple[str, float]]
-"""Names with their probabilities, the most probable first."""
+Prompts = tuple[tuple[str, ...], ...]
+"""The texts of each class."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ class LoadedModel(Pretrained):
         templates: Sequence[str] | None = None,
         temperature: float | None = None,
         broken: str = "error",
-    ) -> Classes | list[Classes]:
+    ) -> ranking.Classes | list[ranking.Classes]:
         """Names what images show, by the texts of classes or by a classifier that was trained.
 
         Args:
@@ -142,20 +143,32 @@ class LoadedModel(Pretrained):
             prompts = fill_class_templates(classes, templates)
         except ValueError as error:
             raise UserError(f"templates: {error}") from error
-        ztxt = self.embed_texts([text for group in prompts for text in group])
-        ztxt = average_texts(ztxt, [len(group) for group in prompts])
+        ztxt = self._embed_classes(tuple(map(tuple, prompts)))
         embed_images = functools.partial(self.embed_images, broken=broken)
         zimg, alone = self._embed_or_take(images, embed_images, given_images.is_image)
         logits = np.float64(ranking.compute_cosines(zimg, ztxt)) / temperature
-        return _name_classes(classes.names, logits, alone)
+        return ranking.name_classes(classes.names, logits, alone)
 
-    def _classify_by_training(self, images: Any, broken: str) -> Classes | list[Classes]:
+    @functools.cached_property
+    def _embed_classes(self) -> Callable[[Prompts], Float[np.ndarray, "c d"]]:
+        """A function that embeds classes by their texts, once for calls with the same ones."""
+
+        @functools.lru_cache(CLASS_LISTS)
+        def embed(prompts: Prompts) -> Float[np.ndarray, "c d"]:
+            ztxt = self.embed_texts([text for group in prompts for text in group])
+            return average_texts(ztxt, [len(group) for group in prompts])
+
+        return embed
+
+    def _classify_by_training(
+        self, images: Any, broken: str
+    ) -> ranking.Classes | list[ranking.Classes]:
         """Names what images show by the classifier that a run has trained."""
         if self.classifier is None:
             raise UserError("the model has no classifier of its own; give the names of classes")
         features = self._run_images(images, broken, BatchedModel.pool_images)
         logits = self.classifier.compute_logits(features)
-        return _name_classes(self.classifier.names, logits, given_images.is_image(images))
+        return ranking.name_classes(self.classifier.names, logits, given_images.is_image(images))
 
     def _run_images(self, images: Any, broken: str, run: Any) -> Float[np.ndarray, "n d"]:
         """Returns what a method of the compiled model makes of images."""
@@ -329,19 +342,3 @@ def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     if not np.isfinite(rows).all():
         raise UserError("an embedding is not finite; are the weights of the model damaged?")
     return rows
-
-
-def _name_classes(
-    names: Sequence[str], logits: Float[np.ndarray, "n c"], alone: bool
-) -> Classes | list[Classes]:
-    """Returns the classes of each image with their probabilities, the softmax of logits."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found = [_sort(names, row / row.sum()) for row in weights]
-    return found[0] if alone else found
-
-
-def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:
-    if not np.isfinite(probability).all():
-        return []
-    order = np.argsort(-probability, kind="stable")
-    return [(names[n], float(probability[n])) for n in order]

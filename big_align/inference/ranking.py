@@ -1,7 +1,7 @@
 """Finds which of many embeddings are nearest to others."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -9,6 +9,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from big_align.errors import UserError
+
+Classes = list[tuple[str, float]]
+"""Names with their probabilities, the most probable first."""
 
 
 class Ranking(NamedTuple):
@@ -114,3 +117,25 @@ def compute_cosines(
             "both must come from one model"
         )
     return first @ second.T
+
+
+def name_classes(
+    names: Sequence[str], logits: Float[np.ndarray, "n c"], alone: bool
+) -> Classes | list[Classes]:
+    """Returns the classes of each image with their probabilities, the softmax of logits.
+
+    Args:
+      names: of the classes.
+      logits: of each image; of one without an embedding they are NaN, and it has no class.
+      alone: whether there is one image, whose classes are returned without a list around them.
+    """
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found = [_sort(names, row / row.sum()) for row in weights]
+    return found[0] if alone else found
+
+
+def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:
+    if not np.isfinite(probability).all():
+        return []
+    order = np.argsort(-probability, kind="stable")
+    return [(names[n], float(probability[n])) for n in order]

@@ -316,6 +316,25 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     assert [p for _, p in even] == pytest.approx([1 / 3] * 3, abs=1e-5)
 
 
+def test_the_texts_of_classes_are_embedded_once_for_all_images(model, pictures, monkeypatch):
+    model, embedded = loaded_model.LoadedModel.of(model), []
+    embed = batched_model.BatchedModel.embed_texts
+
+    def watch(self, text, mask):
+        embedded.append(len(text))
+        return embed(self, text, mask)
+
+    monkeypatch.setattr(batched_model.BatchedModel, "embed_texts", watch)
+    first = model.classify(pictures[0], ["dog", "cat"])
+    assert model.classify(pictures[0], ("dog", "cat")) == first and embedded == [2]
+    other = model.classify(pictures[1], ["dog", "cat"], temperature=1.0)
+    assert other != first and embedded == [2]
+    model.classify(pictures[0], ["cat", "dog"], ["{}", "a {}"])
+    assert embedded == [2, 4]
+    turned = model.classify(pictures[0], ["cat", "dog"])
+    assert dict(turned) == pytest.approx(dict(first)) and embedded == [2, 4, 2]
+
+
 def test_a_classifier_of_its_own_names_classes(model, pictures, tmp_path):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     bias, names = np.float32([0.1, -0.2, 0]), ("cat", "dog", "crane")
