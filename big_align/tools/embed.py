@@ -108,7 +108,7 @@ def embed(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     """Raises UserError if flags are wrong, do not go together, or the output exists already."""
     from big_align.data.loading.broken import check_fraction
-    from big_align.data.precomputed.single_files import ENDINGS
+    from big_align.data.precomputed.single_files import ENDINGS, OTHER_ENDINGS
     from big_align.errors import UserError
 
     check_fraction(options.max_broken_fraction)
@@ -118,6 +118,11 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--transform is for images, and --what=text embeds texts")
     if options.key_column and not options.column:
         raise UserError("--key_column is beside --column, which is not given")
+    if options.output.suffix.lower() in OTHER_ENDINGS:
+        raise UserError(
+            f"--output={options.output}: a file that is written is .npy or .parquet; any other "
+            "name is a folder of .npy files, so give one without an ending"
+        )
     if options.output.suffix in ENDINGS:
         if options.output.exists():
             raise UserError(f"--output={options.output} is there: remove it, or name another")

@@ -318,13 +318,13 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
 
 def test_the_texts_of_classes_are_embedded_once_for_all_images(model, pictures, monkeypatch):
     model, embedded = loaded_model.LoadedModel.of(model), []
-    embed = batched_model.BatchedModel.embed_texts
+    embed = loaded_model.LoadedModel.embed_texts
 
-    def watch(self, text, mask):
-        embedded.append(len(text))
-        return embed(self, text, mask)
+    def watch(self, texts):
+        embedded.append(len(texts))
+        return embed(self, texts)
 
-    monkeypatch.setattr(batched_model.BatchedModel, "embed_texts", watch)
+    monkeypatch.setattr(loaded_model.LoadedModel, "embed_texts", watch)
     first = model.classify(pictures[0], ["dog", "cat"])
     assert model.classify(pictures[0], ("dog", "cat")) == first and embedded == [2]
     other = model.classify(pictures[1], ["dog", "cat"], temperature=1.0)

@@ -12,6 +12,11 @@ from big_align.whole_files import open_whole, write_whole
 
 ENDINGS = (".npy", ".parquet")
 """How the names of single files end."""
+OTHER_ENDINGS = frozenset(
+    (".csv", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npz", ".pickle", ".pkl", ".pq")
+    + (".pt", ".pth", ".safetensors", ".tar", ".tsv", ".txt", ".zip")
+)
+"""How those of files end that nobody would give to a folder."""
 
 
 def write_npy(rows: EmbeddingFolder, path: pathlib.Path) -> None:
