@@ -72,6 +72,7 @@ setup(
         "interop": [
             "open_clip_torch>=3.2",
             "safetensors>=0.4",
+            "sentence-transformers>=5.0",
             "timm>=1.0.20",
             "torch>=2.4",
             "transformers>=5.0",

@@ -1,6 +1,7 @@
 """One call reads any model that big_align knows, one writes it for another library."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from absl import logging
 
 from big_align.data.package_files import locate
 from big_align.errors import UserError, WeightsMismatch, put_in_a_line
-from big_align.interop import jax_export_format
+from big_align.interop import jax_export_format, sentence_transformers_format
 from big_align.interop.arrays.weight_files import write_folder
 from big_align.interop.formats import (
     efficientnet_pytorch_format,
@@ -28,6 +29,7 @@ FORMATS: dict[str, ModuleType] = {
     "open_clip": open_clip_format,
     "timm": timm_format,
     "jax_export": jax_export_format,
+    "sentence_transformers": sentence_transformers_format,
 }
 """Each has write(pretrained)."""
 
@@ -39,6 +41,9 @@ READ = (
 
 ANY_MODEL = ("big_align", "jax_export")
 """Formats that hold every model."""
+
+TEXTS_ALONE = ("sentence_transformers",)
+"""Formats that hold what embeds texts, with the projection, and nothing of images."""
 
 LONGEST_MESSAGE = 5000
 """Characters; the content of a config may be of any length."""
@@ -112,8 +117,9 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
     Args:
       path: a folder that does not exist or is empty.
       pretrained: what to write; from `load`, or made from a model's config node and variables.
-      format: "transformers", "open_clip", "timm", "big_align" or "jax_export". The last two hold
-        any model; the others take the tower of an image encoder, without its projection.
+      format: "transformers", "open_clip", "timm", "big_align", "jax_export" or
+        "sentence_transformers". "big_align" and "jax_export" hold any model, and the last one what
+        embeds texts; the others take the tower of an image encoder, without its projection.
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
@@ -125,6 +131,8 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
     if format not in FORMATS:
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
+    if format in TEXTS_ALONE:
+        pretrained = dataclasses.replace(pretrained, preprocessing=None, classifier=None)
     if pretrained.kind == "dual" and not pretrained.node["text"] and format not in ANY_MODEL:
         pretrained = pretrained.tower("image")
     if pretrained.classifier and format not in ANY_MODEL:

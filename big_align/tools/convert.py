@@ -44,16 +44,21 @@ def main(arguments: list[str] | None = None) -> int:
 def convert(options: argparse.Namespace) -> None:
     """Converts, and prints what the model is."""
     pretrained = workdir.load(options.input)
-    whole = pretrained
-    if options.part:
-        pretrained = pretrained.tower(options.part)
-    api.save(options.output, pretrained, options.format)
-    print(f"{options.output}, for {options.format}: {describe(pretrained)}")
-    if f"project_{options.part}" in whole.variables["params"]:
-        print(
-            f"Without the projection that the {options.part} tower has in the model: its features "
-            "are no embeddings that can be compared with those of the model."
-        )
+    texts = options.format in api.TEXTS_ALONE and options.part != "image"
+    part = "text" if texts else options.part
+    written = pretrained.tower(part) if part else pretrained
+    api.save(options.output, pretrained if texts else written, options.format)
+    print(f"{options.output}, for {options.format}: {describe(written)}")
+    if f"project_{part}" not in pretrained.variables["params"]:
+        return
+    if texts:
+        print("With the projection: embeddings of texts can be compared with all of the model's.")
+        return
+    kept = " (--format=sentence_transformers keeps it)" if part == "text" else ""
+    print(
+        f"Without the projection that the {part} tower has in the model{kept}: its features are no "
+        "embeddings that can be compared with those of the model."
+    )
 
 
 def describe(pretrained: Pretrained) -> str:

@@ -2,31 +2,37 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from big_align.errors import WeightFileError, WeightsMismatch
 from big_align.interop.arrays.stored_arrays import parse_json_list
 from big_align.interop.formats.text_files import read_json
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
-POOLING = "1_Pooling"
-"""The folder of the pooling's config, as sentence-transformers names it."""
+POOLING, DENSE = "1_Pooling", "2_Dense"
+"""Folders of the pooling's config and of a projection, as sentence-transformers names them."""
 
 POOLS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 """Our pooled outputs, and what selects them."""
 
-TRANSFORMER = "sentence_transformers.models.Transformer"
+LAST_TOKEN, _LAST = "lasttoken", "pooling_mode_lasttoken"
+"""What CLIP's towers pool, and what selects it; none of ours is read with it."""
+
 PACKAGE = "sentence_transformers.models."
 
 
-def read_pool(path: pathlib.Path) -> str | None:
+def read_pool(path: pathlib.Path, has_choice: bool = True) -> str | None:
     """Reads how the outputs of a text's tokens become one vector.
 
     Args:
       path: the folder.
+      has_choice: whether the tower can pool in more than one way.
 
     Returns:
-      "cls" or "mean"; None if the folder is not one of sentence-transformers.
+      "cls" or "mean"; None if the folder is not one of sentence-transformers, or there is no
+      choice.
 
     Raises:
       WeightsMismatch: the text is pooled or changed in a way that our towers do not support.
@@ -46,6 +52,8 @@ def read_pool(path: pathlib.Path) -> str | None:
             f"{path}/{MODULES} {what}; a text tower is a Transformer and a Pooling, and takes "
             f"Normalize besides. Without {MODULES} the folder is read as one of transformers"
         )
+    if not has_choice:
+        return None
     return _read_mode(path / kinds["Pooling"] / "config.json")
 
 
@@ -70,23 +78,51 @@ def read_length(path: pathlib.Path) -> int | None:
     return length
 
 
-def write(pool: str, width: int, length: int | None) -> dict[str, Any]:
+class Parts(NamedTuple):
+    """How a text tower's tokens become one vector.
+
+    Attributes:
+      pool: "cls", "mean" or `LAST_TOKEN`.
+      width: the width of the tower's tokens.
+      length: tokens of a text; None if no tokenizer is known.
+    """
+
+    pool: str
+    width: int
+    length: int | None
+
+
+def write(parts: Parts, projection: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Makes the files with which sentence-transformers pools as a tower does.
 
     Args:
-      pool: "cls" or "mean".
-      width: the width of the tower's tokens.
-      length: tokens of a text; None if no tokenizer is known.
+      parts: how it pools.
+      projection: a linear layer after it, as torch names and orders its arrays; scaling to unit
+        length follows. None for neither, and no arrays for no layer.
 
     Returns:
-      What to write as JSON, by file name.
+      What to write, by file name: values for JSON and arrays.
     """
-    parts = {TRANSFORMER: "", PACKAGE + "Pooling": POOLING}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (kind, path) in enumerate(parts.items())
+    modules = [("Transformer", ""), ("Pooling", POOLING)]
+    modes = {name: parts.pool == own for own, name in (POOLS | {LAST_TOKEN: _LAST}).items()}
+    files: dict[str, Any] = {
+        f"{POOLING}/config.json": {"word_embedding_dimension": parts.width} | modes,
+        SETTINGS: {"max_seq_length": parts.length, "do_lower_case": False},
+    }
+    if projection:
+        modules.append(("Dense", DENSE))
+        width, features = projection["linear.weight"].shape
+        files[f"{DENSE}/config.json"] = {
+            "in_features": features,
+            "out_features": width,
+            "bias": "linear.bias" in projection,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        files[f"{DENSE}/model.safetensors"] = projection
+    if projection is not None:
+        modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": PACKAGE + kind}
+        for i, (kind, path) in enumerate(modules)
     ]
-    modes = {name: pool == own for own, name in POOLS.items()}
-    pooling = {"word_embedding_dimension": width} | modes
-    settings = {"max_seq_length": length, "do_lower_case": False}
-    return {MODULES: modules, f"{POOLING}/config.json": pooling, SETTINGS: settings}
+    return files | {MODULES: listed}

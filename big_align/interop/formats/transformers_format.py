@@ -121,7 +121,7 @@ def read(path: pathlib.Path) -> Pretrained:
         more["image_size"] = _read_size(config, family, seen, where)
         _check_padding(node, config, more["image_size"])
     else:
-        pool = sentence_transformers.read_pool(path) if "pool" in node else None
+        pool = sentence_transformers.read_pool(path, "pool" in node)
         node |= {"pool": pool} if pool else {}
         length = sentence_transformers.read_length(path) or node["max_length"]
         more["tokenizer"] = text_files.read(path, min(length, node["max_length"]))
@@ -225,7 +225,8 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         files |= text_files.write(pretrained.tokenizer, model_type)
     if _pools_mean(pretrained):
         length = (pretrained.tokenizer or {}).get("length")
-        files |= sentence_transformers.write("mean", pretrained.model.output_dim, length)
+        parts = sentence_transformers.Parts("mean", pretrained.model.output_dim, length)
+        files |= sentence_transformers.write(parts)
     return files
 
 
