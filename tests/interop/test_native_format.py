@@ -11,7 +11,7 @@ import pytest
 import big_align
 from big_align import interop
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
-from big_align.interop.formats import architecture
+from big_align.interop.formats import architecture, native_format
 from big_align.runs import command_line, evaluate
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import TINY, Run
@@ -139,6 +139,48 @@ def test_a_vocabulary_that_is_not_the_exported_one_is_refused(tmp_path, damage):
     del former["vocabulary_sha256"]  # as earlier versions wrote it
     config.write_text(json.dumps(former))
     assert interop.load(tmp_path / "out").tokenizer["vocabulary"] == str(file)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "classifier.safetensors"])
+def test_weights_that_are_not_the_exported_ones_are_refused(tmp_path, file):
+    kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    classifier = interop.Classifier(("cat", "dog", "crane"), kernel)
+    out = tmp_path / "out"
+    interop.save(out, make_pretrained("resnet", classifier=classifier), format="big_align")
+    content = (out / file).read_bytes()
+    first = 8 + int.from_bytes(content[:8], "little")
+    for place in (first, (first + len(content)) // 2, len(content) - 1):
+        for bit in (1, 0x40):  # of a float, the smallest and a large one
+            damaged = bytearray(content)
+            damaged[place] ^= bit
+            (out / file).write_bytes(damaged)
+            with pytest.raises(WeightFileError, match=f"{file} is not the file that was exported"):
+                interop.load(out)
+    config = json.loads((out / "config.json").read_text())
+    sums = config.pop("weights_crc32")
+    assert sorted(sums) == ["classifier.safetensors", "model.safetensors"]
+    (out / "config.json").write_text(json.dumps(config))
+    interop.load(out)  # as of an earlier version, or changed on purpose
+    (out / "config.json").write_text(json.dumps(config | {"weights_crc32": 3}))
+    with pytest.raises(WeightFileError, match="weights_crc32 is no object"):
+        interop.load(out)
+
+
+def test_the_checksum_of_weights_is_of_names_types_shapes_and_numbers():
+    sum_up, zeros = native_format._sum_up, np.zeros((2, 3), np.float32)
+    arrays = {"a": zeros, "b": np.ones((), np.float32), "c": np.ones((2, 0), jnp.bfloat16)}
+    told = sum_up(arrays)
+    assert told == sum_up(dict(reversed(arrays.items())))
+    assert told == sum_up(arrays | {"a": np.zeros((3, 2), np.float32).T})
+    others = [
+        arrays | {"a": zeros.T},
+        arrays | {"a": zeros.astype(np.int32)},
+        arrays | {"a": -zeros},
+        arrays | {"b": np.float32(2)},
+        {"a": zeros, "b": arrays["c"], "c": arrays["b"]},
+        {"a": zeros, "b": arrays["b"]},
+    ]
+    assert len({told, *map(sum_up, others)}) == 7
 
 
 def test_a_vocabulary_in_a_bucket_goes_out_too(tmp_path):

@@ -3,8 +3,11 @@
 import dataclasses
 import hashlib
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from big_align.components.tables import TOKENIZERS
 from big_align.data.files import exists, files_of
@@ -19,7 +22,9 @@ from big_align.interop.formats.text_files import read_json
 FORMAT = "big_align"
 TEMPERATURE, BIAS = "temperature", "bias"
 DIGESTS = "vocabulary_sha256"  # of each file of the tokenizer; folders of earlier versions lack it
+SUMS = "weights_crc32"  # of each file of weights; folders of earlier versions lack it
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
+WEIGHTS = "model.safetensors"
 CLASSES, CLASSIFIER = "classes", "classifier.safetensors"
 """The names of a classifier's classes in the config, and the file of its arrays."""
 VOCABULARIES = {
@@ -62,6 +67,7 @@ def read(path: pathlib.Path) -> Pretrained:
                 + "\n".join(f"  {fault}" for fault in faults[:40])
             )
         flat = {name: weights[name] for name in weights}
+    _check_sum(path / WEIGHTS, flat, config)
     seen = config["preprocessing"]
     return Pretrained(
         node,
@@ -71,18 +77,42 @@ def read(path: pathlib.Path) -> Pretrained:
         tokenizer=tokenizer,
         temperature=config[TEMPERATURE],
         bias=config.get(BIAS),
-        classifier=_read_classifier(path, config.get(CLASSES)),
+        classifier=_read_classifier(path, config),
     )
 
 
-def _read_classifier(path: pathlib.Path, names: tuple[str, ...] | None) -> Classifier | None:
-    if names is None:
+def _read_classifier(path: pathlib.Path, config: Mapping[str, Any]) -> Classifier | None:
+    if config.get(CLASSES) is None:
         return None
     with open_weights(path / CLASSIFIER) as weights:
         if not {"kernel"} <= set(weights) <= {"kernel", "bias"}:
             raise WeightsMismatch(f"{path / CLASSIFIER} has {', '.join(weights)}, not a kernel")
-        bias = weights["bias"] if "bias" in weights else None
-        return Classifier(tuple(map(str, names)), weights["kernel"], bias)
+        arrays = {name: weights[name] for name in weights}
+    _check_sum(path / CLASSIFIER, arrays, config)
+    return Classifier(tuple(map(str, config[CLASSES])), arrays["kernel"], arrays.get("bias"))
+
+
+def _check_sum(path: pathlib.Path, arrays: Mapping[str, np.ndarray], config: Any) -> None:
+    """Raises a WeightFileError if arrays are not those of the file that was exported."""
+    sums = config.get(SUMS, {})
+    if not isinstance(sums, Mapping):
+        raise WeightFileError(f"{path.parent}/config.json: {SUMS} is no object of checksums")
+    if path.name in sums and sums[path.name] != (found := _sum_up(arrays)):
+        raise WeightFileError(
+            f"{path} is not the file that was exported: the checksum of its arrays is {found}, and "
+            f"{SUMS} of config.json says {str(sums[path.name])[:50]}; copy or export the folder "
+            f"again, or remove {SUMS} if the weights were changed on purpose"
+        )
+
+
+def _sum_up(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns a checksum of arrays with their names, types and shapes."""
+    total = 0
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        head = f"{name} {array.dtype} {array.shape}".encode()
+        total = zlib.crc32(array.reshape(-1).view(np.uint8), zlib.crc32(head, total))
+    return f"{total:08x}"
 
 
 def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -154,7 +184,9 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         config[CLASSES] = list(classifier.names)
         arrays = {"kernel": classifier.kernel, "bias": classifier.bias}
         files[CLASSIFIER] = {name: x for name, x in arrays.items() if x is not None}
-    return files | {"config.json": config, "model.safetensors": pretrained.flat}
+    files[WEIGHTS] = pretrained.flat
+    config[SUMS] = {name: _sum_up(files[name]) for name in (WEIGHTS, CLASSIFIER) if name in files}
+    return files | {"config.json": config}
 
 
 def _digest(content: bytes) -> str:
