@@ -12,10 +12,8 @@ seed. It needs what cluster_settings.py needs, and continues where it was stoppe
 the numbers against the steps.
 """
 
-import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
 
@@ -23,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from benchmarks import cluster_settings, trials
+from benchmarks import cluster_settings, curves, trials
 from benchmarks.cluster_settings import Found, Row
 from benchmarks.trials import Trial
 from big_align import huge_pages
@@ -36,9 +34,13 @@ ROWS = {
     for scale in (16.0, 64.0)
 }
 WINDOW, STEPS = 100, 1200
-SIDES = ("positive", "negative")
+SIDES = {"positive": "positive_cosine", "negative": "negative_cosine"}
 SHOWN = (100, 400, 1200)
-COLUMNS = {f"{side}, to step {last}": f"{side}/{last}" for side in SIDES for last in SHOWN}
+COLUMNS = {
+    f"{side}, to step {last}": f"{metric}/{last}"
+    for side, metric in SIDES.items()
+    for last in SHOWN
+}
 
 
 def train(row: tuple, seed: int, output: str) -> dict[str, float]:
@@ -56,24 +58,7 @@ def train(row: tuple, seed: int, output: str) -> dict[str, float]:
         config.evaluators = {}
     with tempfile.TemporaryDirectory() as workdir:
         runs.run(config, workdir)
-        lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
-    return average_windows([json.loads(line) for line in lines])
-
-
-def average_windows(lines: list[dict[str, float]]) -> dict[str, float]:
-    """Returns the mean cosines of each hundred steps, by "SIDE/LAST STEP".
-
-    Args:
-      lines: those of metrics.jsonl.
-    """
-    means = {}
-    for last in range(WINDOW, STEPS + 1, WINDOW):
-        inside = [line for line in lines if last - WINDOW < line["step"] <= last]
-        for side in SIDES:
-            means[f"{side}/{last}"] = statistics.mean(
-                line[f"{side}_cosine"] for line in inside if f"{side}_cosine" in line
-            )
-    return means
+        return curves.read_windows(pathlib.Path(workdir), SIDES.values(), STEPS, WINDOW)
 
 
 def measure(seeds: int, output: pathlib.Path) -> dict[str, Found]:
@@ -116,16 +101,12 @@ def plot(found: dict[str, Found], path: pathlib.Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(SIDES), figsize=(9, 3.6))
-    steps = range(WINDOW, STEPS + 1, WINDOW)
-    for axis, side in zip(axes, SIDES, strict=True):
+    steps = curves.list_windows(STEPS, WINDOW)
+    for axis, (side, metric) in zip(axes, SIDES.items(), strict=True):
         for color, (scale, rows) in enumerate(found.items()):
             for style, (title, runs) in zip(("--", "-"), rows.items(), strict=True):
-                points = [
-                    trials.measure_interval([run[f"{side}/{step}"] for run in runs])
-                    for step in steps
-                ]
-                drawn = dict(color=f"C{color}", linestyle=style, capsize=2)
-                axis.errorbar(steps, *zip(*points, strict=True), label=f"{title}, {scale}", **drawn)
+                line = dict(color=f"C{color}", linestyle=style, label=f"{title}, {scale}")
+                curves.draw(axis, metric, steps, runs, **line)
         axis.set(title=f"{side} cosines", xlabel="step")
         axis.grid(alpha=0.3)
     axes[0].legend(frameon=False)

@@ -30,6 +30,7 @@ NOT_RUN = {
         "python benchmarks/tags.py",
         "python benchmarks/align.py",
         "python benchmarks/align_towers.py",
+        "python benchmarks/temperatures.py",
         "python benchmarks/noise.py",
         "python benchmarks/noise_text_tower.py",
         "python benchmarks/found_tags.py",

@@ -15,6 +15,7 @@ from benchmarks import (
     align_towers,
     cluster_cosines,
     cluster_settings,
+    curves,
     described_classes,
     found_tags,
     labels,
@@ -22,6 +23,7 @@ from benchmarks import (
     noise,
     noise_text_tower,
     tag_texts,
+    temperatures,
     trials,
     unseen_classes,
 )
@@ -403,17 +405,36 @@ def test_towers_of_clusters_are_judged_by_labels_that_no_probe_is_fitted_to():
             assert not looked["dev"] & looked["test"]
 
 
-def test_cosines_are_means_over_a_hundred_steps():
-    lines = [
-        {"step": step, "positive_cosine": step / 1000, "negative_cosine": -float(step == 110)}
-        for step in range(10, 1201, 10)
-    ]
-    found = cluster_cosines.average_windows([{"step": 10, "loss": 1.0}, *lines])
+def test_numbers_during_training_are_means_over_windows(tmp_path):
+    lines = [{"step": 10, "loss": 1.0}]
+    lines += [{"step": n, "a": n / 1000, "b": -float(n == 110)} for n in range(10, 1201, 10)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = curves.read_windows(tmp_path, ("a", "b"), 1200, 100)
     assert len(found) == 24
-    assert found["positive/100"] == pytest.approx(0.055)
-    assert found["positive/1200"] == pytest.approx(1.155)
-    assert found["negative/100"] == 0 and found["negative/200"] == -0.1
-    assert set(cluster_cosines.COLUMNS.values()) <= found.keys()
+    assert found["a/100"] == pytest.approx(0.055)
+    assert found["a/1200"] == pytest.approx(1.155)
+    assert found["b/100"] == 0 and found["b/200"] == -0.1
+
+
+@pytest.mark.parametrize("script", [cluster_cosines, temperatures])
+def test_columns_are_windows_that_are_measured(script):
+    windows = {str(last) for last in curves.list_windows(script.STEPS, script.WINDOW)}
+    assert {name.split("/")[1] for name in script.COLUMNS.values()} <= windows
+
+
+def test_temperatures_are_those_of_recipes_at_the_rate_that_was_best():
+    found = trials.read_trials(ROOT / "docs/trials/align_towers.jsonl")
+    for title, factor in temperatures.FACTORS.items():
+        row = align_towers.TABLES["recipe"][title]
+        told = ("-paper" if row.paper else "") + (
+            f"-t{row.temperature:g}" if row.temperature else ""
+        )
+        scores = {
+            each: sum(found[f"lite2-1x256{told}-dev-x{each:g}-{trials.TUNING_SEED}"].values())
+            for each in align_towers.FACTORS
+        }
+        assert factor == max(scores, key=scores.get)
+    assert temperatures.FACTORS.keys() == align_towers.TABLES["recipe"].keys()
 
 
 def test_cosines_are_those_of_losses_at_the_rate_that_was_best():

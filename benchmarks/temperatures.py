@@ -1,0 +1,108 @@
+"""Where learned temperatures go: ALIGN's recipe, LAMB from 1, and AdamW, each from 1 and from 0.07.
+
+    python benchmarks/temperatures.py --output=workdirs/temperatures --plot=temperatures.png
+
+Trainings and learning rates are those of the table `recipe` of benchmarks/align_towers.py, each
+with the rate that was its best. Numbers are means of the temperature over ten steps, in hundredths,
+with the interval of 95% of the mean over the seeds. It needs what align_towers.py needs, and
+continues where it was stopped. --plot=FILE draws the temperatures against the steps.
+"""
+
+import os
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from benchmarks import align_towers, curves, trials
+from benchmarks.trials import Trial
+from big_align import huge_pages
+
+FACTORS = {
+    "LAMB, 1, linear": 1.0,
+    "AdamW, 1, cosine": 2.0,
+    "LAMB, 0.07, linear": 1.0,
+    "AdamW, 0.07, cosine": 2.0,
+}
+"""The best learning rate of each row, times that of its config."""
+METRIC, WINDOW, STEPS = "temperature", 10, 600
+COLUMNS = {f"at step {last}": f"{METRIC}/{last}" for last in (10, 100, 300, 600)}
+
+
+def train(row: tuple, **settings) -> dict[str, float]:
+    """Trains a text tower; returns the temperature in each ten steps.
+
+    Args:
+      row: the fields of an `align_towers.Row`.
+      **settings: the others of `align_towers.configure`.
+    """
+    from big_align.runs import train as runs
+
+    config = align_towers.configure(align_towers.Row(*row), **settings)
+    with config.unlocked():
+        config.evaluators = {}
+    with tempfile.TemporaryDirectory() as workdir:
+        runs.run(config, workdir)
+        return curves.read_windows(pathlib.Path(workdir), [METRIC], STEPS, WINDOW)
+
+
+def measure(seeds: int, output: pathlib.Path) -> dict[str, curves.Runs]:
+    """Trains what is missing; returns the numbers of each seed, by row."""
+    rows = {title: align_towers.TABLES["recipe"][title] for title in FACTORS}
+
+    def prepare() -> None:
+        from big_align.runs.cached_features import cache_features
+
+        row = next(iter(rows.values()))
+        cache_features(align_towers.configure(row, "test", 1.0, 0, str(output)), str(output))
+
+    def make_trial(title: str, seed: int) -> Trial:
+        settings = dict(split="test", factor=FACTORS[title], seed=seed, output=str(output))
+        return Trial(f"{title}-{seed}", dict(row=tuple(rows[title])) | settings)
+
+    planned = {title: [make_trial(title, seed) for seed in range(seeds)] for title in rows}
+    each_of = [trial for row in planned.values() for trial in row]
+    done = trials.run_trials(each_of, train, output, prepare)
+    return {title: [done[trial.name] for trial in row] for title, row in planned.items()}
+
+
+def plot(found: dict[str, curves.Runs], path: pathlib.Path) -> None:
+    """Draws the temperatures of all rows against the steps.
+
+    Args:
+      found: the numbers of each seed, by row.
+      path: of the picture.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6, 3.8))
+    steps = curves.list_windows(STEPS, WINDOW)
+    for title, runs in found.items():
+        curves.draw(axis, METRIC, steps, runs, label=title)
+    axis.set(xlabel="step", ylabel="temperature", yscale="log")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Runs what is missing, prints the table and draws it."""
+    parser = trials.make_parser(__doc__, seeds=3)
+    parser.add_argument("--plot", type=pathlib.Path)
+    options = parser.parse_args()
+    found = measure(options.seeds, options.output)
+    trials.print_table(f"100 x temperature, {options.seeds} seeds", COLUMNS, found)
+    if options.plot:
+        plot(found, options.plot)
+
+
+if __name__ == "__main__":
+    huge_pages.restart()
+    main()
