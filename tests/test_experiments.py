@@ -424,7 +424,7 @@ def test_columns_are_windows_that_are_measured(script):
 
 def test_temperatures_are_those_of_recipes_at_the_rate_that_was_best():
     found = trials.read_trials(ROOT / "docs/trials/align_towers.jsonl")
-    for title, factor in temperatures.FACTORS.items():
+    for title, factor, _ in temperatures.ROWS.values():
         row = align_towers.TABLES["recipe"][title]
         told = ("-paper" if row.paper else "") + (
             f"-t{row.temperature:g}" if row.temperature else ""
@@ -434,7 +434,8 @@ def test_temperatures_are_those_of_recipes_at_the_rate_that_was_best():
             for each in align_towers.FACTORS
         }
         assert factor == max(scores, key=scores.get)
-    assert temperatures.FACTORS.keys() == align_towers.TABLES["recipe"].keys()
+    recipes = {row.recipe for row in temperatures.ROWS.values()}
+    assert recipes == align_towers.TABLES["recipe"].keys()
 
 
 def test_cosines_are_those_of_losses_at_the_rate_that_was_best():
