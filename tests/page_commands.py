@@ -19,6 +19,7 @@ NOT_RUN = {
         "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
         "python main.py --config=configs/own_pairs.py:cores=2 --workdir=workdirs/own_pairs",
         "python main.py --config=configs/mlcd_photographs.py",
+        "python main.py --config=configs/mlcd_cifar10.py:loss=mlc",
         "python main.py --config=configs/lit_flickr8k.py",
         "python main.py --config=configs/unicl_flickr8k.py:",
         "python main.py --config=configs/align_flickr8k_multilingual.py --workdir",
