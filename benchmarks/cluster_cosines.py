@@ -63,29 +63,21 @@ def train(row: tuple, seed: int, output: str) -> dict[str, float]:
 
 def measure(seeds: int, output: pathlib.Path) -> dict[str, Found]:
     """Trains what is missing; returns the numbers of each seed, by scale and equation."""
-    planned = {
-        scale: {
-            title: [make_trial(row, seed, output) for seed in range(seeds)]
-            for title, row in rows.items()
-        }
-        for scale, rows in ROWS.items()
-    }
-    each_of = [trial for rows in planned.values() for row in rows.values() for trial in row]
 
     def prepare() -> None:
         cluster_settings.prepare([Row()], output)
 
-    done = trials.run_trials(each_of, train, output, prepare)
-    return {
-        scale: {title: [done[trial.name] for trial in row] for title, row in rows.items()}
-        for scale, rows in planned.items()
+    def make_trial(row: Row, seed: int) -> Trial:
+        settings = dict(row=tuple(row), seed=seed, output=str(output))
+        return Trial(f"{row.loss}-s{row.scale:g}-{seed}", settings)
+
+    planned = {
+        (scale, title): [make_trial(row, seed) for seed in range(seeds)]
+        for scale, rows in ROWS.items()
+        for title, row in rows.items()
     }
-
-
-def make_trial(row: Row, seed: int, output: pathlib.Path) -> Trial:
-    """Returns the trial of a row and a seed."""
-    settings = dict(row=tuple(row), seed=seed, output=str(output))
-    return Trial(f"{row.loss}-s{row.scale:g}-{seed}", settings)
+    found = trials.run_rows(planned, train, output, prepare)
+    return {scale: {title: found[scale, title] for title in ROWS[scale]} for scale in ROWS}
 
 
 def plot(found: dict[str, Found], path: pathlib.Path) -> None:

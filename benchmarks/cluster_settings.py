@@ -209,10 +209,7 @@ def print_leads(title: str, ahead: Found, behind: Found) -> None:
       behind: those to subtract.
     """
     leads = {
-        row: [
-            {metric: more[metric] - less[metric] for metric in COLUMNS.values()}
-            for more, less in zip(runs, others, strict=True)
-        ]
+        row: trials.subtract_runs(runs, others)
         for (row, runs), others in zip(ahead.items(), behind.values(), strict=True)
     }
     trials.print_table(f"{title}, paired by seed", COLUMNS, leads)

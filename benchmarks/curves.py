@@ -1,12 +1,12 @@
 """Numbers of trials during training: means over windows of steps, and pictures of them."""
 
-import json
 import pathlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import trials
+from big_align.training.logs import line_files
 
 Runs = Sequence[Mapping[str, float]]
 """The numbers of each seed."""
@@ -28,7 +28,7 @@ def read_windows(
       steps: of the run.
       window: number of steps.
     """
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = list(line_files.read_lines(workdir / "metrics.jsonl", ("step",)))
     return {
         f"{metric}/{last}": statistics.mean(
             line[metric]

@@ -95,9 +95,7 @@ def measure(seeds: int, output: pathlib.Path) -> dict[str, curves.Runs]:
         return Trial(f"{title}-{seed}", settings)
 
     planned = {title: [make_trial(title, seed) for seed in range(seeds)] for title in ROWS}
-    each_of = [trial for row in planned.values() for trial in row]
-    done = trials.run_trials(each_of, train, output, prepare)
-    return {title: [done[trial.name] for trial in row] for title, row in planned.items()}
+    return trials.run_rows(planned, train, output, prepare)
 
 
 def plot(found: dict[str, curves.Runs], path: pathlib.Path) -> None:

@@ -134,6 +134,25 @@ def _run_each(
     return found
 
 
+def run_rows(
+    rows: Mapping[Any, Sequence[Trial]],
+    train: Callable[..., dict[str, float]],
+    output: pathlib.Path,
+    prepare: Callable[[], None] = do_nothing,
+) -> dict[Any, list[dict[str, float]]]:
+    """Runs the trials of rows, and returns the numbers of each seed, by row.
+
+    Args:
+      rows: the trials of each row, one a seed.
+      train: as in `run_trials`.
+      output: as in `run_trials`.
+      prepare: as in `run_trials`.
+    """
+    each_of = [trial for row in rows.values() for trial in row]
+    found = run_trials(each_of, train, output, prepare)
+    return {row: [found[trial.name] for trial in trials] for row, trials in rows.items()}
+
+
 def read_trials(path: pathlib.Path) -> dict[str, dict[str, float]]:
     """Returns the numbers of each trial that a file records, by name."""
     lines = line_files.read_lines(path, ("name", "numbers"))
@@ -204,8 +223,7 @@ def tune_and_measure(
     last = {
         row: [make_trial(row, "test", best[row], seed) for seed in range(seeds)] for row in rows
     }
-    found = run_trials([each for row in last.values() for each in row], train, output, prepare)
-    return {row: [found[each.name] for each in trials] for row, trials in last.items()}, best
+    return run_rows(last, train, output, prepare), best
 
 
 def _time(
@@ -250,17 +268,21 @@ def format_interval(values: Sequence[float]) -> str:
     return f"{mean:.1f} ± {half:.1f}"
 
 
+def subtract_runs(
+    runs: Sequence[Mapping[str, float]], others: Sequence[Mapping[str, float]]
+) -> list[dict[str, float]]:
+    """Returns the numbers of each seed less those of the other row, paired by seed."""
+    return [
+        {x: a[x] - b[x] for x in a.keys() & b.keys()} for a, b in zip(runs, others, strict=True)
+    ]
+
+
 def subtract(
     rows: Mapping[str, Sequence[Mapping[str, float]]], compared: str
 ) -> dict[str, list[dict[str, float]]]:
     """Returns the numbers of the other rows less those of one, paired by seed."""
     return {
-        name: [
-            {x: a[x] - b[x] for x in a.keys() & b.keys()}
-            for a, b in zip(runs, rows[compared], strict=True)
-        ]
-        for name, runs in rows.items()
-        if name != compared
+        name: subtract_runs(runs, rows[compared]) for name, runs in rows.items() if name != compared
     }
 
 

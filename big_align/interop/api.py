@@ -1,7 +1,6 @@
 """One call reads any model that big_align knows, one writes it for another library."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
@@ -39,8 +38,8 @@ READ = (
 )
 """Each has recognize(path) and read(path)."""
 
-ANY_MODEL = ("big_align", "jax_export")
-"""Formats that hold every model."""
+OTHERS = ("transformers", "open_clip", "timm")
+"""Formats with what another library has a place for: no classifier, and few image operations."""
 
 TEXTS_ALONE = ("sentence_transformers",)
 """Formats that hold what embeds texts, with the projection, and nothing of images."""
@@ -131,15 +130,13 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
     if format not in FORMATS:
         raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
-    if format in TEXTS_ALONE:
-        pretrained = dataclasses.replace(pretrained, preprocessing=None, classifier=None)
-    if pretrained.kind == "dual" and not pretrained.node["text"] and format not in ANY_MODEL:
+    if pretrained.kind == "dual" and not pretrained.node["text"] and format in OTHERS:
         pretrained = pretrained.tower("image")
-    if pretrained.classifier and format not in ANY_MODEL:
+    if pretrained.classifier and format in OTHERS:
         told = "%s: the classifier of %d classes is left out; format='big_align' keeps it"
         logging.warning(told, path, len(pretrained.classifier.names))
     seen = pretrained.preprocessing
-    if seen and seen.operations and format not in ANY_MODEL:
+    if seen and seen.operations and format in OTHERS:
         raise UserError(
             f"format = {format!r} cannot hold the image operations {seen.operations!r}, only "
             "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "

@@ -36,10 +36,9 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
             f"has, {', '.join(text_files.DEFAULTS)}; the model's is {tokenizer['name']!r}"
         )
     files = transformers_format.write(tower)
-    # CLIP's towers pool the last token, and have no choice.
-    pool = getattr(tower.model, "pool", LAST_TOKEN)
-    parts = sentence_transformers.Parts(pool, tower.model.output_dim, tokenizer.get("length"))
-    return files | sentence_transformers.write(parts, _read_projection(pretrained))
+    pool, width = getattr(tower.model, "pool", LAST_TOKEN), tower.model.output_dim
+    length, projection = tokenizer.get("length"), _read_projection(pretrained)
+    return files | sentence_transformers.write(pool, width, length, projection)
 
 
 def _read_projection(pretrained: Pretrained) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +17,8 @@ POOLING, DENSE = "1_Pooling", "2_Dense"
 POOLS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 """Our pooled outputs, and what selects them."""
 
-LAST_TOKEN, _LAST = "lasttoken", "pooling_mode_lasttoken"
-"""What CLIP's towers pool, and what selects it; none of ours is read with it."""
+LAST_TOKEN = "lasttoken"
+"""What CLIP's towers pool, which have no choice: it is written, and not read."""
 
 PACKAGE = "sentence_transformers.models."
 
@@ -78,25 +78,18 @@ def read_length(path: pathlib.Path) -> int | None:
     return length
 
 
-class Parts(NamedTuple):
-    """How a text tower's tokens become one vector.
-
-    Attributes:
-      pool: "cls", "mean" or `LAST_TOKEN`.
-      width: the width of the tower's tokens.
-      length: tokens of a text; None if no tokenizer is known.
-    """
-
-    pool: str
-    width: int
-    length: int | None
-
-
-def write(parts: Parts, projection: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
+def write(
+    pool: str,
+    width: int,
+    length: int | None,
+    projection: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Any]:
     """Makes the files with which sentence-transformers pools as a tower does.
 
     Args:
-      parts: how it pools.
+      pool: "cls", "mean" or `LAST_TOKEN`.
+      width: the width of the tower's tokens.
+      length: tokens of a text; None if no tokenizer is known.
       projection: a linear layer after it, as torch names and orders its arrays; scaling to unit
         length follows. None for neither, and no arrays for no layer.
 
@@ -104,17 +97,17 @@ def write(parts: Parts, projection: Mapping[str, np.ndarray] | None = None) -> d
       What to write, by file name: values for JSON and arrays.
     """
     modules = [("Transformer", ""), ("Pooling", POOLING)]
-    modes = {name: parts.pool == own for own, name in (POOLS | {LAST_TOKEN: _LAST}).items()}
+    written = POOLS | {LAST_TOKEN: "pooling_mode_lasttoken"}
+    modes = {name: pool == own for own, name in written.items()}
     files: dict[str, Any] = {
-        f"{POOLING}/config.json": {"word_embedding_dimension": parts.width} | modes,
-        SETTINGS: {"max_seq_length": parts.length, "do_lower_case": False},
+        f"{POOLING}/config.json": {"word_embedding_dimension": width} | modes,
+        SETTINGS: {"max_seq_length": length, "do_lower_case": False},
     }
     if projection:
         modules.append(("Dense", DENSE))
-        width, features = projection["linear.weight"].shape
         files[f"{DENSE}/config.json"] = {
-            "in_features": features,
-            "out_features": width,
+            "in_features": width,
+            "out_features": len(projection["linear.weight"]),
             "bias": "linear.bias" in projection,
             "activation_function": "torch.nn.modules.linear.Identity",
         }

@@ -225,8 +225,7 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         files |= text_files.write(pretrained.tokenizer, model_type)
     if _pools_mean(pretrained):
         length = (pretrained.tokenizer or {}).get("length")
-        parts = sentence_transformers.Parts("mean", pretrained.model.output_dim, length)
-        files |= sentence_transformers.write(parts)
+        files |= sentence_transformers.write("mean", pretrained.model.output_dim, length)
     return files
 
 
