@@ -19,10 +19,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from big_align import startup_messages
 from big_align.configuration.config_files import CONFIG_JSON, list_packaged
 from big_align.configuration.help_text import WIDTH, format_fields, format_lines
 from big_align.configuration.home_folder import expand_home
-from big_align.devices import plugin_failures
 from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError, suggest
@@ -88,9 +88,7 @@ def run(main: Callable[[], None]) -> None:
 
 def _report_errors(main: Callable[[], None]) -> None:
     logging.set_verbosity(logging.WARNING)
-    # Orbax warns about its own defaults at every start; its errors are exceptions anyway.
-    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    plugin_failures.shorten_failures()
+    startup_messages.shorten()
     sys.unraisablehook = _pass_over_closed_loops
     try:
         main()

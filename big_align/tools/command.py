@@ -8,11 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from absl import logging
-
-from big_align import whole_files
+from big_align import startup_messages, whole_files
 from big_align.configuration.home_folder import expand_home
-from big_align.devices import plugin_failures
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
 
@@ -71,8 +68,7 @@ def run(act: Callable[..., int | None], *arguments: Any) -> int:
     """
     # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.get_absl_logger().addFilter(_is_not_of_orbax)
-    plugin_failures.shorten_failures()
+    startup_messages.shorten()
     try:
         return act(*arguments) or 0
     except (UserError, OSError) as error:
@@ -86,7 +82,3 @@ def run(act: Callable[..., int | None], *arguments: Any) -> int:
     except Stopped as stopped:
         print(stopped)
         return Stopped.STATUS
-
-
-def _is_not_of_orbax(record: Any) -> bool:
-    return "orbax" not in record.pathname

@@ -13,13 +13,13 @@ def initialize():
 """
 PROGRAM = """
 import logging
-from big_align.devices import plugin_failures
-plugin_failures.shorten_failures()
-plugin_failures.shorten_failures()
+from big_align import startup_messages
+startup_messages.shorten()
+startup_messages.shorten()
 logging.basicConfig(format="%(levelname)s %(message)s")
 import jax
 assert jax.devices()
-logging.getLogger(plugin_failures.LOGGER).warning("another %s", "message")
+logging.getLogger(startup_messages.LOGGER).warning("another %s", "message")
 """
 
 
