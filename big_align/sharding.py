@@ -7,12 +7,10 @@ logical axis that `RULES` maps to `fsdp` are stored split over it, with their op
 `layer_weights` gathers them where a layer needs them and sums their gradients.
 """
 
-import contextlib
-import contextvars
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,6 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from big_align.devices.device_order import arrange_devices
+from big_align.devices.traced import weights_on
 from big_align.types import Batch
 
 BATCH_AXES = ("data", "fsdp")
@@ -137,38 +136,6 @@ def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> Batch:
         return jax.make_array_from_callback((size, *array.shape[1:]), batch_sharding(mesh), read)
 
     return {name: place(array) for name, array in batch.items()}
-
-
-class WeightPlace(NamedTuple):
-    """Where weights are split into pieces, and the type in which their gradients are summed."""
-
-    mesh: Mesh
-    sum_dtype: str
-
-
-_PLACE: contextvars.ContextVar[WeightPlace | None] = contextvars.ContextVar("place", default=None)
-
-
-@contextlib.contextmanager
-def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
-    """Traces layers whose weights are split over a mesh.
-
-    Args:
-      mesh: the devices; None where a function is traced for one of several devices and has its
-        weights whole.
-      sum_dtype: type for summing gradients of weights over devices. A tower that computes in
-        bfloat16 makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
-    """
-    token = _PLACE.set(None if mesh is None else WeightPlace(mesh, sum_dtype))
-    try:
-        yield
-    finally:
-        _PLACE.reset(token)
-
-
-def weight_place() -> WeightPlace | None:
-    """Returns where the weights of the traced layer are; None where it has them whole."""
-    return _PLACE.get()
 
 
 @dataclasses.dataclass(frozen=True)

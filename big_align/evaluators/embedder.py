@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from big_align import sharding
+from big_align.devices import traced
 from big_align.distributed import agreement
 from big_align.errors import UserError
 from big_align.types import Batch, ModelState, Objective, Params
@@ -73,7 +74,7 @@ class Embedder:
 
             # With the mask, every process learns which rows of the others are real.
             def run(params: Params, model_state: ModelState, batch: Batch) -> tuple:
-                with sharding.weights_on(self.mesh):
+                with traced.weights_on(self.mesh):
                     rows = [jnp.float32(apply(params, model_state, batch)) for apply in functions]
                     return *rows, batch["mask"]
 
@@ -187,7 +188,7 @@ class Embedder:
         apply = self._lookup("embed_text")
 
         def embed(params: Params, model_state: ModelState, batch: Batch) -> jax.Array:
-            with sharding.weights_on(self.mesh):
+            with traced.weights_on(self.mesh):
                 return jnp.float32(apply(params, model_state, batch))
 
         return embed, *self._variables

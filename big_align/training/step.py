@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align import sharding
+from big_align.devices import traced
 from big_align.devices.compilation import compile_lowered
 from big_align.distributed import agreement
 from big_align.row_tables import Drawn, RowOptimizer, join_rows, split_rows
@@ -176,7 +177,7 @@ def make_train_step(
         return accumulated_gradients(*arguments, microbatches, drawn), drawn
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        with sharding.weights_on(mesh, gradient_dtype):
+        with traced.weights_on(mesh, gradient_dtype):
             (grads, model_state, loss, metrics, row_grads), drawn = gradients(state, batch)
         stays = frozen_mask(grads, frozen)
         grads = jax.tree.map(lambda g, still: jnp.zeros_like(g) if still else g, grads, stays)

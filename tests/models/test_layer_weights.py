@@ -10,6 +10,7 @@ import pytest
 from jaxtyping import Array
 
 from big_align import sharding
+from big_align.devices import traced
 from big_align.models.bert import Bert
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.ml_decoder import MLDecoder
@@ -82,13 +83,13 @@ def differentiate(module, arguments, devices, fsdp, sum_dtype="float32"):
         x = sharding.place_batch({"x": np.asarray(x)}, mesh)["x"]
 
     def loss(params, x):
-        with sharding.weights_on(mesh, sum_dtype):
+        with traced.weights_on(mesh, sum_dtype):
             y = first(module.apply({"params": params, **variables}, x, *arguments[1:]))
         return jnp.sum(jnp.sin(y) * jnp.arange(y.size).reshape(y.shape) / y.size), y
 
     floating = jnp.issubdtype(x.dtype, jnp.floating)
     function = jax.jit(jax.value_and_grad(loss, (0, 1) if floating else (0,), has_aux=True))
-    with sharding.weights_on(mesh, sum_dtype):
+    with traced.weights_on(mesh, sum_dtype):
         return function.lower(params, x), function(params, x)
 
 
@@ -119,7 +120,7 @@ def test_gradients_of_a_bfloat16_layer_are_summed_in_the_type_that_is_asked_for(
     kernel = {"params": {"kernel": jnp.zeros((8, 8))}}
 
     def loss(kernel, x):
-        with sharding.weights_on(mesh, sum_dtype):
+        with traced.weights_on(mesh, sum_dtype):
             return module.apply(kernel, x).astype(jnp.float32).sum()
 
     grad = jax.jit(jax.grad(loss))(kernel, sharding.place_batch({"x": x}, mesh)["x"])
@@ -136,7 +137,7 @@ def test_what_many_tokens_add_to_a_row_of_an_embedding_is_added_in_float32(devic
     ids = sharding.place_batch({"ids": np.ones((8, 300), np.int32)}, mesh)["ids"]
 
     def loss(table):
-        with sharding.weights_on(mesh):
+        with traced.weights_on(mesh):
             return module.apply(table, ids).astype(jnp.float32).sum()
 
     grad = jax.jit(jax.grad(loss))(table)["params"]["embedding"]

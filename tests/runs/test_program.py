@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from big_align import sharding
+from big_align.devices import traced
 from big_align.objectives.align import Align
 from big_align.runs import build
 from big_align.runs.command_line import load_config
@@ -16,7 +16,7 @@ class Watched(Align):
     """Remembers in which types its layers sum the gradients of their weights."""
 
     def encode(self, *arguments):
-        self.sum_dtype = sharding.weight_place().sum_dtype
+        self.sum_dtype = traced.weight_place().sum_dtype
         return super().encode(*arguments)
 
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from big_align import sharding
+from big_align.devices import traced
 
 
 class _Weight(NamedTuple):
@@ -49,7 +50,7 @@ def apply_weight(
       names: the logical names of its axes.
       dtype: type of the computation.
     """
-    place = sharding.weight_place()
+    place = traced.weight_place()
     if place is None or place.mesh.size == 1:
         return _apply_whole(function, x, weight, dtype)
     mesh, sum_dtype = place

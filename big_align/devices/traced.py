@@ -1,0 +1,50 @@
+"""Which devices the function that is being traced will run on, and where its weights are."""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+
+class WeightPlace(NamedTuple):
+    """Where weights are split into pieces, and the type in which their gradients are summed."""
+
+    mesh: Mesh
+    sum_dtype: str
+
+
+_PLACE: contextvars.ContextVar[WeightPlace | None] = contextvars.ContextVar("place", default=None)
+_DEVICE: contextvars.ContextVar[Any] = contextvars.ContextVar("device", default=None)
+
+
+@contextlib.contextmanager
+def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
+    """Traces layers whose weights are split over a mesh.
+
+    Args:
+      mesh: the devices; None where a function is traced for one of several devices and has its
+        weights whole.
+      sum_dtype: type for summing gradients of weights over devices. A tower that computes in
+        bfloat16 makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
+    """
+    place = _PLACE.set(None if mesh is None else WeightPlace(mesh, sum_dtype))
+    device = _DEVICE.set(_DEVICE.get() if mesh is None else mesh.devices.flat[0])
+    try:
+        yield
+    finally:
+        _DEVICE.reset(device)
+        _PLACE.reset(place)
+
+
+def weight_place() -> WeightPlace | None:
+    """Returns where the weights of the traced layer are; None where it has them whole."""
+    return _PLACE.get()
+
+
+def traced_device() -> Any:
+    """Returns a device for which code is traced, real or described: all are of one kind."""
+    device = _DEVICE.get()
+    return jax.devices()[0] if device is None else device
