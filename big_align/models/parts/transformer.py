@@ -85,7 +85,7 @@ class TransformerBlock(nn.Module):
     mlp_dim: int
     activation: str
     dropout: float
-    drop_path: float
+    drop_path: float | Array
     layer_norm_eps: float
     dtype: str
     causal: bool = False
@@ -95,14 +95,14 @@ class TransformerBlock(nn.Module):
         self,
         x: Float[Array, "b l c"],
         mask: Bool[Array, "b l"] | None,
+        angles: Float[Array, "l half"] | None,
         train: bool,
-        angles: Float[Array, "l half"] | None = None,
     ) -> Float[Array, "b l c"]:
         """Transforms tokens; the arguments are those of `attention.SelfAttention`."""
 
         def join(x, branch):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return x + layers.DropPath(self.drop_path)(branch, train)
+            return layers.lay_out_rows(x + layers.DropPath(self.drop_path)(branch, train))
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
         attend = attention.SelfAttention(
