@@ -22,7 +22,9 @@ AUTO = "auto"
 _ATTENTION = "attention"
 
 _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
-_AUTO = contextvars.ContextVar("level of auto", default=LEVELS[0])
+_AUTO: contextvars.ContextVar[tuple[str, list[str]]] = contextvars.ContextVar(
+    "level of auto, and who asked", default=(LEVELS[0], [])
+)
 _LEVEL = contextvars.ContextVar("level of the traced block", default=LEVELS[0])
 
 
@@ -45,9 +47,16 @@ def is_left_out() -> bool:
     return _LEFT_OUT.get()
 
 
-def auto_is(level: str) -> contextlib.AbstractContextManager[None]:
-    """Traces the code inside with a level in place of "auto"."""
-    return _setting(_AUTO, level)
+@contextlib.contextmanager
+def auto_is(level: str) -> Iterator[list[str]]:
+    """Traces the code inside with a level in place of "auto".
+
+    Yields:
+      A list that is empty as long as nothing has asked for the level.
+    """
+    asked: list[str] = []
+    with _setting(_AUTO, (level, asked)):
+        yield asked
 
 
 def find_level(remat: str | bool) -> str:
@@ -67,7 +76,11 @@ def find_level(remat: str | bool) -> str:
         raise ValueError(f"remat={remat!r} is unknown; choose one of {known}")
     if _LEFT_OUT.get():
         return "none"
-    return _AUTO.get() if remat == AUTO else remat
+    if remat != AUTO:
+        return remat
+    level, asked = _AUTO.get()
+    asked.append(level)
+    return level
 
 
 def remat_block(block_class: type[nn.Module], train: int, level: str) -> type[nn.Module]:

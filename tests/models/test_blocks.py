@@ -45,7 +45,7 @@ def differentiate(tower, inputs, seed=0):
     return pooled, new, grads
 
 
-def assert_close(a, b, tolerance=2e-5):
+def assert_close(a, b, tolerance=1e-4):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=tolerance), a, b)
 
 
