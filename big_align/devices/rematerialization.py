@@ -26,6 +26,11 @@ def left_out() -> Iterator[None]:
         _LEFT_OUT.reset(token)
 
 
+def is_left_out() -> bool:
+    """Returns whether code is traced to be counted, and not to be run."""
+    return _LEFT_OUT.get()
+
+
 def remat_block(block_class: type[nn.Module], train: int) -> type[nn.Module]:
     """Returns a class of blocks that store only their inputs.
 

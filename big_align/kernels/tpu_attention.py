@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
 from big_align import sharding
-from big_align.kernels.tpu_attention_passes import LANES, Part, round_up, run_backward, run_forward
+from big_align.kernels.tpu_attention_passes import LANES, Share, round_up, run_backward, run_forward
 
 DTYPES = ("bfloat16", "float32")
 VECTOR_MEMORY = 14 * 2**20
@@ -35,14 +35,14 @@ class _Settings(NamedTuple):
     interpret: bool
 
 
-def choose_part(
+def choose_share(
     query: tuple[int, int, int, int],
     keys: int,
     item: int,
     causal: bool = False,
     masked: bool = False,
     backward: bool = True,
-) -> Part | None:
+) -> Share | None:
     """Cuts the work so that a program fits into a TPU's vector memory.
 
     Args:
@@ -77,7 +77,7 @@ def choose_part(
         return None
     several = [n for n in range(min(batch, MOST_EXAMPLES), 0, -1) if batch % n == 0]
     examples = next(n for n in several if fits(n, lanes))
-    return Part(channels, causal, masked, examples, lanes, period, rows)
+    return Share(channels, causal, masked, examples, lanes, period, rows)
 
 
 def attend_on_tpu(
@@ -104,7 +104,7 @@ def attend_on_tpu(
       The weighted means of the values, named "attention" for policies of `jax.checkpoint`.
 
     Raises:
-      ValueError: a sequence does not fit, see `choose_part`.
+      ValueError: a sequence does not fit, see `choose_share`.
     """
     settings = _Settings(query.shape[-1], causal, mesh, interpret)
     flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
@@ -161,26 +161,26 @@ def _call(
     channels, causal, _, interpret = settings
     backward, item = kernel is run_backward, arrays[0].dtype.itemsize
     query = batch, queries, width // channels, channels
-    part = choose_part(query, keys, item, causal, masked, backward)
-    if part is None:
+    share = choose_share(query, keys, item, causal, masked, backward)
+    if share is None:
         raise ValueError(f"a sequence of {keys} keys with {width} channels does not fit")
 
     def block(tokens: int) -> pl.BlockSpec:
-        return pl.BlockSpec((part.examples, tokens, part.lanes), lambda i, j: (i, 0, j))
+        return pl.BlockSpec((share.examples, tokens, share.lanes), lambda i, j: (i, 0, j))
 
     inputs = [block(x.shape[1]) for x in arrays[: len(arrays) - masked]]
     if masked:
-        inputs.append(pl.BlockSpec((part.examples, 1, keys), lambda i, j: (i, 0, 0)))
+        inputs.append(pl.BlockSpec((share.examples, 1, keys), lambda i, j: (i, 0, 0)))
     pairs, products = batch * queries * keys, 5 if backward else 2
-    multiplied = sum(stop - start for start, stop in part.spans) * (width // part.period)
+    multiplied = sum(stop - start for start, stop in share.spans) * (width // share.period)
     made = [jax.ShapeDtypeStruct((batch, *shape), dtype) for shape, dtype in shapes]
     return pl.pallas_call(
-        functools.partial(kernel, part),
-        grid=(batch // part.examples, width // part.lanes),
+        functools.partial(kernel, share),
+        grid=(batch // share.examples, width // share.lanes),
         in_specs=inputs,
         out_specs=[block(shape[0]) for shape, _ in shapes],
         out_shape=made,
-        scratch_shapes=[pltpu.VMEM((keys, part.period), jnp.float32)] * (2 if backward else 0),
+        scratch_shapes=[pltpu.VMEM((keys, share.period), jnp.float32)] * (2 if backward else 0),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=pl.CostEstimate(
             flops=2 * products * pairs * multiplied,

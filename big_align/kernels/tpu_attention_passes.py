@@ -23,7 +23,7 @@ _LOWEST = float(jnp.finfo(jnp.float32).min)
 _CHANNELS, _KEYS, _QUERIES = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """What a program has, and how it takes it.
 
     Attributes:
@@ -59,47 +59,47 @@ def round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def run_forward(part: Part, *refs: Any) -> None:
+def run_forward(share: Share, *refs: Any) -> None:
     """Computes the means of the values; the last of the references is the output's."""
     query, key, value, *mask, out = refs
 
     def run_group(example: Any, first: Any) -> None:
-        _clear(out, example, first, part)
-        allowed = mask[0][example] if part.masked else None
-        for head, span in enumerate(part.spans):
+        _clear(out, example, first, share)
+        allowed = mask[0][example] if share.masked else None
+        for head, span in enumerate(share.spans):
             at = _lanes(first, span)
-            k, v = key[example, :, at], _scale(value[example, :, at], _ones(head, part, span))
-            scales = _ones(head, part, span) * part.channels**-0.5
+            k, v = key[example, :, at], _scale(value[example, :, at], _ones(head, share, span))
+            scales = _ones(head, share, span) * share.channels**-0.5
 
             def run_rows(row: Any, size: int, k=k, v=v, at=at, scales=scales) -> None:
                 rows = pl.ds(row, size)
                 q = _scale(query[example, rows, at], scales)
-                weights, inverse = _weigh(q, k, allowed, row if part.causal else None)
+                weights, inverse = _weigh(q, k, allowed, row if share.causal else None)
                 mean = _multiply(weights.astype(v.dtype), v, _KEYS) * inverse
                 _add(out, (example, rows, at), mean)
 
-            _for_each(query.shape[1], part.rows, run_rows)
+            _for_each(query.shape[1], share.rows, run_rows)
 
-    _for_each_group(query.shape[0], part, run_group)
+    _for_each_group(query.shape[0], share, run_group)
 
 
-def run_backward(part: Part, *refs: Any) -> None:
+def run_backward(share: Share, *refs: Any) -> None:
     """Computes the gradients of queries, keys and values; two sums in float32 come last."""
     query, key, value, cotangent, *mask, q_grad, k_grad, v_grad, k_sum, v_sum = refs
 
     def run_group(example: Any, first: Any) -> None:
-        _clear(q_grad, example, first, part)
+        _clear(q_grad, example, first, share)
         k_sum[...], v_sum[...] = jnp.zeros_like(k_sum), jnp.zeros_like(v_sum)
-        allowed = mask[0][example] if part.masked else None
-        for head, span in enumerate(part.spans):
-            at, ones = _lanes(first, span), _ones(head, part, span)
-            scales = ones * part.channels**-0.5
+        allowed = mask[0][example] if share.masked else None
+        for head, span in enumerate(share.spans):
+            at, ones = _lanes(first, span), _ones(head, share, span)
+            scales = ones * share.channels**-0.5
             k, v = key[example, :, at], value[example, :, at]
 
             def run_rows(row: Any, size: int, k=k, v=v, at=at, ones=ones, scales=scales, span=span):
                 rows = pl.ds(row, size)
                 q = _scale(query[example, rows, at], scales)
-                weights, inverse = _weigh(q, k, allowed, row if part.causal else None)
+                weights, inverse = _weigh(q, k, allowed, row if share.causal else None)
                 # Weights are divided by their sums where there are few numbers: in the cotangent.
                 g = _scale(cotangent[example, rows, at], ones * inverse)
                 slope = _multiply(g, v, _CHANNELS)
@@ -110,12 +110,12 @@ def run_backward(part: Part, *refs: Any) -> None:
                 k_sum[:, lanes] += _multiply(slope, q, _QUERIES)
                 v_sum[:, lanes] += _multiply(weights.astype(g.dtype), g, _QUERIES)
 
-            _for_each(query.shape[1], part.rows, run_rows)
-        group = pl.ds(first, part.period)
+            _for_each(query.shape[1], share.rows, run_rows)
+        group = pl.ds(first, share.period)
         k_grad[example, :, group] = k_sum[...].astype(k_grad.dtype)
         v_grad[example, :, group] = v_sum[...].astype(v_grad.dtype)
 
-    _for_each_group(query.shape[0], part, run_group)
+    _for_each_group(query.shape[0], share, run_group)
 
 
 def _weigh(query: Array, key: Array, allowed: Array | None, row: Any | None) -> tuple:
@@ -156,9 +156,9 @@ def _add(ref: Any, at: tuple, x: Array) -> None:
     ref[at] = (ref[at].astype(jnp.float32) + x).astype(ref.dtype)
 
 
-def _clear(ref: Any, example: Any, first: Any, part: Part) -> None:
-    zeros = jnp.zeros((ref.shape[1], part.period), ref.dtype)
-    ref[example, :, pl.ds(first, part.period)] = zeros
+def _clear(ref: Any, example: Any, first: Any, share: Share) -> None:
+    zeros = jnp.zeros((ref.shape[1], share.period), ref.dtype)
+    ref[example, :, pl.ds(first, share.period)] = zeros
 
 
 def _lanes(first: Any, span: tuple[int, int]) -> Any:
@@ -167,10 +167,10 @@ def _lanes(first: Any, span: tuple[int, int]) -> Any:
     return pl.ds(start, span[1] - span[0])
 
 
-def _ones(head: int, part: Part, span: tuple[int, int]) -> Array:
+def _ones(head: int, share: Share, span: tuple[int, int]) -> Array:
     """Returns 1 in the lanes of a head and 0 in the others of its span."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, span[1] - span[0]), 1) + span[0]
-    own = (lane >= head * part.channels) & (lane < (head + 1) * part.channels)
+    own = (lane >= head * share.channels) & (lane < (head + 1) * share.channels)
     return own.astype(jnp.float32)
 
 
@@ -185,10 +185,10 @@ def _for_each(total: int, size: int, run: Callable[[Any, int], None]) -> None:
         run(whole * size, total % size)
 
 
-def _for_each_group(examples: int, part: Part, run: Callable[[Any, Any], None]) -> None:
+def _for_each_group(examples: int, share: Share, run: Callable[[Any, Any], None]) -> None:
     """Calls `run(example, lane)` for the examples and the periods of a program's lanes."""
 
     def run_example(example: Any, _: int) -> None:
-        _for_each(part.lanes, part.period, lambda first, _: run(example, first))
+        _for_each(share.lanes, share.period, lambda first, _: run(example, first))
 
     _for_each(examples, 1, run_example)
