@@ -30,6 +30,7 @@ class BertBlock(nn.Module):
       dropout: rate on attention weights and at the end of each branch.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
@@ -38,6 +39,7 @@ class BertBlock(nn.Module):
     dropout: float
     layer_norm_eps: float
     dtype: str
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -49,7 +51,9 @@ class BertBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
 
-        attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
+        attend = attention.SelfAttention(
+            self.heads, self.dropout, self.dtype, way=self.way, name="attention"
+        )
         x = join(x, attend(x, mask, train), "attention_norm")
         mlp = layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")
         return join(x, mlp(x), "mlp_norm")
@@ -75,6 +79,8 @@ class Bert(nn.Module):
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       remat: whether blocks are recomputed in the backward pass instead of stored.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "base"
@@ -90,6 +96,7 @@ class Bert(nn.Module):
     layer_norm_eps: float = 1e-12
     dtype: str = "float32"
     remat: bool = False
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -139,6 +146,7 @@ class Bert(nn.Module):
                 dropout=self.dropout,
                 layer_norm_eps=self.layer_norm_eps,
                 dtype=self.dtype,
+                way=self.attention,
                 name=f"block_{i:02d}",
             )
             x = block(x, text_mask, train)

@@ -37,6 +37,8 @@ class ClipText(nn.Module):
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       remat: whether blocks are recomputed in the backward pass instead of stored.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b"
@@ -51,6 +53,7 @@ class ClipText(nn.Module):
     layer_norm_eps: float = 1e-5
     dtype: str = "float32"
     remat: bool = False
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -100,6 +103,7 @@ class ClipText(nn.Module):
                 layer_norm_eps=self.layer_norm_eps,
                 dtype=self.dtype,
                 causal=True,
+                way=self.attention,
                 name=f"block_{i:02d}",
             )
             x = block(x, text_mask, train)

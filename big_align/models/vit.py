@@ -76,6 +76,8 @@ class ViT(nn.Module):
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       remat: whether blocks are recomputed in the backward pass instead of stored.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b/16"
@@ -93,6 +95,7 @@ class ViT(nn.Module):
     layer_norm_eps: float = 1e-6
     dtype: str = "float32"
     remat: bool = False
+    attention: str = "auto"
 
     @property
     def patch(self) -> int:
@@ -158,6 +161,7 @@ class ViT(nn.Module):
                 drop_path=self.drop_path * i / max(sizes["depth"] - 1, 1),
                 layer_norm_eps=self.layer_norm_eps,
                 dtype=self.dtype,
+                way=self.attention,
                 name=f"block_{i:02d}",
             )
             x = block(x, None, train, angles)

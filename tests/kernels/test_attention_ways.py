@@ -12,7 +12,10 @@ from big_align import sharding
 from big_align.devices import choices, rematerialization, traced
 from big_align.kernels import attention_ways
 from big_align.kernels.attention_ways import Problem, choose_way
+from big_align.models.bert import Bert, Roberta
+from big_align.models.clip_text import ClipText
 from big_align.models.parts import attention
+from big_align.models.vit import ViT
 from big_align.training import flops
 
 CPU = types.SimpleNamespace(platform="cpu", device_kind="cpu")
@@ -137,15 +140,39 @@ def test_model_flops_are_those_of_the_formula(way):
         assert flops.count(jax.grad(loss), x) == 3 * 2 * 2 * 2 * 3 * 10 * 10 * 16
 
 
-def test_dropout_takes_the_kernel_only_in_evaluation():
-    layer = attention.SelfAttention(2, dropout=0.5)
-    x = jnp.ones((2, 5, 16))
-    variables = layer.init(jax.random.key(0), x, None, False)
+def lines_of(tower, *inputs, train=False):
+    """What a tower notes when it is traced."""
 
-    def lines_of(rate, train):
-        rngs = {"dropout": jax.random.key(1)}
-        with choices.collect() as lines:
-            layer.clone(dropout=rate).apply(variables, x, None, train, rngs=rngs)
-        return " ".join(lines)
+    def run():
+        rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        return tower.init_with_output(rngs, *inputs, train)
 
-    assert "dropout" not in lines_of(0.5, False) + lines_of(0.0, True)
+    with choices.collect() as lines:
+        jax.eval_shape(run)
+    return list(lines)
+
+
+TEXT = jnp.ones((2, 6), jnp.int32), jnp.ones((2, 6), bool)
+SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "attention": "pallas"}
+WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
+
+
+@pytest.mark.parametrize("tower", [ViT("ti/4", **SMALL), ViT("ti/4", **SMALL, positions="rotary")])
+def test_image_towers_pass_the_way_on(tower):
+    image = jnp.ones((2, 16, 16, 3))
+    told = "attention: pallas for 17 tokens, 2 heads of 8, float32"
+    assert lines_of(tower, image, train=True) == [told]
+    with pytest.raises(ValueError, match="attention='flash' is unknown"):
+        lines_of(tower.clone(attention="flash"), image)
+
+
+@pytest.mark.parametrize("tower", [ClipText(**WORDS), Bert(**WORDS), Roberta(**WORDS)])
+def test_text_towers_pass_the_way_on_and_drop_weights_in_training_only(tower):
+    taken = "attention: pallas for 6 tokens, 2 heads of 8, float32"
+    plain = taken.replace("pallas", "plain") + ", since dropout is applied to the weights"
+    assert lines_of(tower, *TEXT) == [taken]
+    assert lines_of(tower.clone(dropout=0.0), *TEXT, train=True) == [taken]
+    drops = isinstance(tower, Bert)
+    assert lines_of(tower, *TEXT, train=True) == [plain if drops else taken]
+    with pytest.raises(ValueError, match="attention='flash' is unknown"):
+        lines_of(tower.clone(attention="flash"), *TEXT)

@@ -149,12 +149,14 @@ class SelfAttention(nn.Module):
       dropout: rate on the attention weights.
       dtype: name of the type of the computation.
       causal: whether a token does not attend to those after it.
+      way: how it is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
     dropout: float = 0.0
     dtype: str = "float32"
     causal: bool = False
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -176,11 +178,11 @@ class SelfAttention(nn.Module):
           Tokens of the same shape.
 
         Raises:
-          ValueError: the width is not a multiple of the number of heads.
+          ValueError: the width is not a multiple of the number of heads, or `way` is unknown.
         """
         query, key, value = project_heads(x, self.heads, self.dtype)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         drop = make_drop(self.dropout, train)
-        y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
+        y = attend(query, key, value, mask, drop, self.causal, self.way).reshape(x.shape)
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
