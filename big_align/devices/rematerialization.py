@@ -113,17 +113,18 @@ def remat_attention(attend: Callable[..., Any]) -> Callable[..., Any]:
     return jax.checkpoint(attend) if _LEVEL.get() == _ATTENTION else attend
 
 
-def name_attention(x: Any) -> Any:
-    """Marks what a kernel for attention needs in the backward pass; "dots" stores it."""
+def keep_result(x: Any) -> Any:
+    """Marks the result of a kernel for attention, which "dots" stores like that of a product."""
     return checkpoint_name(x, _ATTENTION)
 
 
 def _is_product(primitive: Any, *_: Any, **parameters: Any) -> bool:
-    """Whether an operation is a convolution, or a product that is not one per example."""
+    """Whether an operation is a convolution, cuDNN's attention, or a product of rows."""
     if primitive is jax.lax.dot_general_p:
         _, (batched, _) = parameters["dimension_numbers"]
-        return not batched
-    return primitive is jax.lax.conv_general_dilated_p
+        return not batched  # else it is one of the products in attention
+    names = "conv_general_dilated", "dot_product_attention_fwd_wrapper"
+    return primitive.name in names
 
 
 _POLICIES: dict[str, Callable[..., Any] | None] = {

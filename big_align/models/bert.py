@@ -29,6 +29,7 @@ class BertBlock(nn.Module):
       dropout: rate on attention weights and at the end of each branch.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
@@ -37,6 +38,7 @@ class BertBlock(nn.Module):
     dropout: float
     layer_norm_eps: float
     dtype: str
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -48,7 +50,9 @@ class BertBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
 
-        attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
+        attend = attention.SelfAttention(
+            self.heads, self.dropout, self.dtype, way=self.way, name="attention"
+        )
         x = join(x, attend(x, mask, train), "attention_norm")
         mlp = layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")
         return join(x, mlp(x), "mlp_norm")
@@ -76,6 +80,8 @@ class Bert(nn.Module):
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
       scan: whether equal blocks run in a loop; None: where there are many.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "base"
@@ -92,6 +98,7 @@ class Bert(nn.Module):
     dtype: str = "float32"
     remat: str | bool = "none"
     scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -138,6 +145,7 @@ class Bert(nn.Module):
             dropout=self.dropout,
             layer_norm_eps=self.layer_norm_eps,
             dtype=self.dtype,
+            way=self.attention,
         )
         each = [settings] * sizes["depth"]
         x = blocks.run_blocks(self, BertBlock, each, x, text_mask, train=train)

@@ -38,6 +38,8 @@ class ClipText(nn.Module):
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
       scan: whether equal blocks run in a loop; None: where there are many.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b"
@@ -53,6 +55,7 @@ class ClipText(nn.Module):
     dtype: str = "float32"
     remat: str | bool = "none"
     scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -98,6 +101,7 @@ class ClipText(nn.Module):
             drop_path=0.0,
             layer_norm_eps=self.layer_norm_eps,
             dtype=self.dtype,
+            way=self.attention,
             causal=True,
         )
         each = [settings] * sizes["depth"]

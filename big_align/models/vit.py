@@ -77,6 +77,8 @@ class ViT(nn.Module):
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
       scan: whether equal blocks run in a loop; None: where there are many.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b/16"
@@ -95,6 +97,7 @@ class ViT(nn.Module):
     dtype: str = "float32"
     remat: str | bool = "none"
     scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def patch(self) -> int:
@@ -156,6 +159,7 @@ class ViT(nn.Module):
             dropout=self.dropout,
             layer_norm_eps=self.layer_norm_eps,
             dtype=self.dtype,
+            way=self.attention,
         )
         last = max(sizes["depth"] - 1, 1)
         each = [settings | {"drop_path": self.drop_path * i / last} for i in range(sizes["depth"])]

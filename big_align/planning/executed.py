@@ -85,7 +85,10 @@ def count_executed_flops(program: HloProgram) -> Counter[str]:
         count = _COUNTS.get(name_operation(run.instruction))
         if count is None:
             continue
-        left, right = (arrays[0] for arrays in run.computation.operand_arrays(run.instruction)[:2])
+        operands = [arrays[0] for arrays in run.computation.operand_arrays(run.instruction)]
+        if len(operands) < 2:
+            continue
+        left, right = operands[:2]
         dtype = max((left, right), key=lambda array: array.bytes / max(array.size, 1)).dtype
         flops[dtype] += run.times * count(run.instruction, left, right)
     return flops
@@ -122,7 +125,20 @@ def _kernel_gradient_flops(instruction: Instruction, left: Array, right: Array) 
     return _pair_flops(instruction, left, instruction.outputs[0], right)
 
 
+def _attention_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """Counts two products of queries [b, q, heads, c] and keys, and five in the backward pass."""
+    backward = "Backward" in name_operation(instruction)
+    return (5 if backward else 2) * 2 * left.size * right.shape[1]
+
+
+def _estimated_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """Returns what a kernel of ours says in its `cost_estimate`; 0 for any other call."""
+    said = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
+    return int(said[1]) if said else 0
+
+
 _COUNTS = {
+    "custom-call": _estimated_flops,
     "dot": _dot_flops,
     "convolution": _convolution_flops,
     "__cublas": _cublas_flops,
@@ -130,6 +146,10 @@ _COUNTS = {
     "__cudnn$convBiasActivationForward": _convolution_flops,
     "__cudnn$convBackwardInput": _image_gradient_flops,
     "__cudnn$convBackwardFilter": _kernel_gradient_flops,
+    "__cudnn$fmhaSoftmax": _attention_flops,
+    "__cudnn$fmhaSoftmaxBackward": _attention_flops,
+    "__cudnn$fmhaScaleBiasSoftmax": _attention_flops,
+    "__cudnn$fmhaScaleBiasSoftmaxBackward": _attention_flops,
 }
 
 

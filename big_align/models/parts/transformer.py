@@ -79,6 +79,7 @@ class TransformerBlock(nn.Module):
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       causal: whether a token does not attend to those after it.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
@@ -89,6 +90,7 @@ class TransformerBlock(nn.Module):
     layer_norm_eps: float
     dtype: str
     causal: bool = False
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -106,7 +108,7 @@ class TransformerBlock(nn.Module):
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
         attend = attention.SelfAttention(
-            self.heads, dtype=self.dtype, causal=self.causal, name="attention"
+            self.heads, dtype=self.dtype, causal=self.causal, way=self.way, name="attention"
         )
         x = join(x, attend(y, mask, train, angles))
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
