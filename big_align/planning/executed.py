@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -80,8 +80,25 @@ def count_executed_flops(program: HloProgram) -> Counter[str]:
     only products with actual elements, not those with padding or with the zeros of dilation, since
     compilers write matrix products as convolutions with much of both.
     """
+    return _count(walk(program))
+
+
+def count_flops_inside(program: HloProgram, run: Run) -> int:
+    """Counts the FLOPs of one execution of an instruction, with all that is fused into it."""
+    inside = [dataclasses.replace(run, times=1), *walk_inside(program, run.instruction)]
+    return _count(inside).total()
+
+
+def walk_inside(program: HloProgram, instruction: Instruction) -> Iterator[Run]:
+    """Yields what one execution of a fusion runs; nothing for other instructions."""
+    if instruction.opcode in ("fusion", "fusion-start"):
+        for called in instruction.called(_CALLS[instruction.opcode]):
+            yield from _walk(program, called, 1, True)
+
+
+def _count(runs: Iterable[Run]) -> Counter[str]:
     flops: Counter[str] = Counter()
-    for run in walk(program):
+    for run in runs:
         count = _COUNTS.get(name_operation(run.instruction))
         if count is None:
             continue

@@ -7,8 +7,10 @@ What the compiler keeps in on-chip memory is not counted. A buffer that two inst
 twice.
 """
 
+from collections.abc import Iterator
+
 from big_align.planning.collectives import CHAIN
-from big_align.planning.executed import name_operation, walk
+from big_align.planning.executed import Run, name_operation, walk
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 _FREE = {
@@ -25,11 +27,14 @@ _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 
 def count_traffic(program: HloProgram) -> int:
     """Counts the bytes that one device reads from its main memory and writes to it."""
-    total = 0
+    return sum(run.times * moved for run, moved in walk_kernels(program))
+
+
+def walk_kernels(program: HloProgram) -> Iterator[tuple[Run, int]]:
+    """Yields what is executed outside fusions and does work, and the bytes that it moves once."""
     for run in walk(program):
         if not run.fused and run.instruction.opcode not in _FREE:
-            total += run.times * _instruction_bytes(program, run.computation, run.instruction)
-    return total
+            yield run, _instruction_bytes(program, run.computation, run.instruction)
 
 
 def _instruction_bytes(program: HloProgram, computation: Computation, each: Instruction) -> int:
