@@ -50,7 +50,7 @@ def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[R
     for each in computation.instructions.values():
         yield Run(computation, each, times, fused)
         if each.opcode == "while":
-            trips = times * (1 if each.trip_count is None else each.trip_count)
+            trips = times * (_count_trips(program, each) or 1)
             for attribute in ("condition", "body"):
                 for called in each.called(attribute):
                     yield from _walk(program, called, trips, fused)
@@ -63,12 +63,27 @@ def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[R
                 yield from _walk(program, called, times, inside)
 
 
+def _count_trips(program: HloProgram, loop: Instruction) -> int | None:
+    """Returns how often a loop runs, None if neither the compiler nor its condition tells.
+
+    libtpu leaves its count out for some loops. JAX counts from 0, and compares with the end.
+    """
+    if loop.trip_count is not None:
+        return loop.trip_count
+    condition = program.computations[loop.called("condition")[0]]
+    root = condition.root
+    if root.opcode != "compare" or root.attribute("direction") != "LT":
+        return None
+    end = condition.instructions[root.operands[1]]
+    return int(end.literal) if end.opcode == "constant" and end.literal.isdecimal() else None
+
+
 def count_unknown_loops(program: HloProgram) -> int:
     """Counts the loops with an unknown number of trips, which are counted as one trip."""
     loops = {
         (run.computation.name, run.instruction.name)
         for run in walk(program)
-        if run.instruction.opcode == "while" and run.instruction.trip_count is None
+        if run.instruction.opcode == "while" and _count_trips(program, run.instruction) is None
     }
     return len(loops)
 

@@ -17,7 +17,7 @@ _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"),
     *("call", "conditional", "partition-id", "replica-id", "iota", "optimization-barrier"),
     *("async-start", "async-update", "async-done", "copy-done", "add-dependency", "domain"),
-    "fusion-done",
+    *("fusion-done", "slice-done", "dynamic-slice-done"),
     *("all-gather-done", "all-reduce-done", "collective-permute-done", "send-done", "recv-done"),
 }
 _SLICES = {"dynamic-slice", "slice", "gather"}
@@ -46,10 +46,12 @@ def _instruction_bytes(program: HloProgram, computation: Computation, each: Inst
             for number, arrays in enumerate(operands)
         )
         return read + _written_by_fusion(inside, each)
+    if each.opcode.removesuffix("-start") in _SLICES:
+        # An asynchronous one also returns what it reads, and before its slice.
+        slice_ = each.outputs[1 if each.opcode.endswith("-start") else 0]
+        return _bytes((slice_,)) + (slice_.bytes if _bytes(operands[0]) else 0)
     if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
         return _bytes(each.outputs)  # most starts also return what they read
-    if each.opcode in _SLICES:
-        return 2 * _bytes(each.outputs)
     if each.opcode in _UPDATES:
         return 2 * _bytes(operands[_UPDATES[each.opcode]])
     outputs = each.outputs
