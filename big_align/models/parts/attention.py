@@ -137,10 +137,9 @@ def project_heads(
     width = x.shape[-1]
     if width % heads:
         raise ValueError(f"width={width} is not a multiple of heads={heads}")
-    made = (
-        layers.Dense(width, ("embed", "heads"), dtype=dtype, name=name)(x)
-        for name in ("query", "key", "value")
-    )
+    axes, names = ("embed", "heads"), ("query", "key", "value")
+    three = [layers.DenseWeights(width, axes, dtype=dtype, name=name) for name in names]
+    made = layers.apply_together(x, three)
     return tuple(y.reshape(*x.shape[:-1], heads, -1) for y in made)
 
 
