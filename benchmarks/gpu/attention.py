@@ -1,4 +1,4 @@
-"""Attention, forward and backward, at the lengths of CLIP's towers: every way, and the formula."""
+"""Attention, forward and backward, at the lengths of CLIP's towers, in every way."""
 
 import functools
 from typing import Any
@@ -7,18 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.gpu import ways
-from benchmarks.gpu.checks import plain_attention
 from benchmarks.gpu.session import Row, Session, compile_call, measure_turns
 from big_align.models.parts.attention import attend
 
-PLAIN = "plain jnp"
 HEADS, WIDTH = 12, 64
-
-
-def _plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    # As it would be written: products in the type of the arrays, the softmax in float32.
-    wide = plain_attention(*(x.astype(jnp.float32) for x in (query, key, value)), None, False)
-    return wide.astype(query.dtype)
 
 
 def _differentiate(function: Any) -> Any:
@@ -44,8 +36,7 @@ def measure_attention(session: Session, tokens: int, batch: int) -> list[Row]:
         )
         for name, way in ways.ATTENTION.items()
     }
-    makers[PLAIN] = lambda: compile_call(_differentiate(_plain), *arrays)
     # Two products forward and four backward; four arrays are read and written once forward, and
     # seven backward: the three and the cotangent, and three gradients.
     flops = 6 * 2 * batch * heads * tokens**2 * WIDTH
-    return measure_turns(session, makers, session.bound(flops, 11 * arrays[0].nbytes), PLAIN)
+    return measure_turns(session, makers, session.bound(flops, 11 * arrays[0].nbytes), ways.PLAIN)

@@ -35,6 +35,8 @@ class Case(NamedTuple):
       plain: the formula: from the arguments to what is differentiated, and the result.
       computed: the same by the name of the way.
       rounded: how many of the arrays, from the first, are of the type that is checked.
+      fixed: further arguments, of which there are no gradients; as constants of the program they
+        would be computed with while it is compiled.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Case(NamedTuple):
     plain: Callable[..., Any]
     computed: dict[str, Callable[..., Any]]
     rounded: int
+    fixed: tuple[Any, ...] = ()
 
 
 def draw_unit(seed: int, rows: int, width: int, dtype: str = "float32") -> jax.Array:
@@ -90,10 +93,11 @@ def _make(
     ours: Callable,
     table: ways.Ways,
     rounded: int = 2,
+    fixed: tuple = (),
 ) -> Case:
     """Makes the case of a loss, which is what is differentiated and also the result."""
     computed = {way: _twice(functools.partial(ours, **given)) for way, given in table.items()}
-    return Case(name, arrays, _twice(plain), computed, rounded)
+    return Case(name, arrays, _twice(plain), computed, rounded, fixed)
 
 
 def _twice(loss: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
@@ -105,21 +109,23 @@ def _centers(tiny: bool) -> Iterator[Case]:
     b, k, width = (24, 96, 16) if tiny else (1531, 8192, 512)
     labels = jnp.asarray(rng.integers(-1, k, (b, 8)), jnp.int32)
     sampled = jnp.asarray(rng.random(k) < 0.3)
-    chosen = jnp.where(sampled, jnp.arange(k), -1)
-    real = jnp.ones(k, bool)
 
-    def ours(x: jax.Array, centers: jax.Array, **way: Any) -> jax.Array:
+    def plain(x: jax.Array, centers: jax.Array, labels: Any, sampled: Any) -> jax.Array:
+        return mlcd_loss(x, centers, labels, sampled=jnp.where(sampled, jnp.arange(k), -1))
+
+    def ours(x: jax.Array, centers: jax.Array, labels: Any, sampled: Any, **way: Any) -> jax.Array:
+        real = jnp.ones(k, bool)
         return sampled_cluster_loss("mlcd", x, centers, real, labels, sampled=sampled, **way)[0]
 
     centers = jax.random.normal(jax.random.key(2), (k, width)) / width**0.5
-    plain = functools.partial(mlcd_loss, sampled=chosen)
     yield _make(
         "centers",
         (draw_unit(0, b, width), centers),
-        lambda x, centers: plain(x, centers, labels),
+        plain,
         ours,
         ways.CENTERS,
         rounded=1,  # the table is float32
+        fixed=(labels, sampled),
     )
 
 
@@ -174,11 +180,11 @@ def check(session: Session, make: Callable[[bool], Iterator[Case]]) -> list[Row]
                 x.astype(dtype) if n < case.rounded else x for n, x in enumerate(case.arrays)
             ]
             with jax.default_matmul_precision("highest"):
-                expected = exact(*(x.astype(jnp.float32) for x in rounded))
+                expected = exact(*(x.astype(jnp.float32) for x in rounded), *case.fixed)
             for way, function in case.computed.items():
                 row: Row = {"what": f"{case.name}, {dtype}, {way}"}
                 try:
-                    got = differentiate(function, len(rounded))(*rounded)
+                    got = differentiate(function, len(rounded))(*rounded, *case.fixed)
                     errors = compare(got, expected)
                     met = max(errors) <= limit
                     row |= {"error": max(errors), "errors": errors, "limit": limit, "met": met}
@@ -189,7 +195,7 @@ def check(session: Session, make: Callable[[bool], Iterator[Case]]) -> list[Row]
 
 
 def differentiate(function: Callable[..., Any], count: int) -> Callable[..., list[jax.Array]]:
-    """Compiles a function of some arrays to one that returns its result and every gradient."""
+    """Compiles a function to one that returns its result, and the gradients of some arguments."""
     derivative = jax.grad(function, argnums=tuple(range(count)), has_aux=True)
     compiled = jax.jit(derivative)
 

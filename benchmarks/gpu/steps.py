@@ -50,7 +50,7 @@ MLCD_IMAGE = {
     "layer_norm_eps": 1e-5,
     "activation": "quick_gelu",
     "dtype": "bfloat16",
-    "remat": True,
+    "remat": "auto",  # here "none", which fits where there is memory for the batch
 }
 """The image tower of configs/mlcd.py."""
 MLCD = {

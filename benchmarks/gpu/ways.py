@@ -20,5 +20,6 @@ SIGMOID: Ways = {OURS: {}}
 """Of `losses.sigmoid.blockwise_sigmoid_loss`."""
 CENTERS: Ways = {OURS: {}}
 """Of `losses.sampled_cluster_discrimination.sampled_cluster_loss`."""
-ATTENTION: Ways = {OURS: {}}
+PLAIN = "ours, plain"
+ATTENTION: Ways = {OURS: {}, PLAIN: {"way": "plain"}}
 """Of `models.parts.attention.attend`."""
