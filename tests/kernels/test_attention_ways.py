@@ -22,6 +22,7 @@ from tests.models.drawn_variables import draw_variables
 
 CPU = types.SimpleNamespace(platform="cpu", device_kind="cpu")
 TPU = types.SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+TPU_V3 = types.SimpleNamespace(platform="tpu", device_kind="TPU v3")
 H100 = types.SimpleNamespace(
     platform="gpu", device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0"
 )
@@ -49,6 +50,7 @@ IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
         ("auto", TPU, {"query": (20, 257, 16, 64)}, "plain", "20 examples do not divide over 8"),
         ("auto", TPU, {"query": (16, 257, 16, 104)}, "plain", "does not fit into the vector mem"),
         ("auto", TPU, {"mesh": None}, "plain", "not known which devices share the batch"),
+        ("auto", TPU_V3, {}, "plain", "since these chips have no products of bfloat16"),
         ("auto", H100, {"dtype": "float32"}, "plain", "since cuDNN's kernel is for bfloat16 and"),
         ("auto", V100, {}, "plain", "since cuDNN is for NVIDIA GPUs|since cuDNN's kernel is for"),
         ("auto", T4, {}, "plain", "since cuDNN's kernel is for compute capability 8.0 on"),
