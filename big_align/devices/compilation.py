@@ -66,10 +66,10 @@ def count_memory(compiled: jax.stages.Compiled) -> int:
     return used + stats.generated_code_size_in_bytes
 
 
-def fits(compiled: jax.stages.Compiled, device: jax.Device) -> bool:
-    """Returns whether a device has the memory for a program; CPUs do not tell, and do."""
+def memory_limit(device: jax.Device) -> int | None:
+    """Returns the bytes that a step may take on a device; None for CPUs, which do not tell."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
-    return limit is None or count_memory(compiled) <= (1 - ROOM) * limit
+    return None if limit is None else int((1 - ROOM) * limit)
 
 
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:

@@ -79,6 +79,8 @@ def compile_step(request: Request) -> CompiledStep:
     check_machine(request.topology, request.slices)
     limit = CHIPS[request.topology.partition(":")[0]].usable_memory
     for level in LEVELS:
+        if level != LEVELS[0] and LEVELS.index(level) <= LEVELS.index(step.traced["level"]):
+            continue  # a higher one was the least that could fit
         step = _compile(dataclasses.replace(request, level=level))
         if not step.traced["auto"] or (step.text and step.memory["peak"] <= limit):
             break

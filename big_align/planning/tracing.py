@@ -24,7 +24,7 @@ from big_align.configuration.plain_fields import check_values
 from big_align.devices import choices
 from big_align.devices.compilation import compile_lowered
 from big_align.devices.compiler_flags import choose_effort
-from big_align.devices.rematerialization import auto_is
+from big_align.devices.rematerialization import LEVELS, auto_is
 from big_align.errors import UserError
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.planning import gpu_topologies, stand_ins
@@ -44,11 +44,7 @@ def main(folder: Path) -> int:
     try:
         config = load_config(request["config"], *request["overrides"])
         machine = find_machine(request["topology"], request["slices"])
-        with auto_is(request["level"]) as asked, choices.collect() as chosen:
-            traced, lowered = trace(config, machine, folder)
-        traced |= {"auto": bool(asked), "chosen": [*chosen]}
-        if asked:
-            traced["chosen"].append(f"remat: auto is {request['level']}")
+        traced, lowered = trace(config, machine, folder, request["level"])
         _write(folder / "traced.json", traced)
         options = _options(machine, traced["options"], request["effort"], folder)
         compiled = compile_lowered(lowered, options)
@@ -98,7 +94,7 @@ def _options(
 
 
 def trace(
-    config: ConfigDict, machine: Machine, folder: Path
+    config: ConfigDict, machine: Machine, folder: Path, level: str = LEVELS[0]
 ) -> tuple[dict[str, Any], jax.stages.Lowered]:
     """Traces the step of a config; makes nothing but shapes.
 
@@ -106,6 +102,7 @@ def trace(
       config: the config; files that it names need not exist.
       machine: the machine to compile for.
       folder: folder for placeholders of missing files.
+      level: the least that towers recompute whose `remat` is "auto".
 
     Returns:
       What is known without compiling, as JSON values, and the traced step.
@@ -125,10 +122,17 @@ def trace(
     # A model is made from an image, as in a run, also where its features take the place of images.
     program = build_program(config, mesh, objective, build.example_batch(config, tokenizer))
     batch = place_shapes(example, config.batch_size, mesh)
-    step = program.trace(batch)
+    level = program.find_level(batch, machine.chip.usable_memory, level)
+    with auto_is(level) as asked, choices.collect() as chosen:
+        step = program.trace(batch)
+    if asked:
+        chosen[f"remat: auto is {level}"] = None
     leaves = jax.tree.leaves(program.state.params)
     return {
         "assumed": assumed,
+        "auto": bool(asked),
+        "level": level,
+        "chosen": [*chosen],
         "devices": len(machine.devices),
         "chips": machine.num_chips,
         "hosts": machine.hosts,

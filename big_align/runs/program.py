@@ -1,21 +1,22 @@
 """What a config trains: the objective, the state of a run and its step, on real devices or not."""
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import optax
 from jax.sharding import Mesh
 
-from big_align.devices import choices, compilation, rematerialization
+from big_align.devices import choices, compilation, rematerialization, traced
 from big_align.devices.compiler_flags import choose_options
 from big_align.nodes import Node
 from big_align.runs import build
 from big_align.training.flops import model_flops
 from big_align.training.state import TrainState, describe_state
 from big_align.training.step import compile_step, make_train_step, trace_step
-from big_align.types import Batch, Metrics, Objective
+from big_align.types import Batch, Metrics, Objective, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Program:
       step: from a state and a batch to the next state and metrics; not yet compiled.
       options: options of the compiler, by name.
       frozen: paths of parameters that are not trained.
+      microbatches: parts of a device's batch that are encoded one after another.
     """
 
     mesh: Mesh
@@ -41,6 +43,7 @@ class Program:
     step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
     options: dict[str, Any]
     frozen: tuple[str, ...] = ()
+    microbatches: int = 1
 
     def trace(self, batch: Batch) -> jax.stages.Traced:
         """Traces the step for a batch of arrays, or of shapes with their placement."""
@@ -52,9 +55,12 @@ class Program:
         Raises:
           UserError, ConfigError: as `step.compile_step`.
         """
-        for level in rematerialization.LEVELS:
+        device = self.mesh.local_devices[0]
+        first = self.find_level(batch, compilation.memory_limit(device))
+        levels = rematerialization.LEVELS[rematerialization.LEVELS.index(first) :]
+        for level in levels:
             with rematerialization.auto_is(level) as asked, choices.collect() as chosen:
-                compiled = self._compile(batch, last=level == rematerialization.LEVELS[-1])
+                compiled = self._compile(batch, last=level == levels[-1])
             if not asked or compiled is not None:
                 break
         if asked:
@@ -72,7 +78,47 @@ class Program:
             if last or "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return None
-        return made if last or compilation.fits(made, self.mesh.local_devices[0]) else None
+        limit = compilation.memory_limit(self.mesh.local_devices[0])
+        fits = limit is None or compilation.count_memory(made) <= limit
+        return made if last or fits else None
+
+    def find_level(self, batch: Mapping[str, Any], limit: int | None, first: str = "none") -> str:
+        """Returns the least recomputation that could fit, from what layers store; no compiling.
+
+        Args:
+          batch: arrays or shapes of the global batch.
+          limit: bytes of a device that a step may take; None for any number.
+          first: the level to begin with.
+
+        Returns:
+          One of `rematerialization.LEVELS`: `first` where no tower leaves it to be found.
+        """
+        for level in rematerialization.LEVELS[rematerialization.LEVELS.index(first) :]:
+            with rematerialization.auto_is(level) as asked:
+                needed = limit is not None and self._count_stored(batch)
+            if not asked or needed <= limit:
+                break
+        return level
+
+    def _count_stored(self, batch: Mapping[str, Any]) -> int:
+        """Counts the bytes of a device for the state, its gradients, and what encoders store."""
+
+        def store(state: TrainState, batch: Mapping[str, Any]) -> Any:
+            batch = self.objective.augment(batch, state.rng, state.step)
+
+            def encode(params: Params) -> Any:
+                return self.objective.encode(params, state.model_state, batch, state.rng)[0]
+
+            with traced.weights_on(self.mesh):
+                return jax.vjp(encode, state.params)[1]
+
+        def size(shapes: Any) -> int:
+            return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+
+        held = [x for x in jax.tree.leaves(self.state) if hasattr(x, "sharding")]
+        pieces = (x.dtype.itemsize * math.prod(x.sharding.shard_shape(x.shape)) for x in held)
+        kept = size(jax.eval_shape(store, self.state, dict(batch)))
+        return sum(pieces) + kept // (self.mesh.size * self.microbatches)
 
     def count_flops(self, batch: Batch) -> float:
         """Counts the model FLOPs of a step, over all devices."""
@@ -122,4 +168,14 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         frozen=frozen,
     )
     options = choose_options(mesh, config["compiler_options"])
-    return Program(mesh, objective, learning_rate, state, create, step, options, frozen)
+    return Program(
+        mesh,
+        objective,
+        learning_rate,
+        state,
+        create,
+        step,
+        options,
+        frozen,
+        config["microbatches"],
+    )

@@ -1,9 +1,11 @@
 """The state and the step that a config trains."""
 
 import jax
+import numpy as np
 import pytest
 
-from big_align.devices import traced
+from big_align import sharding
+from big_align.devices import compilation, rematerialization, traced
 from big_align.objectives.align import Align
 from big_align.runs import build
 from big_align.runs.command_line import load_config
@@ -37,3 +39,24 @@ def test_the_step_sums_gradients_in_the_type_of_the_config(dtype):
     program, example = make_program(f"--config.gradient_dtype={dtype}")
     jax.eval_shape(program.step, program.state, example)
     assert program.objective.sum_dtype == dtype
+
+
+def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
+    """A device that has room for a level is given it, as estimated before compiling and after."""
+    towers = ("image", "text")
+    program, example = make_program(*(f"--config.model.{tower}.remat=auto" for tower in towers))
+    rows = {name: np.repeat(x, 64, axis=0) for name, x in example.items()}
+    batch = sharding.place_batch(rows, program.mesh)
+    needed = {}
+    for level in rematerialization.LEVELS:
+        with rematerialization.auto_is(level):
+            needed[level] = program._count_stored(batch)
+    assert needed["none"] > needed["dots"] > needed["full"]
+    assert program.find_level(batch, None) == "none"
+    for level in ("none", "dots", "full"):
+        assert program.find_level(batch, needed[level]) == level
+    assert program.find_level(batch, 0) == "full"
+    for limit, level in ((None, "none"), (0, "full")):
+        monkeypatch.setattr(compilation, "memory_limit", lambda device, limit=limit: limit)
+        program.compile(batch)
+        assert f"remat: auto is {level}, the least that fits" in capsys.readouterr().out
