@@ -50,7 +50,7 @@ def _fit_one_gpu(config) -> str:
     config.batch_size = 512  # more negatives learn better: raise it with `microbatches`
     config.total_steps = 20_000  # about ten epochs of a million pairs
     config.data.transform = "random_resized_crop(224, 0.5, 1.0)|flip_horizontal"
-    # `remat` saves most of the memory for a quarter more time; without it, 48 GB are needed.
+    # Storing everything takes 48 GB; "full" saves most of that for a quarter more time.
     config.model.image.update(name="vit", variant="s/16", dtype="bfloat16", remat="auto")
     config.model.text.update(variant="medium", dtype="bfloat16", remat="auto")
     config.model.embedding_dim = 512
