@@ -260,11 +260,14 @@ class _Block:
         rows = pallas.ds(row * ROWS, ROWS)
         # The last number only keeps the vector from being empty.
         numbers = tuple(sides.numbers[index] for index in range(sides.numbers.shape[0] - 1))
-        along_rows = tuple(self.read(side, rows, 0) for side in sides.rows)
         for index in range(COLUMNS // width):
             part = column * (COLUMNS // width) + index
             columns = pallas.ds(part * width, width)
-            along_columns = tuple(self.read(side, columns, 1) for side in sides.columns)
+            along_rows = tuple(
+                self.read(side, (rows,) if len(side.shape) == 1 else (part, rows), 0)
+                for side in sides.rows
+            )
+            along_columns = tuple(self.read(side, (columns,), 1) for side in sides.columns)
             piece = products[:, index * width : (index + 1) * width]
             made = self.function.compute(piece, numbers, along_rows, along_columns)
             for ref, vector in zip(self.results.rows, made.rows, strict=True):
@@ -274,10 +277,10 @@ class _Block:
             if self.function.stores:
                 self.store(made.tile, self.results.tile.at[rows, columns])
 
-    def read(self, side: Any, part: Any, axis: int) -> Array:
+    def read(self, side: Any, part: tuple, axis: int) -> Array:
         """Reads a part of a side, and repeats it over a tile."""
         layout = mosaic_gpu.Layout.WGMMA.reduce(1 - axis)
-        vector = mosaic_gpu.load(side, (part,), layout=layout, optimized=False)
+        vector = mosaic_gpu.load(side, part, layout=layout, optimized=False)
         return jax.lax.broadcast_in_dim(vector, (ROWS, self.function.width), (axis,))
 
     def store(self, tile: Array, target: Any) -> None:

@@ -57,7 +57,8 @@ class Sides(NamedTuple):
 
     Attributes:
       numbers: float32 scalars.
-      rows: vectors with an entry per row of x, of float32 or int32.
+      rows: vectors with an entry per row of x, of float32 or int32; or such vectors [n / width, m],
+        one for each `width` columns.
       columns: vectors with an entry per row of y.
     """
 
@@ -88,7 +89,11 @@ def compare_plainly(
     """
     width = function.width
     row_blocks, column_blocks = len(x) // ROWS, len(y) // width
-    cut = lambda size, vectors: tuple(each.reshape(-1, size) for each in vectors)  # noqa: E731
+    row_sides = tuple(
+        jnp.broadcast_to(side, (column_blocks, len(x))).reshape(column_blocks, row_blocks, ROWS)
+        for side in sides.rows
+    )
+    column_sides = tuple(side.reshape(column_blocks, width) for side in sides.columns)
 
     def compute(x: Array, row_sides: tuple, y: Array, column_sides: tuple) -> Results:
         products = jnp.einsum("rd,cd->rc", x, y, preferred_element_type=jnp.float32)
@@ -97,10 +102,10 @@ def compare_plainly(
         made = function.compute(products, sides.numbers, rows, columns)
         return made._replace(tile=made.tile.astype(x.dtype) if function.stores else None)
 
-    by_column = jax.vmap(compute, in_axes=(None, None, 0, 0))
+    by_column = jax.vmap(compute, in_axes=(None, 0, 0, 0))
     each = jax.lax.map(
-        lambda row: by_column(*row, y.reshape(column_blocks, width, -1), cut(width, sides.columns)),
-        (x.reshape(row_blocks, ROWS, -1), cut(ROWS, sides.rows)),
+        lambda row: by_column(*row, y.reshape(column_blocks, width, -1), column_sides),
+        (x.reshape(row_blocks, ROWS, -1), tuple(side.swapaxes(0, 1) for side in row_sides)),
     )
     tile = each.tile
     if tile is not None:

@@ -41,12 +41,17 @@ class Blocks:
     count: int
     compare: Compare | None = None
 
-    def pad(self, size: int) -> tuple[int, int, int]:
-        """Returns what rows, columns and channels on `size` devices must be multiples of."""
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """What the rows of a block, the columns and the channels must be multiples of."""
         if self.compare is None:
-            return size * self.count, size, 1
-        rows, columns = pair_tiles.PAIR_ROWS, pair_tiles.COLUMNS
-        return size * self.count * rows, size * columns, pair_tiles.CHANNELS
+            return 1, 1, 1
+        return pair_tiles.PAIR_ROWS, pair_tiles.COLUMNS, pair_tiles.CHANNELS
+
+    def multiples(self, size: int) -> tuple[int, int, int]:
+        """Returns the same for all rows and columns of `size` devices."""
+        rows, columns, channels = self.tile
+        return size * self.count * rows, size * columns, channels
 
 
 def choose_blocks(

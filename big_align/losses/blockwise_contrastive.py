@@ -119,7 +119,7 @@ def blockwise_contrastive_loss(
         ztxt = clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
     plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)
-    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.pad(shards.size))
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.multiples(shards.size))
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)

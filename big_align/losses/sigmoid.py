@@ -132,7 +132,7 @@ def blockwise_sigmoid_loss(
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
     plan = _Plan(shards, blocks)
-    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.pad(shards.size))
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.multiples(shards.size))
     scale, bias = (jnp.asarray(number, wide(zimg.dtype)) for number in (scale, bias))
     arguments = zimg, ztxt, scale, bias, labels
     total = _sum_pairs(plan, *vary_like(arguments, arguments))

@@ -8,10 +8,13 @@ Exponents are in units of log 2, as accelerators take them. `compare` is `hopper
 import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from big_align.kernels.pair_tiles import Results, Sides, TileFunction, spread
+from big_align.losses.cluster_discrimination import normalize_rows
+from big_align.losses.precision import wide
 
 Compare = Callable[[TileFunction, Array, Array, Sides], Results]
 Sums = tuple[Float[Array, " _"], Float[Array, " _"]]
@@ -114,8 +117,8 @@ def _judge(products: Array, numbers: tuple, rows: tuple, columns: tuple) -> Resu
     wrong = jnp.where(positive, -logits, logits)
     small = jnp.exp2(-_LOG2E * jnp.abs(wrong))
     # Of a small number, the sum with 1 would lose digits.
-    series = small * (1 - small * (1 / 2 - small * (1 / 3 - small / 4)))
-    rest = jnp.where(small < 1 / 16, series, jnp.log2(1 + small) / _LOG2E)
+    series = small * (1 - small * (1 / 2 - small * (1 / 3 - small * (1 / 4))))
+    rest = jnp.where(small < 1 / 16, series, jnp.log2(1 + small) * (1 / _LOG2E))
     slope = jnp.where(wrong < 0, small, 1.0) / (1 + small)
     slope = jnp.where(positive, -slope, slope)
     cost = jnp.maximum(wrong, 0.0) + rest
@@ -158,3 +161,97 @@ def add_costs(
 ) -> Float[Array, ""]:
     """Returns the sum of the losses alone."""
     return compare(_ADD_COSTS, x, y, Sides(numbers, (x_label,), (y_label,))).rows[0].sum()
+
+
+MARKED = 32
+"""Columns whose marks are in one integer."""
+
+
+def _sum_negatives(products: Array, numbers: tuple, rows: tuple, columns: tuple) -> Results:
+    (scale,), (marks,), (candidate, bit) = numbers, rows, columns
+    negative = (candidate != 0) & ((marks & bit) == 0)
+    return Results((_log_sum(jnp.where(negative, scale * products, _LOWEST), 1),))
+
+
+_SUM_NEGATIVES = TileFunction(_sum_negatives, rows=1, width=MARKED)
+
+
+def sum_negatives(
+    compare: Compare,
+    z: Float[Array, "b d"],
+    directions: Float[Array, "r d"],
+    scale: float,
+    candidate: Bool[Array, " r"],
+    positives: Int[Array, "b p"],
+) -> Sums:
+    """Returns the sums of the examples over their negatives.
+
+    Args:
+      compare: compares examples with centers.
+      z: embeddings of examples.
+      directions: centers.
+      scale: factor of the products.
+      candidate: which centers are negatives where they are no positives.
+      positives: the centers that are not negatives of each example, each once; beyond the last
+        center for none.
+    """
+    count = len(directions)
+    marks = jnp.zeros((count // MARKED, len(z)), jnp.int32)
+    place = positives // MARKED, jnp.arange(len(z))[:, None]
+    marks = marks.at[place].add(_bit(positives), mode="drop")
+    columns = candidate.astype(jnp.int32), _bit(jnp.arange(count, dtype=jnp.int32))
+    made = compare(_SUM_NEGATIVES, z, directions, Sides((scale * _LOG2E,), (marks,), columns))
+    return _join(*made.rows)
+
+
+def _bit(number: Int[Array, "..."]) -> Int[Array, "..."]:
+    return jnp.left_shift(jnp.int32(1), (number % MARKED).astype(jnp.int32))
+
+
+def find_cosines(
+    zimg: Float[Array, "b d"], rows: Float[Array, "n d"], columns: Int[Array, "b p"]
+) -> Float[Array, "b p"]:
+    """Returns the cosines of positives, as in tiles; 0 for those beyond the rows."""
+
+    def find(column: Int[Array, " b"]) -> Float[Array, " b"]:
+        found = rows.at[column].get(mode="fill", fill_value=0)
+        directions, _ = normalize_rows(found.astype(wide(rows.dtype)))
+        products = directions.astype(zimg.dtype).astype(directions.dtype) * zimg
+        return products.sum(axis=1)
+
+    return jax.lax.map(find, columns.T).T
+
+
+def _pull(products: Array, numbers: tuple, rows: tuple, columns: tuple) -> Results:
+    (scale,), (log_sum, slope), (candidate,) = numbers, rows, columns
+    logits = jnp.where(candidate != 0, scale * products, _LOWEST)
+    return Results(tile=slope * jnp.exp2(logits - log_sum))
+
+
+_PULL = TileFunction(_pull, stores=True, width=64)
+
+
+def differentiate_negatives(
+    compare: Compare,
+    z: Float[Array, "b d"],
+    directions: Float[Array, "r d"],
+    scale: float,
+    candidate: Bool[Array, " r"],
+    log_sum: Float[Array, " b"],
+    slope: Float[Array, " b"],
+) -> Float[Array, "b r"]:
+    """Returns the gradient with respect to the products, which is not that of positives there.
+
+    Args:
+      compare: compares examples with centers.
+      z: embeddings of examples.
+      directions: centers.
+      scale: factor of the products.
+      candidate: which centers are negatives where they are no positives.
+      log_sum: the logarithm of each example's sum over its negatives.
+      slope: the gradient with respect to it.
+    """
+    # Without negatives it is the lowest number, and nothing is left of the difference to it.
+    log_sum = jnp.where(log_sum < _LOWEST / 2, 0, log_sum * _LOG2E)
+    rows, columns = (log_sum, scale * slope), (candidate.astype(jnp.int32),)
+    return compare(_PULL, z, directions, Sides((scale * _LOG2E,), rows, columns)).tile
