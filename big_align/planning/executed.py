@@ -9,10 +9,11 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from big_align.kernels.stated_flops import read_flops
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 
@@ -82,13 +83,21 @@ def count_executed_flops(program: HloProgram) -> Counter[str]:
     """
     flops: Counter[str] = Counter()
     for run in walk(program):
-        count = _COUNTS.get(name_operation(run.instruction))
+        count = _COUNTS.get(name_operation(run.instruction), _stated_flops(run.instruction))
         if count is None:
             continue
         left, right = (arrays[0] for arrays in run.computation.operand_arrays(run.instruction)[:2])
         dtype = max((left, right), key=lambda array: array.bytes / max(array.size, 1)).dtype
         flops[dtype] += run.times * count(run.instruction, left, right)
     return flops
+
+
+def _stated_flops(instruction: Instruction) -> Callable[..., int] | None:
+    """Returns a count of what a kernel states itself, None for any other operation."""
+    if instruction.opcode != "custom-call":
+        return None
+    stated = read_flops(instruction.attributes)
+    return None if stated is None else lambda *_: stated
 
 
 def name_operation(instruction: Instruction) -> str:
