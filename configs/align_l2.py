@@ -22,7 +22,7 @@ def get_config():
         variant="l2",
         group_size=16,  # the 16 pairs of a core, without communication; §5 says nothing of groups
         dtype="bfloat16",
-        remat=True,
+        remat="auto",
     )
     config.model.text = dict(
         name="bert",
@@ -30,7 +30,7 @@ def get_config():
         vocab_size=100_000,  # §4.1: 100k wordpieces
         max_length=64,
         dtype="bfloat16",
-        remat=True,
+        remat="auto",
     )
     config.objective = dict(
         name="align",

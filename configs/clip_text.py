@@ -14,7 +14,7 @@ def get_base() -> ConfigDict:
     config = common.get_base()
     config.tokenizer = dict(name="clip", merges=MERGES, length=77)
     # UniCL B.1: a 12-layer transformer with hidden dimension 512, two linear projections to 512.
-    config.model.text = dict(name="clip_text", variant="b", dtype="bfloat16", remat=True)
+    config.model.text = dict(name="clip_text", variant="b", dtype="bfloat16", remat="auto")
     config.model.image_projection = True
     config.model.embedding_dim = 512
     config.model.projection_bias = False  # as in CLIP, and in the code of UniCL

@@ -212,5 +212,5 @@ def _use_roberta(config) -> None:
         length=77,
     )
     config.model.text = dict(
-        name="roberta", variant="base", max_length=512, dtype="bfloat16", remat=True
+        name="roberta", variant="base", max_length=512, dtype="bfloat16", remat="auto"
     )

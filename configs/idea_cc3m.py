@@ -82,8 +82,8 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     config.data.captions_used = 1  # §4.1: one text per image, drawn at random; here the first
     config.tokenizer = dict(name="wordpiece", vocabulary="data/bert-base-uncased/vocab.txt")
     config.tokenizer.length = 40  # §4.1
-    config.model.image = dict(name="vit", variant="b/16", dtype="bfloat16", remat=True)
-    config.model.text = dict(name="bert", variant="base", dtype="bfloat16", remat=True)
+    config.model.image = dict(name="vit", variant="b/16", dtype="bfloat16", remat="auto")
+    config.model.text = dict(name="bert", variant="base", dtype="bfloat16", remat="auto")
     config.model.image_projection = True
     config.model.embedding_dim = 256  # §3.3
     config.init.text = "data/bert-base-uncased"  # §4.1 names BERT, and says "trained" of ViT alone

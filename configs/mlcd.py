@@ -72,7 +72,7 @@ def get_config(arg: str = ""):
         layer_norm_eps=1e-5,
         activation="quick_gelu",
         dtype="bfloat16",
-        remat=True,
+        remat="auto",
     )
     config.model.text.variant = "l" if large else "b"  # Table 9: width 768 and 512
     config.model.embedding_dim = 768 if large else 512  # Table 9

@@ -51,8 +51,8 @@ def _fit_one_gpu(config) -> str:
     config.total_steps = 20_000  # about ten epochs of a million pairs
     config.data.transform = "random_resized_crop(224, 0.5, 1.0)|flip_horizontal"
     # `remat` saves most of the memory for a quarter more time; without it, 48 GB are needed.
-    config.model.image.update(name="vit", variant="s/16", dtype="bfloat16", remat=True)
-    config.model.text.update(variant="medium", dtype="bfloat16", remat=True)
+    config.model.image.update(name="vit", variant="s/16", dtype="bfloat16", remat="auto")
+    config.model.text.update(variant="medium", dtype="bfloat16", remat="auto")
     config.model.embedding_dim = 512
     config.schedule.update(learning_rate=5e-4, warmup_steps=1000)
     config.log_every = 50

@@ -54,6 +54,24 @@ def check_options(options: Node) -> None:
             )
 
 
+ROOM = 0.05
+"""The share of a device's memory that is left to batches on their way, evaluation and libraries."""
+
+
+def count_memory(compiled: jax.stages.Compiled) -> int:
+    """Returns the bytes that a program takes on a device, its arguments included."""
+    stats = compiled.memory_analysis()
+    made = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    used = stats.argument_size_in_bytes + stats.temp_size_in_bytes + made
+    return used + stats.generated_code_size_in_bytes
+
+
+def fits(compiled: jax.stages.Compiled, device: jax.Device) -> bool:
+    """Returns whether a device has the memory for a program; CPUs do not tell, and do."""
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return limit is None or count_memory(compiled) <= (1 - ROOM) * limit
+
+
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
     """Compiles a program with the compiler's options.
 

@@ -12,33 +12,127 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+LEVELS = ("none", "attention", "dots", "full")
+"""What a block recomputes, each level more than the one before and with less memory: nothing; the
+logits of attention, where no kernel does so anyway; all but its products and convolutions; all."""
+AUTO = "auto"
+"""The least of `LEVELS` with which a step fits; whoever compiles it says which (`auto_is`)."""
+_ATTENTION = "attention"
 
 _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
+_AUTO: contextvars.ContextVar[tuple[str, list[str]]] = contextvars.ContextVar(
+    "level of auto, and who asked", default=(LEVELS[0], [])
+)
+_LEVEL = contextvars.ContextVar("level of the traced block", default=LEVELS[0])
 
 
 @contextlib.contextmanager
-def left_out() -> Iterator[None]:
-    """Traces the code inside as if everything were stored; the result must not be run."""
-    token = _LEFT_OUT.set(True)
+def _setting(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _LEFT_OUT.reset(token)
+        variable.reset(token)
 
 
-def remat_block(block_class: type[nn.Module], train: int) -> type[nn.Module]:
-    """Returns a class of blocks that store only their inputs.
+def left_out() -> contextlib.AbstractContextManager[None]:
+    """Traces the code inside as if everything were stored; the result must not be run."""
+    return _setting(_LEFT_OUT, True)
+
+
+def is_left_out() -> bool:
+    """Returns whether code is traced to be counted, and not to be run."""
+    return _LEFT_OUT.get()
+
+
+@contextlib.contextmanager
+def auto_is(level: str) -> Iterator[list[str]]:
+    """Traces the code inside with a level in place of "auto".
+
+    Yields:
+      A list that is empty as long as nothing has asked for the level.
+    """
+    asked: list[str] = []
+    with _setting(_AUTO, (level, asked)):
+        yield asked
+
+
+def find_level(remat: str | bool) -> str:
+    """Returns the level that a tower's setting stands for.
+
+    Args:
+      remat: a level, or "auto"; True and False, from before there were levels, are "full" and
+        "none".
+
+    Raises:
+      ValueError: it is another text.
+    """
+    if isinstance(remat, bool):
+        remat = "full" if remat else "none"
+    if remat not in (*LEVELS, AUTO):
+        known = ", ".join(map(repr, (*LEVELS, AUTO)))
+        raise ValueError(f"remat={remat!r} is unknown; choose one of {known}")
+    if _LEFT_OUT.get():
+        return "none"
+    if remat != AUTO:
+        return remat
+    level, asked = _AUTO.get()
+    asked.append(level)
+    return level
+
+
+def remat_block(block_class: type[nn.Module], train: int, level: str) -> type[nn.Module]:
+    """Returns a class of blocks that store what a level says.
 
     Args:
       block_class: a module that is called with arrays and `train`.
       train: the index of `train` among its arguments, with the module itself as 0.
+      level: one of `LEVELS`, from `find_level`.
     """
-    return block_class if _LEFT_OUT.get() else nn.remat(block_class, static_argnums=(train,))
+    if level in ("none", "attention"):
+        return block_class
+    return nn.remat(block_class, static_argnums=(train,), policy=_POLICIES[level])
 
 
-def remat_body(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a loop body that stores only its inputs; loops need no protection from CSE."""
-    return body if _LEFT_OUT.get() else jax.checkpoint(body, prevent_cse=False)
+def remat_body(body: Callable[..., Any], level: str = "full") -> Callable[..., Any]:
+    """Returns a loop body that stores what a level says; loops need no protection from CSE."""
+    if _LEFT_OUT.get() or level in ("none", "attention"):
+        return body
+    return jax.checkpoint(body, prevent_cse=False, policy=_POLICIES[level])
+
+
+def in_block(level: str) -> contextlib.AbstractContextManager[None]:
+    """Traces the layers inside as those of a block with a level."""
+    return _setting(_LEVEL, level)
+
+
+def remat_attention(attend: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that stores only its inputs, if the level of its block is "attention"."""
+    return jax.checkpoint(attend) if _LEVEL.get() == _ATTENTION else attend
+
+
+def keep_result(x: Any) -> Any:
+    """Marks the result of a kernel for attention, which "dots" stores like that of a product."""
+    return checkpoint_name(x, _ATTENTION)
+
+
+def _is_product(primitive: Any, *_: Any, **parameters: Any) -> bool:
+    """Whether an operation is a convolution, cuDNN's attention, or a product of rows."""
+    if primitive is jax.lax.dot_general_p:
+        _, (batched, _) = parameters["dimension_numbers"]
+        return not batched  # else it is one of the products in attention
+    names = "conv_general_dilated", "dot_product_attention_fwd_wrapper"
+    return primitive.name in names
+
+
+_POLICIES: dict[str, Callable[..., Any] | None] = {
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        _is_product, jax.checkpoint_policies.save_only_these_names(_ATTENTION)
+    ),
+    "full": None,
+}
 
 
 def recompute(function: Callable[..., Any], *arguments: Any) -> Any:

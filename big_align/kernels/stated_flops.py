@@ -1,4 +1,4 @@
-"""FLOPs of a kernel, which it states in the name of its scope: programs do not show its inside."""
+"""FLOPs that a kernel states in the name of its scope, where it cannot give a `cost_estimate`."""
 
 import re
 from contextlib import AbstractContextManager

@@ -6,8 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.devices.rematerialization import remat_block
-from big_align.models.parts import attention, layers, transformer
+from big_align.models.parts import attention, blocks, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -30,6 +29,7 @@ class BertBlock(nn.Module):
       dropout: rate on attention weights and at the end of each branch.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
@@ -38,6 +38,7 @@ class BertBlock(nn.Module):
     dropout: float
     layer_norm_eps: float
     dtype: str
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -49,7 +50,9 @@ class BertBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
 
-        attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, name="attention")
+        attend = attention.SelfAttention(
+            self.heads, self.dropout, self.dtype, way=self.way, name="attention"
+        )
         x = join(x, attend(x, mask, train), "attention_norm")
         mlp = layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")
         return join(x, mlp(x), "mlp_norm")
@@ -74,7 +77,11 @@ class Bert(nn.Module):
       pool: "cls" for the first token's output, "mean" for the mean over real tokens.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: whether blocks are recomputed in the backward pass instead of stored.
+      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
+        (all but products), "full", or "auto", the least of these that fits.
+      scan: whether equal blocks run in a loop; None: where there are many.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "base"
@@ -89,7 +96,9 @@ class Bert(nn.Module):
     pool: str = "cls"
     layer_norm_eps: float = 1e-12
     dtype: str = "float32"
-    remat: bool = False
+    remat: str | bool = "none"
+    scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -128,20 +137,18 @@ class Bert(nn.Module):
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
 
-        block_class, sizes = BertBlock, self.resolved
-        if self.remat:
-            block_class = remat_block(block_class, train=3)
-        for i in range(sizes["depth"]):
-            block = block_class(
-                heads=sizes["heads"],
-                mlp_dim=sizes["mlp_dim"],
-                activation=self.activation,
-                dropout=self.dropout,
-                layer_norm_eps=self.layer_norm_eps,
-                dtype=self.dtype,
-                name=f"block_{i:02d}",
-            )
-            x = block(x, text_mask, train)
+        sizes = self.resolved
+        settings = dict(
+            heads=sizes["heads"],
+            mlp_dim=sizes["mlp_dim"],
+            activation=self.activation,
+            dropout=self.dropout,
+            layer_norm_eps=self.layer_norm_eps,
+            dtype=self.dtype,
+            way=self.attention,
+        )
+        each = [settings] * sizes["depth"]
+        x = blocks.run_blocks(self, BertBlock, each, x, text_mask, train=train)
         if self.pool == "cls":
             return x[:, 0], x
         # Counts and sums need float32: bfloat16 has no number between 256 and 258.

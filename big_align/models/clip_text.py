@@ -6,8 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.devices.rematerialization import remat_block
-from big_align.models.parts import layers, transformer
+from big_align.models.parts import blocks, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads; named after the image towers they were published with
     "b": (512, 12, 2048, 8),
@@ -36,7 +35,11 @@ class ClipText(nn.Module):
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu" (OpenAI's weights).
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: whether blocks are recomputed in the backward pass instead of stored.
+      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
+        (all but products), "full", or "auto", the least of these that fits.
+      scan: whether equal blocks run in a loop; None: where there are many.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b"
@@ -50,7 +53,9 @@ class ClipText(nn.Module):
     activation: str = "quick_gelu"
     layer_norm_eps: float = 1e-5
     dtype: str = "float32"
-    remat: bool = False
+    remat: str | bool = "none"
+    scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -87,22 +92,21 @@ class ClipText(nn.Module):
           ValueError: a setting is unknown, or the text has more tokens than there are positions.
         """
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
-        block_class, sizes = transformer.TransformerBlock, self.resolved
-        if self.remat:
-            block_class = remat_block(block_class, train=3)
-        for i in range(sizes["depth"]):
-            block = block_class(
-                heads=sizes["heads"],
-                mlp_dim=sizes["mlp_dim"],
-                activation=self.activation,
-                dropout=self.dropout,
-                drop_path=0.0,
-                layer_norm_eps=self.layer_norm_eps,
-                dtype=self.dtype,
-                causal=True,
-                name=f"block_{i:02d}",
-            )
-            x = block(x, text_mask, train)
+        sizes = self.resolved
+        settings = dict(
+            heads=sizes["heads"],
+            mlp_dim=sizes["mlp_dim"],
+            activation=self.activation,
+            dropout=self.dropout,
+            drop_path=0.0,
+            layer_norm_eps=self.layer_norm_eps,
+            dtype=self.dtype,
+            way=self.attention,
+            causal=True,
+        )
+        each = [settings] * sizes["depth"]
+        block_class = transformer.TransformerBlock
+        x = blocks.run_blocks(self, block_class, each, x, text_mask, None, train=train)
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
         last = jnp.max(jnp.where(text_mask, jnp.arange(text.shape[1]), 0), axis=1)
         return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0], x

@@ -13,8 +13,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from big_align.devices.rematerialization import remat_block
-from big_align.models.parts import layer_weights, layers
+from big_align.models.parts import blocks, layer_weights, layers
 from big_align.models.parts.convolution import Convolution
 from big_align.models.parts.depthwise import depthwise_conv
 
@@ -85,7 +84,7 @@ class InvertedBlock(nn.Module):
     kernel: int
     stride: int
     expansion: int
-    drop_path: float
+    drop_path: float | Array
     lite: bool
     norm: functools.partial
     dtype: str
@@ -166,7 +165,9 @@ class EfficientNet(nn.Module):
         and leave them unchanged; for towers that start from weights.
       momentum: momentum of the running batch-norm statistics.
       dtype: name of the type of the computation.
-      remat: whether blocks are recomputed in the backward pass instead of stored.
+      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
+        (all but products), "full", or "auto", the least of these that fits.
+      scan: whether equal blocks run in a loop; None: where there are many.
     """
 
     variant: str = "b0"
@@ -181,7 +182,8 @@ class EfficientNet(nn.Module):
     fixed_statistics: bool = False
     momentum: float = 0.99
     dtype: str = "float32"
-    remat: bool = False
+    remat: str | bool = "none"
+    scan: bool | None = None
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -262,10 +264,8 @@ class EfficientNet(nn.Module):
         )
         x = activate(norm(name="stem_norm")(stem(image), train))
 
-        block_class = remat_block(InvertedBlock, train=2) if self.remat else InvertedBlock
-        for i, settings in enumerate(self._block_settings()):
-            block = block_class(**settings, norm=norm, dtype=self.dtype, name=f"block_{i:02d}")
-            x = block(x, train)
+        settings = [each | {"norm": norm, "dtype": self.dtype} for each in self._block_settings()]
+        x = blocks.run_blocks(self, InvertedBlock, settings, x, train=train)
         if self.head:
             x = _pointwise_conv(self.output_dim, "head_conv", self.dtype)(x)
             x = activate(norm(name="head_norm")(x, train))

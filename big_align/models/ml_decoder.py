@@ -29,13 +29,13 @@ class CrossAttention(nn.Module):
     ) -> Float[Array, "b g c"]:
         """Returns the weighted mean of the values for every query; `train` turns dropout on."""
         width = queries.shape[-1]
-        drop = nn.Dropout(self.dropout, deterministic=not train)
 
         def project(name: str, x: Float[Array, "b l c"]):
             y = layers.Dense(width, ("embed", "heads"), dtype=self.dtype, name=name)(x)
             return y.reshape(*x.shape[:-1], self.heads, -1)
 
         key, value = project("key", tokens), project("value", tokens)
+        drop = attention.make_drop(self.dropout, train)
         y = attention.attend(project("query", queries), key, value, None, drop)
         y = y.reshape(queries.shape)
         return layers.Dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)

@@ -7,8 +7,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from big_align.devices.rematerialization import remat_block
-from big_align.models.parts import layers
+from big_align.models.parts import blocks, layers
 from big_align.models.parts.convolution import Convolution
 
 VARIANTS = {  # block, blocks of each stage
@@ -39,7 +38,7 @@ class ResidualBlock(nn.Module):
     kind: str
     channels: int
     stride: int
-    drop_path: float
+    drop_path: float | Array
     norm: functools.partial
     dtype: str
 
@@ -81,7 +80,9 @@ class ResNet(nn.Module):
       momentum: momentum of the running batch-norm statistics.
       epsilon: added to batch-norm variances.
       dtype: name of the type of the computation.
-      remat: whether blocks are recomputed in the backward pass instead of stored.
+      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
+        (all but products), "full", or "auto", the least of these that fits.
+      scan: whether equal blocks run in a loop; None: where there are many.
     """
 
     variant: str = "50"
@@ -96,7 +97,8 @@ class ResNet(nn.Module):
     momentum: float = 0.9
     epsilon: float = 1e-5
     dtype: str = "float32"
-    remat: bool = False
+    remat: str | bool = "none"
+    scan: bool | None = None
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -142,19 +144,19 @@ class ResNet(nn.Module):
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
 
         kind, depths = self.resolved["kind"], self.stage_depths
-        block_class = remat_block(ResidualBlock, train=2) if self.remat else ResidualBlock
         last = max(sum(depths) - 1, 1)
-        for stage, depth in enumerate(depths):
-            for i in range(depth):
-                number = sum(depths[:stage]) + i
-                x = block_class(
-                    kind=kind,
-                    channels=self.width * 2**stage,
-                    stride=2 if stage and not i else 1,
-                    drop_path=self.drop_path * number / last,
-                    norm=norm,
-                    dtype=self.dtype,
-                    name=f"block_{number:02d}",
-                )(x, train)
+        settings = [
+            dict(
+                kind=kind,
+                channels=self.width * 2**stage,
+                stride=2 if stage and not i else 1,
+                drop_path=self.drop_path * (sum(depths[:stage]) + i) / last,
+                norm=norm,
+                dtype=self.dtype,
+            )
+            for stage, depth in enumerate(depths)
+            for i in range(depth)
+        ]
+        x = blocks.run_blocks(self, ResidualBlock, settings, x, train=train)
         pooled = nn.Dropout(self.dropout, deterministic=not train)(x.mean((1, 2)))
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])

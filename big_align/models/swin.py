@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.devices.rematerialization import remat_block
-from big_align.models.parts import attention, layers
+from big_align.models.parts import attention, blocks, layers
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -144,7 +143,7 @@ class SwinBlock(nn.Module):
     shift: int
     activation: str
     dropout: float
-    drop_path: float
+    drop_path: float | Array
     layer_norm_eps: float
     dtype: str
 
@@ -219,7 +218,9 @@ class Swin(nn.Module):
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: whether blocks are recomputed in the backward pass instead of stored.
+      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
+        (all but products), "full", or "auto", the least of these that fits.
+      scan: whether equal blocks run in a loop; None: where there are many.
     """
 
     variant: str = "tiny"
@@ -232,7 +233,8 @@ class Swin(nn.Module):
     activation: str = "gelu"
     layer_norm_eps: float = 1e-5
     dtype: str = "float32"
-    remat: bool = False
+    remat: str | bool = "none"
+    scan: bool | None = None
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -275,27 +277,28 @@ class Swin(nn.Module):
         x = self._embed(image)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
 
-        block_class = remat_block(SwinBlock, train=2) if self.remat else SwinBlock
         number, last = 0, max(sum(depths) - 1, 1)
         for stage, depth in enumerate(depths):
             if stage:
                 x = Merge(self.layer_norm_eps, self.dtype, name=f"merge_{stage - 1}")(x)
             grid = x.shape[1:3]
             x = x.reshape(x.shape[0], -1, x.shape[-1])
-            for i in range(depth):
-                block = block_class(
+            settings = [
+                dict(
                     grid=grid,
                     heads=heads[stage],
                     window=self.window,
                     shift=self.window // 2 if i % 2 else 0,
                     activation=self.activation,
                     dropout=self.dropout,
-                    drop_path=self.drop_path * number / last,
+                    drop_path=self.drop_path * (number + i) / last,
                     layer_norm_eps=self.layer_norm_eps,
                     dtype=self.dtype,
-                    name=f"block_{number:02d}",
                 )
-                x, number = block(x, train), number + 1
+                for i in range(depth)
+            ]
+            x = blocks.run_blocks(self, SwinBlock, settings, x, start=number, train=train)
+            number += depth
             x = x.reshape(x.shape[0], *grid, -1)
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
         return x.mean((1, 2)), x.reshape(x.shape[0], -1, x.shape[-1])

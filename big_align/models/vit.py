@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from big_align.devices.rematerialization import remat_block
-from big_align.models.parts import layers, transformer
+from big_align.models.parts import blocks, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -75,7 +74,11 @@ class ViT(nn.Module):
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
-      remat: whether blocks are recomputed in the backward pass instead of stored.
+      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
+        (all but products), "full", or "auto", the least of these that fits.
+      scan: whether equal blocks run in a loop; None: where there are many.
+      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
+        `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b/16"
@@ -92,7 +95,9 @@ class ViT(nn.Module):
     activation: str = "gelu"
     layer_norm_eps: float = 1e-6
     dtype: str = "float32"
-    remat: bool = False
+    remat: str | bool = "none"
+    scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def patch(self) -> int:
@@ -146,21 +151,20 @@ class ViT(nn.Module):
             x = layers.layer_norm(self.layer_norm_eps, self.dtype, "input_norm")(x)
         angles = self._angles(image) if self.positions == "rotary" else None
 
-        block_class, sizes = transformer.TransformerBlock, self.resolved
-        if self.remat:
-            block_class = remat_block(block_class, train=3)
-        for i in range(sizes["depth"]):
-            block = block_class(
-                heads=sizes["heads"],
-                mlp_dim=sizes["mlp_dim"],
-                activation=self.activation,
-                dropout=self.dropout,
-                drop_path=self.drop_path * i / max(sizes["depth"] - 1, 1),
-                layer_norm_eps=self.layer_norm_eps,
-                dtype=self.dtype,
-                name=f"block_{i:02d}",
-            )
-            x = block(x, None, train, angles)
+        sizes = self.resolved
+        settings = dict(
+            heads=sizes["heads"],
+            mlp_dim=sizes["mlp_dim"],
+            activation=self.activation,
+            dropout=self.dropout,
+            layer_norm_eps=self.layer_norm_eps,
+            dtype=self.dtype,
+            way=self.attention,
+        )
+        last = max(sizes["depth"] - 1, 1)
+        each = [settings | {"drop_path": self.drop_path * i / last} for i in range(sizes["depth"])]
+        block_class = transformer.TransformerBlock
+        x = blocks.run_blocks(self, block_class, each, x, None, angles, train=train)
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
         return (x[:, 0], x[:, 1:]) if self.pool == "cls" else (x.mean(1), x)
 

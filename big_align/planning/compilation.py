@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from big_align.devices.chips import CHIPS
+from big_align.devices.rematerialization import LEVELS
 from big_align.errors import UserError
 from big_align.planning.machines import check_machine, virtual_devices
 
@@ -35,6 +37,7 @@ class Request:
       slices: number of TPU slices.
       effort: XLA's effort in optimizing time and memory, from -1 to 1; None for its default.
       machine_code: whether the compiler runs to the end.
+      level: what towers recompute whose `remat` is "auto".
     """
 
     config: str
@@ -43,6 +46,7 @@ class Request:
     slices: int = 1
     effort: float | None = -1.0
     machine_code: bool = False
+    level: str = LEVELS[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +71,21 @@ class CompiledStep:
 
 
 def compile_step(request: Request) -> CompiledStep:
-    """Compiles a step.
+    """Compiles a step, with the least recomputation that fits where a tower's `remat` is "auto".
 
     Raises:
       UserError: the config does not fit the machine, or one of them is unknown.
     """
     check_machine(request.topology, request.slices)
+    limit = CHIPS[request.topology.partition(":")[0]].usable_memory
+    for level in LEVELS:
+        step = _compile(dataclasses.replace(request, level=level))
+        if not step.traced["auto"] or (step.text and step.memory["peak"] <= limit):
+            break
+    return step
+
+
+def _compile(request: Request) -> CompiledStep:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

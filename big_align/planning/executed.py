@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -83,21 +83,16 @@ def count_executed_flops(program: HloProgram) -> Counter[str]:
     """
     flops: Counter[str] = Counter()
     for run in walk(program):
-        count = _COUNTS.get(name_operation(run.instruction), _stated_flops(run.instruction))
+        count = _COUNTS.get(name_operation(run.instruction))
         if count is None:
             continue
-        left, right = (arrays[0] for arrays in run.computation.operand_arrays(run.instruction)[:2])
+        operands = [arrays[0] for arrays in run.computation.operand_arrays(run.instruction)]
+        if len(operands) < 2:
+            continue
+        left, right = operands[:2]
         dtype = max((left, right), key=lambda array: array.bytes / max(array.size, 1)).dtype
         flops[dtype] += run.times * count(run.instruction, left, right)
     return flops
-
-
-def _stated_flops(instruction: Instruction) -> Callable[..., int] | None:
-    """Returns a count of what a kernel states itself, None for any other operation."""
-    if instruction.opcode != "custom-call":
-        return None
-    stated = read_flops(instruction.attributes)
-    return None if stated is None else lambda *_: stated
 
 
 def name_operation(instruction: Instruction) -> str:
@@ -131,7 +126,22 @@ def _kernel_gradient_flops(instruction: Instruction, left: Array, right: Array) 
     return _pair_flops(instruction, left, instruction.outputs[0], right)
 
 
+def _attention_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """Counts two products of queries [b, q, heads, c] and keys, and five in the backward pass."""
+    backward = "Backward" in name_operation(instruction)
+    return (5 if backward else 2) * 2 * left.size * right.shape[1]
+
+
+def _estimated_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """Returns what a kernel of ours states in its scope or its `cost_estimate`; else 0."""
+    if (stated := read_flops(instruction.attributes)) is not None:
+        return stated
+    said = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
+    return int(said[1]) if said else 0
+
+
 _COUNTS = {
+    "custom-call": _estimated_flops,
     "dot": _dot_flops,
     "convolution": _convolution_flops,
     "__cublas": _cublas_flops,
@@ -139,6 +149,10 @@ _COUNTS = {
     "__cudnn$convBiasActivationForward": _convolution_flops,
     "__cudnn$convBackwardInput": _image_gradient_flops,
     "__cudnn$convBackwardFilter": _kernel_gradient_flops,
+    "__cudnn$fmhaSoftmax": _attention_flops,
+    "__cudnn$fmhaSoftmaxBackward": _attention_flops,
+    "__cudnn$fmhaScaleBiasSoftmax": _attention_flops,
+    "__cudnn$fmhaScaleBiasSoftmaxBackward": _attention_flops,
 }
 
 

@@ -136,7 +136,7 @@ def _describe_run(
 
 
 def _list_notes(request: Request, program: CompiledStep) -> list[str]:
-    notes = list(program.traced["assumed"])
+    notes = [*program.traced["assumed"], *program.traced.get("chosen", ())]
     if program.traced["stands_in"]:
         return [*notes, STANDS_IN]
     if request.topology.partition(":")[0] not in GENERATIONS:

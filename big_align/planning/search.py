@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from big_align.errors import UserError
 
 DTYPES = ("bfloat16", "float32")
+REMATS = ("none", "full")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,13 +19,13 @@ class Choice:
 
     Attributes:
       dtype: type in which towers compute; None if towers have no choice.
-      remat: whether towers recompute blocks instead of storing them; None likewise.
+      remat: what the blocks of towers recompute; None likewise.
       microbatches: number of parts of a device's batch.
       fsdp: number of devices that parameters are split over.
     """
 
     dtype: str | None
-    remat: bool | None
+    remat: str | None
     microbatches: int
     fsdp: int
 
@@ -43,10 +44,14 @@ class Choice:
         """Whether it computes and sends at least as much as another choice."""
         return (
             self.dtype == other.dtype
-            and bool(self.remat) >= bool(other.remat)
+            and _rank(self.remat) >= _rank(other.remat)
             and self.microbatches >= other.microbatches
             and self.fsdp >= other.fsdp
         )
+
+
+def _rank(remat: str | None) -> int:
+    return 0 if remat is None else REMATS.index(remat)
 
 
 def list_towers(config: ConfigDict) -> list[str]:
@@ -73,7 +78,7 @@ def list_choices(
     towers = list_towers(config)
     dtypes = [config.model[tower].dtype for tower in towers][:1] or [None]
     dtypes += [each for each in DTYPES if towers and each not in dtypes]
-    remats = [False, True] if towers else [None]
+    remats = REMATS if towers else (None,)
     choices = [
         Choice(dtype, remat, parts, split)
         for dtype, remat, parts, split in itertools.product(

@@ -21,8 +21,10 @@ from ml_collections import ConfigDict
 
 from big_align import sharding
 from big_align.configuration.plain_fields import check_values
+from big_align.devices import choices
 from big_align.devices.compilation import compile_lowered
 from big_align.devices.compiler_flags import choose_effort
+from big_align.devices.rematerialization import auto_is
 from big_align.errors import UserError
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.planning import gpu_topologies, stand_ins
@@ -42,7 +44,11 @@ def main(folder: Path) -> int:
     try:
         config = load_config(request["config"], *request["overrides"])
         machine = find_machine(request["topology"], request["slices"])
-        traced, lowered = trace(config, machine, folder)
+        with auto_is(request["level"]) as asked, choices.collect() as chosen:
+            traced, lowered = trace(config, machine, folder)
+        traced |= {"auto": bool(asked), "chosen": [*chosen]}
+        if asked:
+            traced["chosen"].append(f"remat: auto is {request['level']}")
         _write(folder / "traced.json", traced)
         options = _options(machine, traced["options"], request["effort"], folder)
         compiled = compile_lowered(lowered, options)

@@ -47,8 +47,9 @@ def _instruction_bytes(program: HloProgram, computation: Computation, each: Inst
         return 2 * _bytes(each.outputs)
     if each.opcode in _UPDATES:
         return 2 * _bytes(operands[_UPDATES[each.opcode]])
-    # NVIDIA's libraries get room to work in as a second output.
-    outputs = each.outputs[:1] if name_operation(each).startswith("__cu") else each.outputs
+    outputs = each.outputs
+    if name_operation(each).startswith("__cu") and len(outputs) > 1:
+        outputs = outputs[:-1]  # the last is room to work in
     return sum(map(_bytes, operands)) + _bytes(outputs)
 
 

@@ -8,6 +8,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from big_align.devices import choices, compilation, rematerialization
 from big_align.devices.compiler_flags import choose_options
 from big_align.nodes import Node
 from big_align.runs import build
@@ -46,8 +47,32 @@ class Program:
         return trace_step(self.step, self.state, batch, self.mesh)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
-        """Compiles the step for a batch; raises the errors of `step.compile_step`."""
-        return compile_step(self.step, self.state, batch, self.mesh, self.options)
+        """Compiles the step for a batch, with the least recomputation that fits where it is "auto".
+
+        Raises:
+          UserError, ConfigError: as `step.compile_step`.
+        """
+        for level in rematerialization.LEVELS:
+            with rematerialization.auto_is(level) as asked, choices.collect() as chosen:
+                compiled = self._compile(batch, last=level == rematerialization.LEVELS[-1])
+            if not asked or compiled is not None:
+                break
+        if asked:
+            chosen[f"remat: auto is {level}, the least that fits"] = None
+        if jax.process_index() == 0:
+            for line in chosen:
+                print(line)
+        return compiled
+
+    def _compile(self, batch: Batch, last: bool) -> jax.stages.Compiled | None:
+        """Compiles the step; returns None if it does not fit, unless this is the last try."""
+        try:
+            made = compile_step(self.step, self.state, batch, self.mesh, self.options)
+        except jax.errors.JaxRuntimeError as error:
+            if last or "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return None
+        return made if last or compilation.fits(made, self.mesh.local_devices[0]) else None
 
     def count_flops(self, batch: Batch) -> float:
         """Counts the model FLOPs of a step, over all devices."""

@@ -97,6 +97,8 @@ def _count_equation(equation: core.JaxprEqn) -> float:
         return _count_product(equation)
     if name == "conv_general_dilated":
         return _count_convolution(equation)
+    if name.startswith("dot_product_attention_"):
+        return _count_attention(equation)
     stated = read_flops(str(equation.source_info.name_stack)) if name in _KERNELS else None
     if stated is not None:
         return float(stated)
@@ -133,6 +135,13 @@ def _count_product(equation: core.JaxprEqn) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval.shape
     return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[i] for i in contracted)
+
+
+def _count_attention(equation: core.JaxprEqn) -> float:
+    """Counts the products of JAX's primitives for cuDNN: two forward, five backward."""
+    query, key = (variable.aval.shape for variable in equation.invars[:2])
+    products = 5 if "_bwd" in equation.primitive.name else 2
+    return 2.0 * products * math.prod(query) * key[1]
 
 
 def _count_convolution(equation: core.JaxprEqn) -> float:

@@ -231,7 +231,12 @@ def trace_step(
       mesh: the devices they are on.
     """
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, sharding.replicated(mesh)))
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        return step(state, batch)  # JAX caches traces by function, and contexts change them
+
+    placed = shardings, sharding.replicated(mesh)
+    jitted = jax.jit(train_step, donate_argnums=0, out_shardings=placed)
     return jitted.trace(state, batch)
 
 

@@ -45,7 +45,11 @@ MODULES = {
     "embedding": (transformer.token_embedding(32, 8, "float32"), lambda: texts()[:1]),
     "convolution": (Convolution(8, 3, 2, CONSTANT, "float32"), lambda: (images(),)),
     "vit": (
-        ViT("b/4", width=16, depth=2, heads=4, mlp_dim=32, pool="cls", remat=True),
+        ViT("b/4", width=16, depth=2, heads=4, mlp_dim=32, pool="cls", remat="full"),
+        lambda: (images(8), False),
+    ),
+    "loop": (
+        ViT("b/4", width=16, depth=2, heads=4, mlp_dim=32, remat="dots", scan=True),
         lambda: (images(8), False),
     ),
     "bert": (Bert(width=16, depth=1, heads=4, mlp_dim=32, vocab_size=32, max_length=8), texts),
@@ -54,7 +58,7 @@ MODULES = {
         lambda: (images(), False),
     ),
     "efficientnet": (
-        EfficientNet("b0", width=0.2, depth=0.1, drop_path=0.0, remat=True),
+        EfficientNet("b0", width=0.2, depth=0.1, drop_path=0.0, remat="full"),
         lambda: (images(32), False),
     ),
     "ml decoder": (
@@ -173,7 +177,7 @@ def test_a_recomputed_block_collects_its_weights_anew():
     """
     make = functools.partial(ViT, "b/4", width=16, depth=2, heads=4, mlp_dim=32, dtype="bfloat16")
     gathers = []
-    for remat in (False, True):
+    for remat in ("none", "full"):
         lowered, _ = differentiate(make(remat=remat), (images(8), False), 8, 4)
         gathers.append(len(moved(lowered.as_text(), "all_gather")))
     blocks, layers = 2, 6  # the patch embedding is not split

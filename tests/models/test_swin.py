@@ -173,7 +173,7 @@ def test_every_parameter_gets_a_gradient_and_remat_gives_the_same():
     grads = gradient(model, tiny_variables()["params"])
     for path, grad in jax.tree_util.tree_leaves_with_path(grads):
         assert np.isfinite(grad).all() and np.any(grad), path
-    remat = gradient(model.clone(remat=True), tiny_variables()["params"])
+    remat = gradient(model.clone(remat="full"), tiny_variables()["params"])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), remat, grads)
 
 

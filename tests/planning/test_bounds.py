@@ -149,12 +149,12 @@ def test_choices_leave_out_what_does_not_divide():
     choices = search.list_choices(search_config(), 16, fsdp=[1, 3, 4], microbatches=[1, 4, 8])
     assert {choice.fsdp for choice in choices} == {1, 4}
     assert {choice.microbatches for choice in choices} == {1, 4}
-    assert choices[0] == search.Choice("bfloat16", False, 1, 1)
+    assert choices[0] == search.Choice("bfloat16", "none", 1, 1)
     assert choices[0].overrides(["text"]) == (
         "--config.microbatches=1",
         "--config.mesh.fsdp=1",
         "--config.model.text.dtype=bfloat16",
-        "--config.model.text.remat=False",
+        "--config.model.text.remat=none",
     )
     with pytest.raises(UserError, match="config.batch_size = 64 divides over 24 devices with none"):
         search.list_choices(search_config(), 24, fsdp=[1], microbatches=[1])
@@ -166,17 +166,17 @@ def test_a_search_skips_settings_that_cost_more_than_one_that_fits():
 
     def compile_choice(choice):
         tried.append(choice)
-        fits = choice.dtype == "bfloat16" and (choice.fsdp == 4 or choice.remat)
-        hours = 10 * choice.microbatches + 5 * bool(choice.remat) + choice.fsdp
+        fits = choice.dtype == "bfloat16" and (choice.fsdp == 4 or choice.remat == "full")
+        hours = 10 * choice.microbatches + 5 * (choice.remat == "full") + choice.fsdp
         return {"fits": fits, "choice": choice, "run": {"chip_hours": hours}}
 
     reports = [report for _, report in search.search(choices, compile_choice)]
     in_bfloat16 = [choice for choice in tried if choice.dtype == "bfloat16"]
     assert in_bfloat16 == [
-        search.Choice("bfloat16", False, 1, 1),
-        search.Choice("bfloat16", False, 1, 4),
-        search.Choice("bfloat16", False, 2, 1),
-        search.Choice("bfloat16", True, 1, 1),
+        search.Choice("bfloat16", "none", 1, 1),
+        search.Choice("bfloat16", "none", 1, 4),
+        search.Choice("bfloat16", "none", 2, 1),
+        search.Choice("bfloat16", "full", 1, 1),
     ]
-    assert search.find_cheapest(reports)["choice"] == search.Choice("bfloat16", False, 1, 4)
+    assert search.find_cheapest(reports)["choice"] == search.Choice("bfloat16", "none", 1, 4)
     assert search.find_cheapest([]) is None

@@ -100,6 +100,31 @@ def test_a_product_of_nvidias_library_counts_as_the_product_and_its_workspace_do
     assert count_traffic(made) == 2 * 3 * (4 * 16 + 16 * 8) + 4 * 8 + 4 * 3 * 4 * 8
 
 
+@pytest.mark.parametrize(("name", "products"), [("fmhaSoftmax", 2), ("fmhaSoftmaxBackward", 5)])
+def test_attention_of_nvidias_library_counts_its_products_and_all_that_it_writes(name, products):
+    body = (
+        "  ROOT %d = (bf16[2,4,6,16]{3,1,2,0}, f32[2,4,6]{2,1,0}, u8[64]{0}) custom-call(%p0, %p1, "
+        f'%p1), custom_call_target="__cudnn${name}"'
+    )
+    made = program(body, "bf16[2,6,4,16]", "bf16[2,10,4,16]")
+    assert count_executed_flops(made) == {"bf16": products * 2 * 2 * 4 * 6 * 10 * 16}
+    assert count_traffic(made) == 2 * 2 * 4 * 16 * (6 + 2 * 10 + 6) + 4 * 2 * 4 * 6
+
+
+@pytest.mark.parametrize(
+    ("said", "flops"), [('{"flops":"123","bytes_accessed":"9"}', 123), ("{}", 0)]
+)
+def test_a_kernel_counts_what_it_says(said, flops):
+    config = f'{{"custom_call_config":{{"body":"x","cost_estimate":{said}}}}}'
+    body = (
+        "  ROOT %d = bf16[4,8]{1,0} custom-call(%p0, %p1), "
+        f'custom_call_target="tpu_custom_call", backend_config={config}'
+    )
+    made = program(body, "bf16[4,8]", "f32[8]")
+    assert count_executed_flops(made).total() == flops
+    assert count_traffic(made) == 2 * 4 * 8 + 4 * 8 + 2 * 4 * 8
+
+
 IMAGE, KERNEL, MADE = "f32[2,7,9,6]", "f32[8,3,3,3]", "f32[2,4,5,8]"
 
 

@@ -112,12 +112,18 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
         given = dict(flag.removeprefix("--config.").split("=") for flag in request.overrides)
         devices = machines.count_devices(request.topology, request.slices)
         peak = 40 * 2**30 // int(given.get("mesh.fsdp", 1))
-        peak //= 4 if given.get("model.text.remat") == "True" else 1
+        peak //= 4 if given.get("model.text.remat") == "full" else 1
         memory = dict.fromkeys(("arguments", "outputs", "temporaries"), 0) | {"peak": peak}
         numbers = {"devices": devices, "chips": devices, "hosts": 1, "parameters": 1}
         numbers |= {"batch_size": 16, "total_steps": 8, "useful_flops": 1e9, "traced_flops": 1e9}
         numbers |= {"images_per_example": 1, "seconds": 1.0}
-        traced = numbers | {"assumed": [], "stands_in": False, "mesh": {}, "places": [0] * devices}
+        traced = numbers | {
+            "auto": False,
+            "assumed": [],
+            "stands_in": False,
+            "mesh": {},
+            "places": [0] * devices,
+        }
         return compilation.CompiledStep(traced, text, memory, None, {"all": 1.0})
 
     monkeypatch.setattr(compilation, "compile_step", compile_step)
@@ -133,12 +139,12 @@ def test_a_search_lists_its_trials_and_the_cheapest(memory_of_choices, capsys, t
     towers = "model.{0}.dtype=float32 model.{0}.remat={1}"
     both = lambda remat: " ".join(towers.format(name, remat) for name in ("image", "text"))  # noqa: E731
     assert short[:3] == [
-        f"mesh.fsdp=1 {both(False)}",  # 40 GiB
-        f"mesh.fsdp=2 {both(False)}",  # 20 GiB
-        f"mesh.fsdp=1 {both(True)}",  # 10 GiB: it fits, and fsdp=2 would only cost more
+        f"mesh.fsdp=1 {both('none')}",  # 40 GiB
+        f"mesh.fsdp=2 {both('none')}",  # 20 GiB
+        f"mesh.fsdp=1 {both('full')}",  # 10 GiB: it fits, and fsdp=2 would only cost more
     ]
     assert [report["fits"] for report in reports[:3]] == [False, False, True]
-    assert f"mesh.fsdp=2 {both(True)}" not in short
+    assert f"mesh.fsdp=2 {both('full')}" not in short
     shown = capsys.readouterr().out
     assert all(name in shown for name in short) and "yes: 10.00 of 16.0 GiB" in shown
 

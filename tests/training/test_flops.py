@@ -141,7 +141,7 @@ TOWERS = {
 
 @pytest.mark.parametrize("name", TOWERS)
 def test_recomputation_is_no_progress(name):
-    tower = TOWERS[name].clone(remat=True)
+    tower = TOWERS[name].clone(remat="full")
     if name == "bert":
         inputs = jax.ShapeDtypeStruct((4, 6), int), jax.ShapeDtypeStruct((4, 6), bool)
     else:
@@ -219,7 +219,7 @@ def test_a_step_costs_the_same_on_every_number_of_devices_and_in_every_layout():
     plain = tiny_flops()
     assert tiny_flops(8) == plain
     model = tiny.make_model()
-    model = model.clone(image=model.image.clone(remat=True), text=model.text.clone(remat=True))
+    model = model.clone(image=model.image.clone(remat="full"), text=model.text.clone(remat="full"))
     assert tiny_flops(model=model) == plain
     assert tiny_flops(keep_logits_bytes=0) == plain
 

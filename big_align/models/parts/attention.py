@@ -7,7 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from big_align.devices import choices, rematerialization, traced
+from big_align.kernels import attention_ways, cudnn_attention, tpu_attention
 from big_align.models.parts import layers
+
+Drop = Callable[[Array], Array]
 
 
 def attend(
@@ -15,8 +19,9 @@ def attend(
     key: Float[Array, "b k heads c"],
     value: Float[Array, "b k heads c"],
     mask: Bool[Array, "b k"] | None,
-    drop: Callable[[Array], Array] = lambda weights: weights,
+    drop: Drop | None = None,
     causal: bool = False,
+    way: str = "auto",
 ) -> Float[Array, "b q heads c"]:
     """Scaled dot-product attention with its softmax in float32.
 
@@ -25,12 +30,47 @@ def attend(
       key: keys that queries are compared with.
       value: values to be averaged.
       mask: True where a key may be attended to; None if all may.
-      drop: applied to the weights, which have shape [b heads q k].
+      drop: applied to the weights, which have shape [b heads q k]; None if nothing is.
       causal: whether a query attends to no key after its own position.
+      way: how it is computed, a name in `attention_ways.WAYS`.
 
     Returns:
       The weighted means of the values; zero for a row that may not attend to any key.
+
+    Raises:
+      ValueError: `way` is another name.
     """
+    if rematerialization.is_left_out():
+        return _attend_plainly(query, key, value, mask, drop, causal)
+    place, device = traced.weight_place(), traced.traced_device()
+    mesh = None if place is None else place.mesh
+    problem = attention_ways.Problem(
+        query=query.shape,
+        keys=key.shape[1],
+        dtype=query.dtype.name,
+        causal=causal,
+        masked=mask is not None,
+        dropped=drop is not None,
+        mesh=mesh,
+    )
+    taken, line = attention_ways.choose_way(way, problem, device)
+    choices.note(line)
+    mesh = None if problem.devices == 1 else mesh
+    match taken:
+        case "cudnn":
+            return cudnn_attention.attend_by_cudnn(query, key, value, mask, causal, mesh)
+        case "pallas":
+            emulated = device.platform != "tpu"
+            return tpu_attention.attend_on_tpu(query, key, value, mask, causal, mesh, emulated)
+    plain = rematerialization.remat_attention(
+        lambda query, key, value: _attend_plainly(query, key, value, mask, drop, causal)
+    )
+    return plain(query, key, value)
+
+
+def _attend_plainly(
+    query: Array, key: Array, value: Array, mask: Array | None, drop: Drop | None, causal: bool
+) -> Array:
     query = query * query.shape[-1] ** -0.5
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
     if mask is not None or causal:
@@ -43,7 +83,19 @@ def attend(
         weights = jnp.where(real, jax.nn.softmax(logits), 0.0)
     else:
         weights = jax.nn.softmax(logits)
-    return jnp.einsum("bhqk,bkhc->bqhc", drop(weights.astype(value.dtype)), value)
+    weights = weights.astype(value.dtype)
+    weights = weights if drop is None else drop(weights)
+    return jnp.einsum("bhqk,bkhc->bqhc", weights, value)
+
+
+def make_drop(rate: float, train: bool) -> Drop | None:
+    """Makes dropout of weights in the calling module; None where it would change nothing.
+
+    Args:
+      rate: probability that a weight is set to zero.
+      train: whether dropout is on.
+    """
+    return nn.Dropout(rate, deterministic=False) if rate and train else None
 
 
 def rotate(
@@ -100,12 +152,14 @@ class SelfAttention(nn.Module):
       dropout: rate on the attention weights.
       dtype: name of the type of the computation.
       causal: whether a token does not attend to those after it.
+      way: how it is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
     dropout: float = 0.0
     dtype: str = "float32"
     causal: bool = False
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -127,11 +181,11 @@ class SelfAttention(nn.Module):
           Tokens of the same shape.
 
         Raises:
-          ValueError: the width is not a multiple of the number of heads.
+          ValueError: the width is not a multiple of the number of heads, or `way` is unknown.
         """
         query, key, value = project_heads(x, self.heads, self.dtype)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        drop = nn.Dropout(self.dropout, deterministic=not train)
-        y = attend(query, key, value, mask, drop, self.causal).reshape(x.shape)
+        drop = make_drop(self.dropout, train)
+        y = attend(query, key, value, mask, drop, self.causal, self.way).reshape(x.shape)
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)

@@ -99,7 +99,7 @@ def _apply_backward(function: Callable, how: _Weight, residuals: tuple, cotangen
             x_grad, grad = look_up_back(x, cotangent)
         else:
             x_grad, grad = jax.vjp(function, x, _collect(piece, how))[1](cotangent)
-        return x_grad, _sum_scattered(grad, how)
+        return x_grad, _sum_scattered(grad, how).astype(piece.dtype)
 
     rows = sharding.batch_sharding(how.mesh).spec
     pull_back = jax.shard_map(
@@ -131,4 +131,4 @@ def _sum_scattered(grad: Array, how: _Weight) -> Array:
         if name is not None:
             grad = jax.lax.psum_scatter(grad, name, scatter_dimension=axis, tiled=True)
             left.remove(name)
-    return jax.lax.psum(grad, left).astype(jnp.float32)
+    return jax.lax.psum(grad, left)

@@ -6,9 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
+from big_align.devices import traced
 from big_align.models.parts import layer_weights
+from big_align.models.parts.narrow import LayerNorm, keep_input
 
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
@@ -67,6 +70,7 @@ class Dense(nn.Module):
       kernel_init: initializer of the kernel.
       bias_init: initializer of the bias.
       use_bias: whether to add a bias.
+      activation: a name in `ACTIVATIONS` of what follows; None for nothing.
     """
 
     features: int
@@ -75,6 +79,7 @@ class Dense(nn.Module):
     kernel_init: Callable = truncated_normal
     bias_init: Callable = nn.initializers.zeros
     use_bias: bool = True
+    activation: str | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b d"]:
@@ -83,9 +88,16 @@ class Dense(nn.Module):
         init = nn.with_logical_partitioning(self.kernel_init, self.axes)
         kernel = self.param("kernel", init, (x.shape[-1], self.features))
         y = layer_weights.apply_weight(multiply_rows, x.astype(dtype), kernel, self.axes, dtype)
-        if not self.use_bias:
-            return y
-        return add_weight(y, self.param("bias", self.bias_init, (self.features,)))
+        weights = (self.param("bias", self.bias_init, (self.features,)),) if self.use_bias else ()
+        if self.activation is None:
+            return add_weight(y, *weights) if weights else y
+        activate = choose("activation", self.activation, ACTIVATIONS)
+
+        def finish(y, *bias):
+            return activate(add_weight(y, *bias) if bias else y)
+
+        # With the bias inside, what the product wrote is what is kept.
+        return keep_input(finish)(y, *map(jnp.asarray, weights))
 
 
 def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Array, "..."]:
@@ -94,6 +106,17 @@ def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Arra
     It is broadcast over the rows before it is cast, so that its gradient is summed in float32.
     """
     return x + jnp.broadcast_to(weight, x.shape).astype(x.dtype)
+
+
+def lay_out_rows(x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
+    """Keeps the channels of a row together in memory where XLA would not.
+
+    For NVIDIA GPUs it lays a residual stream [b t c] out with the batch last if the products
+    around it allow that (openxla.org/xla issue 1851); every normalization is then several kernels.
+    """
+    if traced.traced_device().platform != "gpu":
+        return x
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float[Array, "*b d"]:
@@ -116,8 +139,8 @@ def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float
     return product.reshape(*x.shape[:-1], -1)
 
 
-def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> nn.LayerNorm:
-    """Makes a layer normalization that computes its statistics in float32, in two passes.
+def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> LayerNorm:
+    """Makes a layer normalization that computes in float32 and keeps its input alone.
 
     Args:
       epsilon: added to the variance.
@@ -127,8 +150,7 @@ def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> nn.LayerN
     Returns:
       The layer.
     """
-    dtype = compute_dtype(dtype)
-    return nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name)
+    return LayerNorm(epsilon=epsilon, dtype=compute_dtype(dtype), name=name)
 
 
 class BatchNorm(nn.Module):
@@ -216,10 +238,10 @@ class DropPath(nn.Module):
     the expectation is the branch itself.
 
     Args:
-      rate: probability that an example loses the branch.
+      rate: probability that an example loses the branch; an array in a loop over blocks.
     """
 
-    rate: float
+    rate: float | Array
 
     @nn.compact
     def __call__(self, x: Float[Array, "b *rest"], train: bool) -> Float[Array, "b *rest"]:
@@ -232,6 +254,11 @@ class DropPath(nn.Module):
         Returns:
           `x`, with dropped rows set to zero.
         """
+        if isinstance(self.rate, jax.Array) and train:
+            stays = 1 - self.rate
+            shape = x.shape[:1] + (1,) * (x.ndim - 1)
+            kept = jax.random.bernoulli(self.make_rng("dropout"), stays, shape)
+            return jnp.where(kept, x / stays.astype(x.dtype), 0)
         every_axis_but_the_first = tuple(range(1, x.ndim))
         drop = nn.Dropout(self.rate, broadcast_dims=every_axis_but_the_first)
         return drop(x, deterministic=not train)
@@ -263,7 +290,8 @@ class MlpBlock(nn.Module):
         Returns:
           Tokens of the same shape.
         """
-        y = Dense(self.mlp_dim, ("embed", "mlp"), dtype=self.dtype, name="up")(x)
-        y = choose("activation", self.activation, ACTIVATIONS)(y)
+        axes = "embed", "mlp"
+        up = Dense(self.mlp_dim, axes, self.dtype, activation=self.activation, name="up")
+        y = up(x)
         y = nn.Dropout(self.dropout, deterministic=not train)(y)
         return Dense(x.shape[-1], ("mlp", "embed"), dtype=self.dtype, name="down")(y)

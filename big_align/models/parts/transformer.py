@@ -79,34 +79,36 @@ class TransformerBlock(nn.Module):
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       causal: whether a token does not attend to those after it.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
     mlp_dim: int
     activation: str
     dropout: float
-    drop_path: float
+    drop_path: float | Array
     layer_norm_eps: float
     dtype: str
     causal: bool = False
+    way: str = "auto"
 
     @nn.compact
     def __call__(
         self,
         x: Float[Array, "b l c"],
         mask: Bool[Array, "b l"] | None,
+        angles: Float[Array, "l half"] | None,
         train: bool,
-        angles: Float[Array, "l half"] | None = None,
     ) -> Float[Array, "b l c"]:
         """Transforms tokens; the arguments are those of `attention.SelfAttention`."""
 
         def join(x, branch):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return x + layers.DropPath(self.drop_path)(branch, train)
+            return layers.lay_out_rows(x + layers.DropPath(self.drop_path)(branch, train))
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
         attend = attention.SelfAttention(
-            self.heads, dtype=self.dtype, causal=self.causal, name="attention"
+            self.heads, dtype=self.dtype, causal=self.causal, way=self.way, name="attention"
         )
         x = join(x, attend(y, mask, train, angles))
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)

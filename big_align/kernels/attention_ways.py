@@ -1,0 +1,141 @@
+"""In which way attention is computed: by device, type and shape."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from big_align.kernels import cudnn_attention, tpu_attention
+
+WAYS = {
+    "auto": "the kernel of the device, where there is one for the type and the shape; else plain",
+    "plain": "the formula, which writes a weight for every pair of tokens to memory",
+    "cudnn": "cuDNN's kernel where it can be used; else plain",
+    "pallas": "the kernel for TPUs where it can be used; else plain; emulated on other devices",
+}
+"""What can be asked for."""
+
+
+class Problem(NamedTuple):
+    """What is to be computed.
+
+    Attributes:
+      query: batch over all devices, queries, heads and channels.
+      keys: number of keys.
+      dtype: name of the type.
+      causal: whether a query attends to no key after its own position.
+      masked: whether there is a mask.
+      dropped: whether some weights are set to zero at random.
+      mesh: devices that the batch is split over, None if they are not known.
+    """
+
+    query: tuple[int, int, int, int]
+    keys: int
+    dtype: str
+    causal: bool = False
+    masked: bool = False
+    dropped: bool = False
+    mesh: Mesh | None = None
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that share the batch."""
+        return 1 if self.mesh is None else self.mesh.size
+
+
+def choose_way(asked: str, problem: Problem, device: Any) -> tuple[str, str]:
+    """Chooses how attention is computed.
+
+    Args:
+      asked: a name in `WAYS`.
+      problem: what is to be computed.
+      device: a device that it is for, real or described.
+
+    Returns:
+      "plain", "cudnn" or "pallas"; and a line that tells it, with the reason where no kernel was
+      taken though one was asked for or the device has one.
+
+    Raises:
+      ValueError: `asked` is another name.
+    """
+    if asked not in WAYS:
+        known = ", ".join(f"{name!r} ({what})" for name, what in WAYS.items())
+        raise ValueError(f"attention={asked!r} is unknown; choose one of {known}")
+    kernel = {"gpu": "cudnn", "tpu": "pallas"}.get(device.platform) if asked == "auto" else asked
+    if kernel in (None, "plain"):
+        return "plain", _tell("plain", problem, "")
+    reason = _refuse(problem) or _REFUSALS[kernel](problem, device)
+    if reason:
+        return "plain", _tell("plain", problem, f", since {reason}")
+    queries = problem.query[1]
+    padded = cudnn_attention.pad_tokens(queries) if kernel == "cudnn" else queries
+    return kernel, _tell(kernel, problem, f", padded to {padded}" if padded > queries else "")
+
+
+def _tell(way: str, problem: Problem, rest: str) -> str:
+    _, queries, heads, channels = problem.query
+    tokens = f"{queries} tokens" if queries == problem.keys else f"{queries} to {problem.keys}"
+    return f"attention: {way} for {tokens}, {heads} heads of {channels}, {problem.dtype}{rest}"
+
+
+def _refuse(problem: Problem) -> str | None:
+    """Returns why no kernel computes this, None if nothing speaks against one."""
+    if problem.dropped:
+        return "dropout is applied to the weights"
+    if not isinstance(problem.query[0], int):
+        return "the size of the batch is left open"
+    if problem.query[0] % problem.devices:
+        return f"{problem.query[0]} examples do not divide over {problem.devices} devices"
+    return None
+
+
+def _refuse_cudnn(problem: Problem, device: Any) -> str | None:
+    if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
+        return "cuDNN is for NVIDIA GPUs"
+    if float(device.compute_capability) < cudnn_attention.LEAST_CAPABILITY:
+        return f"cuDNN's kernel is for compute capability {cudnn_attention.LEAST_CAPABILITY} on"
+    if problem.dtype not in cudnn_attention.DTYPES:
+        return f"cuDNN's kernel is for {' and '.join(cudnn_attention.DTYPES)}"
+    batch, queries, heads, channels = problem.query
+    query = jax.ShapeDtypeStruct((batch, queries, heads, channels), problem.dtype)
+    key = jax.ShapeDtypeStruct((batch, problem.keys, heads, channels), problem.dtype)
+    mask = jax.ShapeDtypeStruct((batch, problem.keys), bool) if problem.masked else None
+
+    def both_passes(query: Any, key: Any, mask: Any) -> Any:
+        def attend(query: Any, key: Any) -> Any:
+            return cudnn_attention.attend_by_cudnn(query, key, key, mask, problem.causal, None)
+
+        out, pull_back = jax.vjp(attend, query, key)
+        return pull_back(jnp.zeros_like(out))
+
+    try:  # JAX checks what this version of it and the installed cuDNN can do.
+        jax.eval_shape(both_passes, query, key, mask)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        return f"JAX says: {error}"
+    return None
+
+
+def _refuse_pallas(problem: Problem, device: Any) -> str | None:
+    if problem.dtype not in tpu_attention.DTYPES:
+        return f"the kernel is for {' and '.join(tpu_attention.DTYPES)}"
+    if device.platform == "tpu" and problem.mesh is None and _may_be_split():
+        return "it is not known which devices share the batch"
+    batch, *rest = problem.query
+    query = (batch // problem.devices, *rest)
+    if tpu_attention.choose_share(query, problem.keys, jnp.dtype(problem.dtype).itemsize) is None:
+        return "a sequence does not fit into the vector memory"
+    return None
+
+
+def _may_be_split() -> bool:
+    """Returns whether XLA may have to split an array over devices, which it cannot for a kernel."""
+    return jax.device_count() > 1 and not jax.sharding.get_abstract_mesh().manual_axes
+
+
+# Functions that return why a kernel cannot be used, None if it can.
+_REFUSALS: dict[str, Callable[[Problem, Any], str | None]] = {
+    "cudnn": _refuse_cudnn,
+    "pallas": _refuse_pallas,
+}

@@ -1,0 +1,194 @@
+"""The two passes of attention on a TPU, as programs for a part of the work that fits on the chip.
+
+A head is told from its neighbors in the same 128 lanes by zeros: in the queries for products over
+channels, in the values for products over tokens. Such a product costs what one of 128 channels
+does, which is what the unit for products computes anyway, and nothing is transposed.
+
+The backward pass makes the weights again from queries and keys, and the sums that it needs from the
+weights; it reads neither the output nor any statistics of the softmax.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+LANES = 128
+_LOWEST = float(jnp.finfo(jnp.float32).min)
+
+# What two operands are summed over: the channels of both, or tokens.
+_CHANNELS, _KEYS, _QUERIES = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
+
+
+class Share(NamedTuple):
+    """What a program has, and how it takes it.
+
+    Attributes:
+      channels: channels of a head.
+      causal: whether a query attends to no key after its own position.
+      masked: whether there is a mask.
+      examples: examples of a program.
+      lanes: channels of all heads of a program.
+      period: channels after which heads lie in their lanes as before.
+      rows: queries that are taken at once.
+    """
+
+    channels: int
+    causal: bool
+    masked: bool
+    examples: int
+    lanes: int
+    period: int
+    rows: int
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The whole groups of 128 lanes that each head of a period lies in: start and stop."""
+        starts = range(0, self.period, self.channels)
+        return [
+            (start // LANES * LANES, min(round_up(start + self.channels, LANES), self.period))
+            for start in starts
+        ]
+
+
+def round_up(size: int, unit: int) -> int:
+    """Returns the next multiple of a unit."""
+    return -(-size // unit) * unit
+
+
+def run_forward(share: Share, *refs: Any) -> None:
+    """Computes the means of the values; the last of the references is the output's."""
+    query, key, value, *mask, out = refs
+
+    def run_group(example: Any, first: Any) -> None:
+        _clear(out, example, first, share)
+        allowed = mask[0][example] if share.masked else None
+        for head, span in enumerate(share.spans):
+            at = _lanes(first, span)
+            k, v = key[example, :, at], _scale(value[example, :, at], _ones(head, share, span))
+            scales = _ones(head, share, span) * share.channels**-0.5
+
+            def run_rows(row: Any, size: int, k=k, v=v, at=at, scales=scales) -> None:
+                rows = pl.ds(row, size)
+                q = _scale(query[example, rows, at], scales)
+                weights, inverse = _weigh(q, k, allowed, row if share.causal else None)
+                mean = _multiply(weights.astype(v.dtype), v, _KEYS) * inverse
+                _add(out, (example, rows, at), mean)
+
+            _for_each(query.shape[1], share.rows, run_rows)
+
+    _for_each_group(query.shape[0], share, run_group)
+
+
+def run_backward(share: Share, *refs: Any) -> None:
+    """Computes the gradients of queries, keys and values; two sums in float32 come last."""
+    query, key, value, cotangent, *mask, q_grad, k_grad, v_grad, k_sum, v_sum = refs
+
+    def run_group(example: Any, first: Any) -> None:
+        _clear(q_grad, example, first, share)
+        k_sum[...], v_sum[...] = jnp.zeros_like(k_sum), jnp.zeros_like(v_sum)
+        allowed = mask[0][example] if share.masked else None
+        for head, span in enumerate(share.spans):
+            at, ones = _lanes(first, span), _ones(head, share, span)
+            scales = ones * share.channels**-0.5
+            k, v = key[example, :, at], value[example, :, at]
+
+            def run_rows(row: Any, size: int, k=k, v=v, at=at, ones=ones, scales=scales, span=span):
+                rows = pl.ds(row, size)
+                q = _scale(query[example, rows, at], scales)
+                weights, inverse = _weigh(q, k, allowed, row if share.causal else None)
+                # Weights are divided by their sums where there are few numbers: in the cotangent.
+                g = _scale(cotangent[example, rows, at], ones * inverse)
+                slope = _multiply(g, v, _CHANNELS)
+                mean = inverse * jnp.sum(weights * slope, axis=1, keepdims=True)
+                slope = (weights * (slope - mean)).astype(q.dtype)
+                _add(q_grad, (example, rows, at), _multiply(slope, _scale(k, scales), _KEYS))
+                lanes = slice(*span)
+                k_sum[:, lanes] += _multiply(slope, q, _QUERIES)
+                v_sum[:, lanes] += _multiply(weights.astype(g.dtype), g, _QUERIES)
+
+            _for_each(query.shape[1], share.rows, run_rows)
+        group = pl.ds(first, share.period)
+        k_grad[example, :, group] = k_sum[...].astype(k_grad.dtype)
+        v_grad[example, :, group] = v_sum[...].astype(v_grad.dtype)
+
+    _for_each_group(query.shape[0], share, run_group)
+
+
+def _weigh(query: Array, key: Array, allowed: Array | None, row: Any | None) -> tuple:
+    """Returns a head's weights before they are divided by their sums, and the inverse sums.
+
+    Args:
+      query: scaled queries, with zeros in the lanes of other heads.
+      key: keys.
+      allowed: above 0 for keys that may be attended to, [1, keys]; None if all may.
+      row: position of the first query, if attention is causal, else None.
+    """
+    logits, real = _multiply(query, key, _CHANNELS), None
+    if allowed is not None:
+        real = jnp.broadcast_to(allowed > 0, logits.shape)
+    if row is not None:
+        position, other = (jax.lax.broadcasted_iota(jnp.int32, logits.shape, i) for i in (0, 1))
+        past = position + row >= other
+        real = past if real is None else real & past
+    if real is not None:
+        logits = jnp.where(real, logits, _LOWEST)
+    weights = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
+    if real is not None:
+        weights = jnp.where(real, weights, 0.0)
+    # The largest weight is 1, so that a sum below it is that of a row without any key.
+    return weights, 1.0 / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1.0)
+
+
+def _multiply(x: Array, y: Array, axes: tuple) -> Array:
+    return jax.lax.dot_general(x, y, (axes, ((), ())), preferred_element_type=jnp.float32)
+
+
+def _scale(x: Array, factors: Array) -> Array:
+    return (x.astype(jnp.float32) * factors).astype(x.dtype)
+
+
+def _add(ref: Any, at: tuple, x: Array) -> None:
+    """Adds what is zero wherever another head has added, so that nothing is rounded twice."""
+    ref[at] = (ref[at].astype(jnp.float32) + x).astype(ref.dtype)
+
+
+def _clear(ref: Any, example: Any, first: Any, share: Share) -> None:
+    zeros = jnp.zeros((ref.shape[1], share.period), ref.dtype)
+    ref[example, :, pl.ds(first, share.period)] = zeros
+
+
+def _lanes(first: Any, span: tuple[int, int]) -> Any:
+    start = first + span[0]
+    start = start if isinstance(start, int) else pl.multiple_of(start, LANES)
+    return pl.ds(start, span[1] - span[0])
+
+
+def _ones(head: int, share: Share, span: tuple[int, int]) -> Array:
+    """Returns 1 in the lanes of a head and 0 in the others of its span."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, span[1] - span[0]), 1) + span[0]
+    own = (lane >= head * share.channels) & (lane < (head + 1) * share.channels)
+    return own.astype(jnp.float32)
+
+
+def _for_each(total: int, size: int, run: Callable[[Any, int], None]) -> None:
+    """Calls `run(start, length)` for parts of `size`, and for what is left over."""
+    whole = total // size
+    if whole == 1:
+        run(0, size)
+    else:
+        jax.lax.fori_loop(0, whole, lambda i, _: run(pl.multiple_of(i * size, size), size), None)
+    if total % size:
+        run(whole * size, total % size)
+
+
+def _for_each_group(examples: int, share: Share, run: Callable[[Any, Any], None]) -> None:
+    """Calls `run(example, lane)` for the examples and the periods of a program's lanes."""
+
+    def run_example(example: Any, _: int) -> None:
+        _for_each(share.lanes, share.period, lambda first, _: run(example, first))
+
+    _for_each(examples, 1, run_example)

@@ -1,0 +1,141 @@
+"""The blocks of a tower: what they recompute, and many equal ones as a loop of the program.
+
+Parameters are those of separate blocks, whatever the program is: checkpoints, rates by layer and
+exports know no loop. Blocks that run in a loop are compiled once, so compiling takes no longer for
+48 of them than for two, and the scheduler of XLA cannot start what one of them recomputes before
+its time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from big_align.devices import rematerialization, traced
+from big_align.models.parts import layers
+
+LOOP_FROM = 16
+"""Equal blocks in a row that become a loop. A loop stacks their weights and what they store, which
+costs bytes; for a dozen blocks compiling is short enough without it."""
+
+
+def run_blocks(
+    tower: nn.Module,
+    block_class: type[nn.Module],
+    settings: Sequence[Mapping[str, Any]],
+    x: Float[Array, "b *rest"],
+    *arguments: Any,
+    train: bool,
+    start: int = 0,
+) -> Float[Array, "b *rest2"]:
+    """Runs blocks of a tower, one after another.
+
+    Args:
+      tower: the calling module; its fields `remat` and `scan` say what is recomputed and whether
+        equal blocks run in a loop (None: where there are `LOOP_FROM` of them in a row).
+      block_class: called with activations, `arguments` and `train`.
+      settings: the fields of each block, of which `drop_path` may differ within a loop.
+      x: the activations before the first block.
+      arguments: arrays, or None, for every block.
+      train: whether dropout, stochastic depth and batch statistics are on.
+      start: the number of the first block; their names are block_00, block_01, ...
+
+    Returns:
+      The activations after the last block.
+
+    Raises:
+      ValueError: the tower's `remat` is unknown.
+    """
+    level = rematerialization.find_level(tower.remat)
+    blocks = [_Block(f"block_{start + i:02d}", fields) for i, fields in enumerate(settings)]
+    with rematerialization.in_block(level):
+        for equal in _find_runs(tower, blocks):
+            if len(equal) > 1:
+                x = _run_loop(tower, block_class, equal, level, x, arguments, train)
+                continue
+            train_index = 2 + len(arguments)  # the block itself is 0
+            made = rematerialization.remat_block(block_class, train_index, level)
+            x = made(**equal[0].fields, name=equal[0].name)(x, *arguments, train)
+    return x
+
+
+class _Block(NamedTuple):
+    """A block by its name in the tower, with the fields of its module."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+    def variables(self, tower: nn.Module) -> dict[str, Any]:
+        """Returns the variables of the block by collection."""
+        held = {k: tree[self.name] for k, tree in tower.variables.items() if self.name in tree}
+        return nn.meta.unbox(held)
+
+    def kind(self, tower: nn.Module) -> Any:
+        """Returns what equal blocks have in common: fields, and the shapes of their variables."""
+        fields = {name: x for name, x in self.fields.items() if name != "drop_path"}
+        return fields, jax.tree.map(lambda x: (x.shape, x.dtype), self.variables(tower))
+
+
+def _find_runs(tower: nn.Module, blocks: Sequence[_Block]) -> Iterator[Sequence[_Block]]:
+    """Cuts blocks into those that run in a loop together, and those that run by themselves."""
+    if tower.is_initializing() or tower.scan is False:
+        yield from ([block] for block in blocks)
+        return
+    kinds = [block.kind(tower) for block in blocks]
+    first = 0
+    while first < len(blocks):
+        end = first + 1
+        while end < len(blocks) and kinds[end] == kinds[first]:
+            end += 1
+        equal = blocks[first:end]
+        least = 2 if tower.scan else LOOP_FROM
+        yield from [equal] if len(equal) >= least else ([block] for block in equal)
+        first = end
+
+
+def _run_loop(
+    tower: nn.Module,
+    block_class: type[nn.Module],
+    blocks: Sequence[_Block],
+    level: str,
+    x: Array,
+    arguments: tuple,
+    train: bool,
+) -> Array:
+    """Runs equal blocks in a loop, with their variables stacked."""
+    first = blocks[0].fields
+    stacked = _stack([block.variables(tower) for block in blocks], first["dtype"])
+    rates = [block.fields.get("drop_path", 0.0) for block in blocks]
+    changing = [kind for kind in stacked if kind != "params" and tower.is_mutable_collection(kind)]
+    key = tower.make_rng("dropout") if train and tower.has_rng("dropout") else None
+
+    def body(x: Array, block: tuple) -> tuple[Array, Any]:
+        variables, number, rate = block
+        fields = {**first, "drop_path": rate} if any(rates) else first
+        rngs = {} if key is None else {"dropout": jax.random.fold_in(key, number)}
+        made = block_class(**fields, parent=None)
+        return made.apply(variables, x, *arguments, train, rngs=rngs, mutable=changing)
+
+    each = stacked, jnp.arange(len(blocks)), jnp.asarray(rates, jnp.float32)
+    x, changed = jax.lax.scan(rematerialization.remat_body(body, level), x, each)
+    for kind, tree in changed.items():
+        for place, block in enumerate(blocks):
+            mine = jax.tree.map(lambda leaf, place=place: leaf[place], tree)
+            tower.put_variable(kind, block.name, mine)
+    return x
+
+
+def _stack(blocks: Sequence[dict[str, Any]], dtype: str) -> dict[str, Any]:
+    """Stacks the variables of blocks, kernels in the type in which their gradients are made."""
+    place = traced.weight_place()
+    several = place is not None and place.mesh.size > 1
+    made = layers.compute_dtype(place.sum_dtype if several else dtype)
+
+    def stack(path: tuple, *leaves: Any) -> Array:
+        is_kernel = str(getattr(path[-1], "key", "")).endswith("kernel")
+        return jnp.stack([jnp.asarray(x, made if is_kernel else x.dtype) for x in leaves])
+
+    return jax.tree_util.tree_map_with_path(stack, *blocks)

@@ -1,0 +1,111 @@
+"""Both passes of attention compiled for devices that are not there: what the programs hold."""
+
+import importlib.util
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from big_align import sharding
+from big_align.devices import choices, traced
+from big_align.devices.compiler_flags import TPU_FLAGS
+from big_align.models.parts import attention
+from big_align.planning import gpu_topologies
+from big_align.planning.executed import count_executed_flops
+from big_align.planning.hlo import parse_program
+from big_align.planning.topologies import topology_devices
+from big_align.planning.traffic import count_traffic
+
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu: pip install '.[plan]'"
+)
+needs_compiler = pytest.mark.skipif(
+    not gpu_topologies.has_compiler(), reason="JAX for CUDA: pip install '.[cuda]'"
+)
+COLLECTIVES = "all-gather", "all-reduce", "all-to-all", "collective-permute"
+
+
+def compile_both(devices, query, masked=False, causal=False, dtype="bfloat16", options=None):
+    """Returns the program, the targets that it calls, and what was told."""
+    mesh = sharding.make_mesh(devices=devices)
+    rows = sharding.batch_sharding(mesh)
+    arrays = [jax.ShapeDtypeStruct(query, dtype, sharding=rows)] * 4
+    mask = jax.ShapeDtypeStruct(query[:2], jnp.bool_, sharding=rows)
+
+    def run(query, key, value, cotangent, mask):
+        def attend(query, key, value):
+            return attention.attend(query, key, value, mask if masked else None, causal=causal)
+
+        with traced.weights_on(mesh):
+            out, pull_back = jax.vjp(attend, query, key, value)
+            return out, pull_back(cotangent)
+
+    with choices.collect() as lines:
+        lowered = jax.jit(run).lower(*arrays, mask)
+    text = lowered.compile(compiler_options=dict(options or {}) or None).as_text()
+    assert not any(name in text for name in COLLECTIVES)
+    return parse_program(text), re.findall('custom_call_target="([^"]*)"', text), list(lines)
+
+
+def compile_for_tpu(topology, query, count=1, **arguments):
+    devices = topology_devices(topology)[:count]
+    options = TPU_FLAGS[topology.partition(":")[0]]
+    return compile_both(devices, query, options=options, **arguments)
+
+
+@needs_libtpu
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v6e:2x2"])
+def test_a_tpu_runs_one_kernel_a_pass_which_counts_what_it_multiplies(topology):
+    program, targets, lines = compile_for_tpu(
+        topology, (16, 77, 8, 64), 4, masked=True, causal=True
+    )
+    assert targets.count("tpu_custom_call") == 2
+    assert lines == ["attention: pallas for 77 tokens, 8 heads of 64, bfloat16"]
+    # Of 128 channels that are multiplied, half are zeros.
+    assert count_executed_flops(program) == {"bf16": 2 * 7 * 2 * 4 * 77 * 77 * 8 * 64}
+
+
+LENGTHS = [
+    *((tokens, width, 64) for tokens in (50, 197, 257, 577, 1025) for width in (768, 1024)),
+    *((257, 1280, 80), (257, 256, 32), (257, 768, 96), (257, 1024, 128), (64, 512, 64)),
+]
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+@pytest.mark.parametrize(("tokens", "width", "channels"), LENGTHS)
+def test_every_length_fits_on_a_tpu(topology, tokens, width, channels, dtype):
+    query = 8, tokens, width // channels, channels
+    _, targets, lines = compile_for_tpu(topology, query, dtype=dtype)
+    assert targets.count("tpu_custom_call") == 2 and lines[0].startswith("attention: pallas")
+
+
+@needs_compiler
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize(
+    ("tokens", "masked", "causal"),
+    [(50, False, False), (257, False, False), (77, False, True), (77, True, True)],
+)
+def test_gpus_run_cudnn_on_their_own_rows(tokens, masked, causal, gpus):
+    devices = gpu_topologies.describe_gpus("h100", 1, gpus)
+    program, targets, _ = compile_both(
+        devices, (16, tokens, 2, 64), masked, causal, options=gpu_topologies.OPTIONS
+    )
+    name = "__cudnn$fmhaScaleBiasSoftmax" if masked else "__cudnn$fmhaSoftmax"
+    assert targets == [name, f"{name}Backward"]
+    even, rows = tokens + tokens % 2, 16 // gpus
+    assert count_executed_flops(program) == {"bf16": 7 * 2 * rows * 2 * even * even * 64}
+    if not masked and tokens == even:
+        # Forward 3 arrays in and 1 out, backward 5 and 3; the sums in float32 go out and in.
+        assert count_traffic(program) == 12 * rows * tokens * 2 * 64 * 2 + 2 * rows * 2 * tokens * 4
+
+
+@needs_compiler
+def test_a_head_that_cudnn_does_not_take_is_computed_plainly():
+    devices = gpu_topologies.describe_gpus("h100", 1, 1)
+    _, targets, lines = compile_both(devices, (2, 6, 2, 20), options=gpu_topologies.OPTIONS)
+    assert not any("fmha" in target for target in targets)
+    assert "since JAX says: The head dim must be" in lines[0]

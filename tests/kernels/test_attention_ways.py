@@ -1,0 +1,178 @@
+"""Which way of attention is taken, and what is told about it."""
+
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from attention_cases import assert_like_the_formula, draw, make_mask
+
+from big_align import sharding
+from big_align.devices import choices, rematerialization, traced
+from big_align.kernels import attention_ways
+from big_align.kernels.attention_ways import Problem, choose_way
+from big_align.models.bert import Bert, Roberta
+from big_align.models.clip_text import ClipText
+from big_align.models.parts import attention
+from big_align.models.vit import ViT
+from big_align.training import flops
+
+CPU = types.SimpleNamespace(platform="cpu", device_kind="cpu")
+TPU = types.SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+H100 = types.SimpleNamespace(
+    platform="gpu", device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0"
+)
+V100 = types.SimpleNamespace(
+    platform="gpu", device_kind="Tesla V100-SXM2-16GB", compute_capability="7.0"
+)
+T4 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA T4", compute_capability="7.5")
+MI300 = types.SimpleNamespace(
+    platform="gpu", device_kind="AMD Instinct MI300X", compute_capability="gfx942"
+)
+EIGHT = types.SimpleNamespace(size=8)  # a mesh
+IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "changes", "way", "told"),
+    [
+        ("auto", CPU, {}, "plain", "plain for 257 tokens, 16 heads of 64, bfloat16$"),
+        ("plain", TPU, {}, "plain", "plain for 257 tokens, 16 heads of 64, bfloat16$"),
+        ("auto", TPU, {}, "pallas", "pallas for 257 tokens, 16 heads of 64, bfloat16$"),
+        ("auto", TPU, {"dtype": "float32"}, "pallas", "float32$"),
+        ("auto", TPU, {"dtype": "float16"}, "plain", "since the kernel is for bfloat16 and float"),
+        ("auto", TPU, {"query": (16, 100, 16, 64)}, "pallas", "pallas for 100 to 257, 16 heads"),
+        ("auto", TPU, {"dropped": True}, "plain", "since dropout is applied to the weights"),
+        ("auto", TPU, {"query": (20, 257, 16, 64)}, "plain", "20 examples do not divide over 8"),
+        ("auto", TPU, {"query": (16, 257, 16, 104)}, "plain", "does not fit into the vector mem"),
+        ("auto", TPU, {"mesh": None}, "plain", "not known which devices share the batch"),
+        ("auto", H100, {"dtype": "float32"}, "plain", "since cuDNN's kernel is for bfloat16 and"),
+        ("auto", V100, {}, "plain", "since cuDNN is for NVIDIA GPUs|since cuDNN's kernel is for"),
+        ("auto", T4, {}, "plain", "since cuDNN's kernel is for compute capability 8.0 on"),
+        ("auto", MI300, {}, "plain", "since cuDNN is for NVIDIA GPUs"),
+        ("cudnn", CPU, {}, "plain", "since cuDNN is for NVIDIA GPUs"),
+        ("pallas", CPU, {"mesh": None}, "pallas", "pallas for 257 tokens"),
+        ("cudnn", H100, {"dropped": True}, "plain", "since dropout is applied to the weights"),
+    ],
+)  # fmt: skip
+def test_the_way_follows_from_device_type_and_shape(asked, device, changes, way, told):
+    taken, line = choose_way(asked, IMAGES._replace(**changes), device)
+    assert taken == way and line.startswith(f"attention: {way} for")
+    assert re.search(told, line), line
+
+
+def test_cudnn_is_taken_where_jax_lets_it(monkeypatch):
+    def both_passes_of_the_formula(query, key, value, *, implementation, **settings):
+        return jnp.zeros_like(query)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", both_passes_of_the_formula)
+    assert choose_way("auto", IMAGES, H100) == (
+        "cudnn",
+        "attention: cudnn for 257 tokens, 16 heads of 64, bfloat16, padded to 258",
+    )
+
+    def refuse(*_, **__):
+        raise NotImplementedError("The head dim must be <= 128")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", refuse)
+    taken, line = choose_way("auto", IMAGES, H100)
+    assert taken == "plain" and line.endswith("since JAX says: The head dim must be <= 128")
+
+
+def test_a_batch_of_open_size_is_computed_plainly():
+    """So that an exported program runs on every kind of device."""
+    (rows,) = jax.export.symbolic_shape("b")
+    problem = IMAGES._replace(query=(rows, 257, 16, 64), mesh=None)
+    for device in (TPU, H100):
+        taken, line = choose_way("auto", problem, device)
+        assert taken == "plain" and line.endswith("since the size of the batch is left open")
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known():
+    with pytest.raises(ValueError, match=r"attention='flash' is unknown; .*'auto'.*'pallas'"):
+        attention.attend(*draw(4, 1, 8)[:3], None, way="flash")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("way", attention_ways.WAYS)
+def test_every_name_gives_the_formula(way, causal):
+    arrays, mask = draw(12, 2, 64), make_mask(3, 12)
+    attend = lambda q, k, v: attention.attend(q, k, v, mask, causal=causal, way=way)  # noqa: E731
+    assert_like_the_formula(attend, arrays, mask, causal)
+
+
+def test_what_is_taken_is_noted_once_a_shape():
+    def layers(x, y):
+        for each in (x, x, y):
+            attention.attend(each, each, each, None, way="pallas")
+
+    shapes = [jax.ShapeDtypeStruct((2, n, 2, 64), jnp.float32) for n in (5, 6)]
+    with choices.collect() as lines:
+        jax.eval_shape(layers, *shapes)
+    assert list(lines) == [
+        f"attention: pallas for {n} tokens, 2 heads of 64, float32" for n in (5, 6)
+    ]
+
+
+def test_devices_that_share_a_batch_run_the_kernel_on_their_own_rows():
+    mesh = sharding.make_mesh()
+    x = jax.device_put(jnp.ones((16, 5, 2, 64)), sharding.batch_sharding(mesh))
+
+    @jax.jit
+    def run(x):
+        with traced.weights_on(mesh):
+            return attention.attend(x, x, x, None, way="pallas")
+
+    text = run.lower(x).compile().as_text()
+    assert not any(name in text for name in ("all-gather", "all-reduce", "all-to-all"))
+
+
+@pytest.mark.parametrize("way", ["plain", "pallas"])
+def test_model_flops_are_those_of_the_formula(way):
+    x = jnp.ones((2, 10, 3, 16))
+
+    def loss(x):
+        return attention.attend(x, x, x, None, way=way).sum()
+
+    with rematerialization.left_out():
+        assert flops.count(loss, x) == 2 * 2 * 2 * 3 * 10 * 10 * 16
+        assert flops.count(jax.grad(loss), x) == 3 * 2 * 2 * 2 * 3 * 10 * 10 * 16
+
+
+def lines_of(tower, *inputs, train=False):
+    """What a tower notes when it is traced."""
+
+    def run():
+        rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        return tower.init_with_output(rngs, *inputs, train)
+
+    with choices.collect() as lines:
+        jax.eval_shape(run)
+    return list(lines)
+
+
+TEXT = jnp.ones((2, 6), jnp.int32), jnp.ones((2, 6), bool)
+SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "attention": "pallas"}
+WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
+
+
+@pytest.mark.parametrize("tower", [ViT("ti/4", **SMALL), ViT("ti/4", **SMALL, positions="rotary")])
+def test_image_towers_pass_the_way_on(tower):
+    image = jnp.ones((2, 16, 16, 3))
+    told = "attention: pallas for 17 tokens, 2 heads of 8, float32"
+    assert lines_of(tower, image, train=True) == [told]
+    with pytest.raises(ValueError, match="attention='flash' is unknown"):
+        lines_of(tower.clone(attention="flash"), image)
+
+
+@pytest.mark.parametrize("tower", [ClipText(**WORDS), Bert(**WORDS), Roberta(**WORDS)])
+def test_text_towers_pass_the_way_on_and_drop_weights_in_training_only(tower):
+    taken = "attention: pallas for 6 tokens, 2 heads of 8, float32"
+    plain = taken.replace("pallas", "plain") + ", since dropout is applied to the weights"
+    assert lines_of(tower, *TEXT) == [taken]
+    assert lines_of(tower.clone(dropout=0.0), *TEXT, train=True) == [taken]
+    drops = isinstance(tower, Bert)
+    assert lines_of(tower, *TEXT, train=True) == [plain if drops else taken]
+    with pytest.raises(ValueError, match="attention='flash' is unknown"):
+        lines_of(tower.clone(attention="flash"), *TEXT)

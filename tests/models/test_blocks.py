@@ -1,0 +1,145 @@
+"""Blocks in a loop against blocks by themselves, and what each level of recomputation stores."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drawn_variables import draw_variables
+
+from big_align.devices import rematerialization
+from big_align.models.bert import Bert
+from big_align.models.clip_text import ClipText
+from big_align.models.parts import layers
+from big_align.models.resnet import ResNet
+from big_align.models.vit import ViT
+
+SMALL = {"width": 16, "depth": 3, "mlp_dim": 32, "heads": 2}
+WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
+TOWERS = {
+    "vit": ViT("ti/4", **SMALL, positions="rotary"),
+    "clip_text": ClipText(**WORDS),
+    "bert": Bert(**WORDS, dropout=0.0),
+    "resnet": ResNet("18", width=4, depths=(4, 3), stem="small", drop_path=0.0),
+}
+
+
+def draw_inputs(name):
+    if name in ("vit", "resnet"):
+        return (jax.random.normal(jax.random.key(0), (4, 8, 8, 3)),)
+    ids = jax.random.randint(jax.random.key(1), (4, 8), 1, 20)
+    return ids, jnp.arange(8) < jnp.arange(2, 6)[:, None]
+
+
+def differentiate(tower, inputs, seed=0):
+    """Features, new statistics, and gradients of every parameter."""
+    variables = jax.tree.map(jnp.asarray, draw_variables(tower, *inputs))
+    params = variables.pop("params")
+
+    def loss(params):
+        rngs = {"dropout": jax.random.key(seed)}
+        full = {"params": params, **variables}
+        (pooled, _), new = tower.apply(full, *inputs, True, rngs=rngs, mutable=list(variables))
+        return jnp.sin(3 * pooled.astype(jnp.float32)).sum(), (pooled, new)
+
+    grads, (pooled, new) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    return pooled, new, grads
+
+
+def assert_close(a, b, tolerance=1e-4):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=tolerance), a, b)
+
+
+@pytest.mark.parametrize("level", rematerialization.LEVELS)
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_loop_and_what_it_recomputes_change_no_number(name, level):
+    tower, inputs = TOWERS[name], draw_inputs(name)
+    by_themselves = differentiate(tower.clone(scan=False), inputs)
+    assert_close(differentiate(tower.clone(scan=True, remat=level), inputs), by_themselves)
+    assert_close(differentiate(tower.clone(scan=False, remat=level), inputs), by_themselves)
+
+
+def count_blocks(tower, inputs):
+    """Products in the traced program of a tower; the body of a loop is there once."""
+    variables = draw_variables(tower, *inputs)
+    return str(jax.make_jaxpr(tower.apply)(variables, *inputs)).count("dot_general")
+
+
+def test_many_equal_blocks_are_a_loop_unless_told_otherwise():
+    inputs = draw_inputs("vit")
+    few, many = (ViT("ti/4", **SMALL | {"depth": depth}) for depth in (15, 16))
+    assert count_blocks(few, inputs) > 8 * count_blocks(many, inputs)
+    assert count_blocks(few.clone(scan=True), inputs) == count_blocks(many, inputs)
+    assert count_blocks(many.clone(scan=False), inputs) > count_blocks(few, inputs)
+
+
+def test_a_loop_has_the_parameters_of_separate_blocks():
+    inputs = draw_inputs("vit")
+    made = [
+        TOWERS["vit"].clone(scan=scan).init(jax.random.key(0), *inputs) for scan in (False, True)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *made)
+
+
+def test_stochastic_depth_in_a_loop_is_that_of_each_block():
+    """The first block is never dropped, the last always; the seed alone decides."""
+    tower = ViT("ti/4", **SMALL | {"depth": 2}, drop_path=1.0, scan=True)
+    inputs = draw_inputs("vit")
+    variables = draw_variables(tower, *inputs)
+    rngs = {"dropout": jax.random.key(3)}
+    trained, _ = tower.apply(variables, *inputs, True, rngs=rngs)
+    first = tower.clone(depth=1, drop_path=0.0)
+    alone, _ = first.apply(variables, *inputs, False)
+    np.testing.assert_allclose(trained, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_dropping_by_a_rate_in_an_array_is_dropping_by_that_rate():
+    x, rate = jnp.ones((4000, 2)), 0.3
+    rngs = {"dropout": jax.random.key(0)}
+    y = layers.DropPath(jnp.float32(rate)).apply({}, x, True, rngs=rngs)
+    np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=1e-6)
+    np.testing.assert_array_equal(y[:, 0], y[:, 1])
+    assert abs((y == 0).mean() - rate) < 0.02
+    np.testing.assert_array_equal(layers.DropPath(jnp.float32(rate)).apply({}, x, False), x)
+
+
+def test_blocks_of_a_loop_drop_different_values():
+    """With equal weights, equal masks would make the branches of all blocks equal."""
+    inputs = draw_inputs("vit")
+    tower = ViT("ti/4", **SMALL, dropout=0.5, scan=True)
+    first, second = (differentiate(tower, inputs, seed) for seed in (0, 1))
+    assert np.abs(first[0] - second[0]).max() > 1e-3
+    grads = first[2]["block_01"]["mlp"]["down"]["bias"], first[2]["block_02"]["mlp"]["down"]["bias"]
+    # The gradient of the last bias of a block passes through its own mask of dropout.
+    assert not np.allclose(*grads)
+
+
+def stored_bytes(level):
+    """Bytes that the forward pass of a tower keeps for the backward pass."""
+    tower = ViT("ti/4", **SMALL | {"depth": 4}, dtype="bfloat16", remat=level, scan=True)
+    inputs = (jax.random.normal(jax.random.key(0), (4, 32, 32, 3)),)
+    params = draw_variables(tower, *inputs)["params"]
+    _, pull = jax.eval_shape(
+        lambda p: jax.vjp(lambda p: tower.apply({"params": p}, *inputs)[0], p), params
+    )
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pull))
+
+
+def test_each_level_stores_less_than_the_one_before():
+    stored = [stored_bytes(level) for level in rematerialization.LEVELS]
+    assert sorted(set(stored), reverse=True) == stored
+
+
+def test_an_unknown_level_is_named():
+    inputs = draw_inputs("vit")
+    with pytest.raises(ValueError, match="remat='some' is unknown; choose one of 'none'"):
+        jax.eval_shape(TOWERS["vit"].clone(remat="some").init, jax.random.key(0), *inputs)
+
+
+def test_auto_is_what_the_one_who_compiles_says():
+    assert rematerialization.find_level("auto") == "none"
+    with rematerialization.auto_is("dots"):
+        assert rematerialization.find_level("auto") == "dots"
+        assert rematerialization.find_level("full") == "full"
+        with rematerialization.left_out():
+            assert rematerialization.find_level("auto") == "none"
+    assert [rematerialization.find_level(x) for x in (True, False)] == ["full", "none"]
