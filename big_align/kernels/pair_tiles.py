@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 ROWS, COLUMNS, CHANNELS = 128, 128, 64
 """A warpgroup's tile, and the channels that it multiplies at a time."""
@@ -67,7 +67,7 @@ class Sides(NamedTuple):
     columns: tuple[Array, ...]
 
 
-def spread(vector: Float[Array, " n"], axis: int, like: Array) -> Array:
+def spread(vector: Shaped[Array, " n"], axis: int, like: Array) -> Array:
     """Repeats a vector over a tile, so that it lies along the axis."""
     return jax.lax.broadcast_in_dim(vector, like.shape, (axis,))
 

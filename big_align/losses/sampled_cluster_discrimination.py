@@ -17,7 +17,6 @@ and so only embeddings, their gradients and numbers per example move between dev
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -42,6 +41,7 @@ from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked
 from big_align.losses.tile_functions import (
+    Sums,
     add_sums,
     differentiate_negatives,
     find_cosines,
@@ -88,10 +88,9 @@ def sampled_cluster_loss(
       margin: added to the angle of positives, in [0, pi).
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
         those of a `Shards(mesh, axes)`; None computes in one piece.
-      block: rows that a device compares with all examples at a time, or "tiles", which never writes
-        logits to memory and multiplies in the type of `zimg`: in bfloat16 it rounds the directions
-        of centers, too. None chooses as `blockwise_contrastive_loss` does, or else 1024 or, on
-        GPUs, as many as make 256 MiB of logits.
+      block: rows that a device compares with all examples at a time, or "tiles", as
+        `blockwise_contrastive_loss` takes it, or else 1024 for 256. With `zimg` in bfloat16, tiles
+        round the directions of centers to bfloat16, too.
 
     Returns:
       A scalar, and metrics of the examples that take part: the mean cosines, without margin,
@@ -137,9 +136,7 @@ def sampled_cluster_loss(
     # Positives that are also candidates are not negatives of their own examples.
     examples, among = takes_part.sum(), own & (among > 0)
     pairs = candidate.sum().astype(dtype) * examples.astype(dtype) - among.sum().astype(dtype)
-    pair_sum = (zimg.astype(dtype) * total[: zimg.shape[1]]).sum() - jnp.where(
-        among, cosines, 0
-    ).sum()
+    pair_sum = (split[0].astype(dtype) * total).sum() - jnp.where(among, cosines, 0).sum()
     metrics = {
         "positive_cosine": _divide(own_sum, own.sum()),
         "negative_cosine": _divide(pair_sum, pairs),
@@ -188,7 +185,7 @@ class _Plan:
         return rows.reshape(-1, size, rows.shape[1]), (real, candidate), first
 
 
-Sums = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"], Float[Array, "b p"]]
+Found = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"], Float[Array, "b p"]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -198,7 +195,7 @@ def _contrast(
     rows: Float[Array, "n d"],
     masks: Masks,
     columns: Int[Array, "b p"],
-) -> Sums:
+) -> Found:
     """Compares examples with rows; differentiable with respect to both.
 
     Returns:
@@ -212,12 +209,12 @@ def _contrast(
 
 def _forward_rule(
     plan: _Plan, zimg: Array, rows: Array, masks: Masks, columns: Array
-) -> tuple[Sums, Any]:
+) -> tuple[Found, Any]:
     sums = _contrast(plan, zimg, rows, masks, columns)
     return sums, (zimg, rows, masks, columns, sums[0])
 
 
-def _backward_rule(plan: _Plan, residuals: Any, cotangents: Sums) -> tuple:
+def _backward_rule(plan: _Plan, residuals: Any, cotangents: Found) -> tuple:
     *split, log_sums = residuals
     grads, _ = plan.shards.run(
         functools.partial(_differentiate, plan), tuple(split), (log_sums, *cotangents[:2])
@@ -240,14 +237,14 @@ def _compare(
     return plan.scale * jnp.einsum("rd,bd->rb", directions, zimg)
 
 
-def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
+def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
     """Goes through the rows of one device and combines its sums with those of the others."""
     zimg, rows, masks, columns = split
     dtype, compare = wide(zimg.dtype), plan.blocks.compare
     zimg, columns = plan.shards.gather(zimg), plan.shards.gather(columns)
 
     def add(sums: tuple, block: tuple) -> tuple:
-        *negatives, cosines, total, among = sums
+        negatives, cosines, total, among = sums
         rows, (real, candidate), first = block
         directions, _ = normalize_rows(clear_masked(rows, real).astype(dtype))
         own = _place(columns, first, len(rows))
@@ -260,21 +257,20 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
             negatives = add_sums(negatives, sum_negatives(compare, *pairs))
         among += candidate.astype(dtype).at[own[0]].get(mode="fill", fill_value=0)
         total += jnp.where(candidate[:, None], directions, 0).sum(axis=0)
-        return *negatives, cosines, total, among
+        return negatives, cosines, total, among
 
     def step(sums: tuple, block: tuple) -> tuple:
         # The space for positives is for the worst case, and mostly empty.
         return jax.lax.cond(block[1][0].any(), add, lambda sums, _: sums, sums, block), None
 
     start = (
-        jnp.full(len(zimg), LOWEST, dtype),
-        jnp.zeros(len(zimg), dtype),
+        (jnp.full(len(zimg), LOWEST, dtype), jnp.zeros(len(zimg), dtype)),
         jnp.zeros(columns.shape, dtype),
         jnp.zeros(zimg.shape[1], dtype),
         jnp.zeros(columns.shape, dtype),
     )
     sums, _ = jax.lax.scan(step, vary_like(start, zimg), plan.cut(rows, masks))
-    peak, exponentials, cosines, total, among = sums
+    (peak, exponentials), cosines, total, among = sums
     if compare is not None:
         own = locate_rows(columns, len(rows) * plan.shards.index(), len(rows))
         cosines = find_cosines(zimg, rows, own)
@@ -286,8 +282,8 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
 
 
 def _add_negatives(
-    sums: Sequence[Array], logits: Float[Array, "r b"], candidate: Bool[Array, " r"], own: tuple
-) -> Sequence[Array]:
+    sums: Sums, logits: Float[Array, "r b"], candidate: Bool[Array, " r"], own: tuple
+) -> Sums:
     """Returns the sums over the negatives before and those of a block."""
     peak, exponentials = sums
     negatives = jnp.where(candidate[:, None], logits, -jnp.inf)
