@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
+from big_align.losses import tile_functions
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.cluster_discrimination import (
@@ -40,13 +41,6 @@ from big_align.losses.cluster_discrimination import (
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked
-from big_align.losses.tile_functions import (
-    Sums,
-    add_sums,
-    differentiate_negatives,
-    find_cosines,
-    sum_negatives,
-)
 from big_align.sharding import Shards, locate_rows
 
 BLOCK = 1024
@@ -254,7 +248,9 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
             negatives = _add_negatives(negatives, logits, candidate, own)
         else:
             pairs = zimg, directions.astype(zimg.dtype), plan.scale, candidate, own[0]
-            negatives = add_sums(negatives, sum_negatives(compare, *pairs))
+            negatives = tile_functions.add_sums(
+                negatives, tile_functions.sum_negatives(compare, *pairs)
+            )
         among += candidate.astype(dtype).at[own[0]].get(mode="fill", fill_value=0)
         total += jnp.where(candidate[:, None], directions, 0).sum(axis=0)
         return negatives, cosines, total, among
@@ -273,7 +269,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
     (peak, exponentials), cosines, total, among = sums
     if compare is not None:
         own = locate_rows(columns, len(rows) * plan.shards.index(), len(rows))
-        cosines = find_cosines(zimg, rows, own)
+        cosines = tile_functions.find_cosines(zimg, rows, own)
     top = plan.shards.max(peak)
     exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))
     # NaN stays NaN.
@@ -282,8 +278,8 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
 
 
 def _add_negatives(
-    sums: Sums, logits: Float[Array, "r b"], candidate: Bool[Array, " r"], own: tuple
-) -> Sums:
+    sums: tile_functions.Sums, logits: Float[Array, "r b"], candidate: Bool[Array, " r"], own: tuple
+) -> tile_functions.Sums:
     """Returns the sums over the negatives before and those of a block."""
     peak, exponentials = sums
     negatives = jnp.where(candidate[:, None], logits, -jnp.inf)
@@ -343,7 +339,7 @@ def _slopes(
     """
     log_sums, log_sum_grad, cosine_grad = whole
     if plan.blocks.compare is not None:
-        make = functools.partial(differentiate_negatives, plan.blocks.compare)
+        make = functools.partial(tile_functions.differentiate_negatives, plan.blocks.compare)
         slope = recompute(make, zimg, directions, plan.scale, candidate, log_sums, log_sum_grad)
         return slope.at[own[::-1]].set(cosine_grad.astype(slope.dtype), mode="drop").T
     logits = recompute(functools.partial(_compare, plan), directions, zimg)
