@@ -89,7 +89,8 @@ def choose_blocks(
 
 def _choose_tiles(pairs: int, shards: Shards, block: Block, dtype: DTypeLike) -> Compare | None:
     """Returns what compares rows with columns in tiles, None if they are not to be used."""
-    chip = find_chip(_device_of(shards).device_kind)
+    device = shards.mesh.devices.flat[0] if shards.mesh else jax.devices()[0]
+    chip = find_chip(device.device_kind)
     there = chip is not None and chip.name in TILED_CHIPS and jax.__version_info__ >= (0, 11)
     if block != "tiles":
         wanted = block is None and there and dtype == "bfloat16" and pairs >= LEAST_TILES
@@ -103,10 +104,6 @@ def _compare_in_registers() -> Compare:
     from big_align.kernels import hopper_tiles  # Only here: it takes seconds.
 
     return hopper_tiles.compare
-
-
-def _device_of(shards: Shards) -> jax.Device:
-    return shards.mesh.devices.flat[0] if shards.mesh else jax.devices()[0]
 
 
 def count_blocks(

@@ -196,7 +196,7 @@ def test_registers_suffice(name, monkeypatch, tmp_path):
     def describe(x):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
-    size = 1024
+    size = 8192
     x = jax.ShapeDtypeStruct((size, 512), jnp.bfloat16, sharding=place)
     sides = jax.tree.map(describe, make_sides(name, size, size))
     jax.jit(functools.partial(compare, FUNCTIONS[name][0])).lower(x, x, sides).compile()
