@@ -6,10 +6,13 @@ from typing import Literal
 
 import jax
 from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 
 from big_align.devices import choices
 from big_align.devices.chips import find_chip
 from big_align.kernels import pair_tiles
+from big_align.kernels.pair_tiles import Results, Sides, TileFunction
+from big_align.losses.explicit_axes import vary_like
 from big_align.losses.tile_functions import Compare
 from big_align.sharding import Shards
 
@@ -94,16 +97,20 @@ def _choose_tiles(pairs: int, shards: Shards, block: Block, dtype: DTypeLike) ->
     there = chip is not None and chip.name in TILED_CHIPS and jax.__version_info__ >= (0, 11)
     if block != "tiles":
         wanted = block is None and there and dtype == "bfloat16" and pairs >= LEAST_TILES
-        return _compare_in_registers() if wanted else None
+        return compare_in_registers if wanted else None
     if dtype != "bfloat16" and (there or dtype != "float32"):
         raise ValueError(f'block = "tiles" needs embeddings of bfloat16, got {dtype}')
-    return _compare_in_registers() if there else pair_tiles.compare_plainly
+    return compare_in_registers if there else pair_tiles.compare_plainly
 
 
-def _compare_in_registers() -> Compare:
+def compare_in_registers(
+    function: TileFunction, x: Float[Array, "m d"], y: Float[Array, "n d"], sides: Sides
+) -> Results:
+    """Does what `compare_plainly` does, on the GPUs that have tiles."""
     from big_align.kernels import hopper_tiles  # Only here: it takes seconds.
 
-    return hopper_tiles.compare
+    # The kernel's results do not say that they vary in `jax.shard_map`.
+    return vary_like(hopper_tiles.compare(function, x, y, sides), (x, y, sides))
 
 
 def count_blocks(

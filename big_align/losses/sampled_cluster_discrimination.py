@@ -312,7 +312,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
         skip = lambda zimg_grad, block: (zimg_grad, jnp.zeros_like(block[0]))  # noqa: E731
         return jax.lax.cond(block[1][0].any(), pull, skip, zimg_grad, block)
 
-    start = jnp.zeros(zimg.shape, dtype)
+    start = jnp.zeros_like(zimg, dtype)
     zimg_grad, row_grads = jax.lax.scan(step, start, plan.cut(rows, masks))
     row_grads = row_grads.reshape(-1, rows.shape[1])[: len(rows)]
     return (plan.shards.scatter_sum(zimg_grad).astype(narrow), row_grads), ()

@@ -7,8 +7,7 @@ import pytest
 
 from big_align.devices import choices
 from big_align.kernels.pair_tiles import compare_plainly
-from big_align.losses import blocks
-from big_align.losses.blocks import choose_blocks, count_blocks
+from big_align.losses.blocks import choose_blocks, compare_in_registers, count_blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
@@ -50,15 +49,10 @@ class Gpu:
         self.device_kind, self.platform = device_kind, "gpu"
 
 
-def in_registers(*_):
-    """Stands for the kernel."""
-
-
 def choose(monkeypatch, kind, block=None, dtype="bfloat16", size=32768, version=(0, 11, 0)):
     """Chooses on one such device, and returns the choice and what is told of it."""
     monkeypatch.setattr(jax, "devices", lambda: [Gpu(kind)])
     monkeypatch.setattr(jax, "__version_info__", version)
-    monkeypatch.setattr(blocks, "_compare_in_registers", lambda: in_registers)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with choices.collect() as lines:
         chosen = choose_blocks("loss", size, size, ALONE, block, jnp.dtype(dtype))
@@ -68,7 +62,7 @@ def choose(monkeypatch, kind, block=None, dtype="bfloat16", size=32768, version=
 @pytest.mark.parametrize("kind", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
 def test_tiles_are_chosen_where_they_are_faster(monkeypatch, kind):
     chosen, line = choose(monkeypatch, kind)
-    assert chosen.compare is in_registers and chosen.count == 4
+    assert chosen.compare is compare_in_registers and chosen.count == 4
     assert line == "loss: logits in registers for 32768 x 32768 of bfloat16"
     # Stripes of half a million pairs do not become flat.
     assert choose(monkeypatch, kind, size=2**19)[0].count == 2**9
@@ -81,7 +75,7 @@ def test_tiles_are_chosen_where_they_are_faster(monkeypatch, kind):
 
 def test_tiles_can_be_asked_for(monkeypatch):
     kind = "NVIDIA H100 80GB HBM3"
-    assert choose(monkeypatch, kind, "tiles", size=8)[0].compare is in_registers
+    assert choose(monkeypatch, kind, "tiles", size=8)[0].compare is compare_in_registers
     assert choose(monkeypatch, "TPU v5e", "tiles")[0].compare is compare_plainly
     with pytest.raises(ValueError, match='block = "tiles" needs embeddings of bfloat16, got flo'):
         choose(monkeypatch, kind, "tiles", "float32")
