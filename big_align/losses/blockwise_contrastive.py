@@ -106,7 +106,8 @@ def blockwise_contrastive_loss(
       ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
     """
     shards = Shards.over(mesh)
-    blocks = choose_blocks("contrastive loss", len(zimg), len(ztxt), shards, block, zimg.dtype)
+    dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)
+    blocks = choose_blocks("contrastive loss", len(zimg), len(ztxt), shards, block, dtype)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )

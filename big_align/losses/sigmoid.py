@@ -122,7 +122,8 @@ def blockwise_sigmoid_loss(
       ValueError: as for `sigmoid_loss`, and if `block` is not positive.
     """
     shards = Shards.over(mesh)
-    blocks = choose_blocks("sigmoid loss", len(zimg), len(ztxt), shards, block, zimg.dtype)
+    dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)
+    blocks = choose_blocks("sigmoid loss", len(zimg), len(ztxt), shards, block, dtype)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
