@@ -120,6 +120,8 @@ def _refuse_cudnn(problem: Problem, device: Any) -> str | None:
 def _refuse_pallas(problem: Problem, device: Any) -> str | None:
     if problem.dtype not in tpu_attention.DTYPES:
         return f"the kernel is for {' and '.join(tpu_attention.DTYPES)}"
+    if device.device_kind in ("TPU v2", "TPU v3"):
+        return "these chips have no products of bfloat16 for kernels"
     if device.platform == "tpu" and problem.mesh is None and _may_be_split():
         return "it is not known which devices share the batch"
     batch, *rest = problem.query

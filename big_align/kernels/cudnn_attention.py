@@ -18,6 +18,7 @@ def attend_by_cudnn(
     mask: Bool[Array, "b k"] | None,
     causal: bool,
     mesh: Mesh | None,
+    real: int | None = None,
 ) -> Float[Array, "b q heads c"]:
     """Computes what `models.parts.attention.attend` does, without dropout.
 
@@ -32,13 +33,14 @@ def attend_by_cudnn(
       mask: True where a key may be attended to; None if all may.
       causal: whether a query attends to no key after its own position.
       mesh: devices that the batch is split over; None for one that has all of it.
+      real: number of the first keys that may be attended to, without a mask; None for all.
 
     Returns:
       The weighted means of the values.
     """
 
     def on_device(_: tuple, arrays: tuple) -> Array:
-        return _attend(*arrays, causal)
+        return _attend(*arrays, causal, real)
 
     arrays = query, key, value, mask
     return on_device((), arrays) if mesh is None else sharding.map_rows(on_device, (), arrays, mesh)
@@ -49,11 +51,13 @@ def pad_tokens(tokens: int) -> int:
     return tokens + tokens % 2
 
 
-def _attend(query: Array, key: Array, value: Array, mask: Array | None, causal: bool) -> Array:
-    (batch, queries), keys = query.shape[:2], key.shape[1]
+def _attend(
+    query: Array, key: Array, value: Array, mask: Array | None, causal: bool, real: int | None
+) -> Array:
+    (batch, queries), keys = query.shape[:2], real or key.shape[1]
     visible = None if mask is None else _find_visible(mask, queries, causal)
     settings = {"is_causal": causal} if visible is None else {"mask": _fill_rows(visible)}
-    if visible is None and (queries % 2 or keys % 2):
+    if visible is None and (queries % 2 or keys % 2 or real):
         settings["query_seq_lengths"] = jnp.full((batch,), queries, jnp.int32)
         settings["key_value_seq_lengths"] = jnp.full((batch,), keys, jnp.int32)
     given = (_pad(x) for x in (query, key, value))

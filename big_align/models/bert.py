@@ -138,6 +138,8 @@ class Bert(nn.Module):
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
 
         sizes = self.resolved
+        tokens, dropped = attention.Tokens(x, text_mask, None), train and self.dropout > 0
+        tokens = attention.pad_tokens(tokens, sizes["heads"], dropped, False, self.attention)
         settings = dict(
             heads=sizes["heads"],
             mlp_dim=sizes["mlp_dim"],
@@ -148,7 +150,8 @@ class Bert(nn.Module):
             way=self.attention,
         )
         each = [settings] * sizes["depth"]
-        x = blocks.run_blocks(self, BertBlock, each, x, text_mask, train=train)
+        x = blocks.run_blocks(self, BertBlock, each, tokens.x, tokens.mask, train=train)
+        x = x[:, : text.shape[1]]
         if self.pool == "cls":
             return x[:, 0], x
         # Counts and sums need float32: bfloat16 has no number between 256 and 258.

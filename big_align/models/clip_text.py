@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models.parts import blocks, layers, transformer
+from big_align.models.parts import attention, blocks, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads; named after the image towers they were published with
     "b": (512, 12, 2048, 8),
@@ -93,6 +93,8 @@ class ClipText(nn.Module):
         """
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
         sizes = self.resolved
+        tokens = attention.Tokens(x, text_mask, None)
+        tokens = attention.pad_tokens(tokens, sizes["heads"], False, True, self.attention)
         settings = dict(
             heads=sizes["heads"],
             mlp_dim=sizes["mlp_dim"],
@@ -106,7 +108,8 @@ class ClipText(nn.Module):
         )
         each = [settings] * sizes["depth"]
         block_class = transformer.TransformerBlock
-        x = blocks.run_blocks(self, block_class, each, x, text_mask, None, train=train)
+        x = blocks.run_blocks(self, block_class, each, tokens.x, tokens.mask, None, train=train)
+        x = x[:, : text.shape[1]]
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
         last = jnp.max(jnp.where(text_mask, jnp.arange(text.shape[1]), 0), axis=1)
         return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0], x

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from big_align.models.parts import blocks, layers, transformer
+from big_align.models.parts import attention, blocks, layers, transformer
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -151,7 +151,9 @@ class ViT(nn.Module):
             x = layers.layer_norm(self.layer_norm_eps, self.dtype, "input_norm")(x)
         angles = self._angles(image) if self.positions == "rotary" else None
 
-        sizes = self.resolved
+        sizes, count = self.resolved, x.shape[1]
+        tokens = attention.Tokens(x, None, angles)
+        tokens = attention.pad_tokens(tokens, sizes["heads"], False, False, self.attention)
         settings = dict(
             heads=sizes["heads"],
             mlp_dim=sizes["mlp_dim"],
@@ -160,11 +162,14 @@ class ViT(nn.Module):
             layer_norm_eps=self.layer_norm_eps,
             dtype=self.dtype,
             way=self.attention,
+            keys=tokens.keys,
         )
         last = max(sizes["depth"] - 1, 1)
         each = [settings | {"drop_path": self.drop_path * i / last} for i in range(sizes["depth"])]
         block_class = transformer.TransformerBlock
-        x = blocks.run_blocks(self, block_class, each, x, None, angles, train=train)
+        x = blocks.run_blocks(self, block_class, each, tokens.x, None, tokens.angles, train=train)[
+            :, :count
+        ]
         x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
         return (x[:, 0], x[:, 1:]) if self.pool == "cls" else (x.mean(1), x)
 

@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[R
     for each in computation.instructions.values():
         yield Run(computation, each, times, fused)
         if each.opcode == "while":
-            trips = times * (1 if each.trip_count is None else each.trip_count)
+            trips = times * (_count_trips(program, each) or 1)
             for attribute in ("condition", "body"):
                 for called in each.called(attribute):
                     yield from _walk(program, called, trips, fused)
@@ -64,12 +64,27 @@ def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[R
                 yield from _walk(program, called, times, inside)
 
 
+def _count_trips(program: HloProgram, loop: Instruction) -> int | None:
+    """Returns how often a loop runs, None if neither the compiler nor its condition tells.
+
+    libtpu leaves its count out for some loops. JAX counts from 0, and compares with the end.
+    """
+    if loop.trip_count is not None:
+        return loop.trip_count
+    condition = program.computations[loop.called("condition")[0]]
+    root = condition.root
+    if root.opcode != "compare" or root.attribute("direction") != "LT":
+        return None
+    end = condition.instructions[root.operands[1]]
+    return int(end.literal) if end.opcode == "constant" and end.literal.isdecimal() else None
+
+
 def count_unknown_loops(program: HloProgram) -> int:
     """Counts the loops with an unknown number of trips, which are counted as one trip."""
     loops = {
         (run.computation.name, run.instruction.name)
         for run in walk(program)
-        if run.instruction.opcode == "while" and run.instruction.trip_count is None
+        if run.instruction.opcode == "while" and _count_trips(program, run.instruction) is None
     }
     return len(loops)
 
@@ -81,8 +96,25 @@ def count_executed_flops(program: HloProgram) -> Counter[str]:
     only products with actual elements, not those with padding or with the zeros of dilation, since
     compilers write matrix products as convolutions with much of both.
     """
+    return _count(walk(program))
+
+
+def count_flops_inside(program: HloProgram, run: Run) -> int:
+    """Counts the FLOPs of one execution of an instruction, with all that is fused into it."""
+    inside = [dataclasses.replace(run, times=1), *walk_inside(program, run.instruction)]
+    return _count(inside).total()
+
+
+def walk_inside(program: HloProgram, instruction: Instruction) -> Iterator[Run]:
+    """Yields what one execution of a fusion runs; nothing for other instructions."""
+    if instruction.opcode in ("fusion", "fusion-start"):
+        for called in instruction.called(_CALLS[instruction.opcode]):
+            yield from _walk(program, called, 1, True)
+
+
+def _count(runs: Iterable[Run]) -> Counter[str]:
     flops: Counter[str] = Counter()
-    for run in walk(program):
+    for run in runs:
         count = _COUNTS.get(name_operation(run.instruction))
         if count is None:
             continue

@@ -11,7 +11,7 @@ from big_align.planning.compilation import CompiledStep, Request
 from big_align.planning.executed import count_executed_flops, count_unknown_loops
 from big_align.planning.hlo import parse_program
 from big_align.planning.topologies import GENERATIONS
-from big_align.planning.traffic import count_traffic
+from big_align.planning.traffic import count_traffic, walk_kernels
 
 GIB = 2**30
 STANDS_IN = (
@@ -76,6 +76,7 @@ def _describe_step(program: CompiledStep, chip: Chip, notes: list[str]) -> dict[
     """Counts what a compiled step executes, reads and sends, and its least time."""
     traced, hlo = program.traced, parse_program(program.text)
     executed, traffic = count_executed_flops(hlo), count_traffic(hlo)
+    kernels = sum(run.times for run, _ in walk_kernels(hlo))
     devices, useful = traced["devices"], traced["useful_flops"]
     sent = [each for each in list_collectives(hlo, traced["places"]) if each.devices > 1]
     bound = bound_step(chip, executed.total(), traffic, sent)
@@ -93,6 +94,7 @@ def _describe_step(program: CompiledStep, chip: Chip, notes: list[str]) -> dict[
             "by_type": dict(executed),
         },
         "bytes": {"per_device": traffic, "xla": program.xla_bytes},
+        "kernels": kernels,
         "collectives": [vars(each) for each in sent],
         "time": {
             **bound.parts,
@@ -188,10 +190,11 @@ def _format_work(report: dict[str, Any]) -> list[str]:
     parts = ", ".join(
         f"{_scale(flops[name] / devices)} {name}" for name in ("useful", "recomputed", "replicated")
     )
+    moved = f"{_scale(report['bytes']['per_device'])} read and written"
     lines = [
         _row("FLOPs of a device", f"{_scale(flops['executed_per_device'])} executed"),
         _row("", f"({parts})"),
-        _row("bytes of a device", f"{_scale(report['bytes']['per_device'])} read and written"),
+        _row("bytes of a device", f"{moved}, by {report['kernels']:,} kernels"),
     ]
     if xla := report["bytes"]["xla"]:
         lines.append(_row("", f"({_scale(xla)} by XLA, which counts inside of fusions too)"))

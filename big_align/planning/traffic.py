@@ -7,15 +7,17 @@ What the compiler keeps in on-chip memory is not counted. A buffer that two inst
 twice.
 """
 
+from collections.abc import Iterator
+
 from big_align.planning.collectives import CHAIN
-from big_align.planning.executed import name_operation, walk
+from big_align.planning.executed import Run, name_operation, walk
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"),
     *("call", "conditional", "partition-id", "replica-id", "iota", "optimization-barrier"),
     *("async-start", "async-update", "async-done", "copy-done", "add-dependency", "domain"),
-    "fusion-done",
+    *("fusion-done", "slice-done", "dynamic-slice-done"),
     *("all-gather-done", "all-reduce-done", "collective-permute-done", "send-done", "recv-done"),
 }
 _SLICES = {"dynamic-slice", "slice", "gather"}
@@ -25,11 +27,14 @@ _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 
 def count_traffic(program: HloProgram) -> int:
     """Counts the bytes that one device reads from its main memory and writes to it."""
-    total = 0
+    return sum(run.times * moved for run, moved in walk_kernels(program))
+
+
+def walk_kernels(program: HloProgram) -> Iterator[tuple[Run, int]]:
+    """Yields what is executed outside fusions and does work, and the bytes that it moves once."""
     for run in walk(program):
         if not run.fused and run.instruction.opcode not in _FREE:
-            total += run.times * _instruction_bytes(program, run.computation, run.instruction)
-    return total
+            yield run, _instruction_bytes(program, run.computation, run.instruction)
 
 
 def _instruction_bytes(program: HloProgram, computation: Computation, each: Instruction) -> int:
@@ -41,10 +46,12 @@ def _instruction_bytes(program: HloProgram, computation: Computation, each: Inst
             for number, arrays in enumerate(operands)
         )
         return read + _written_by_fusion(inside, each)
+    if each.opcode.removesuffix("-start") in _SLICES:
+        # An asynchronous one also returns what it reads, and before its slice.
+        slice_ = each.outputs[1 if each.opcode.endswith("-start") else 0]
+        return _bytes((slice_,)) + (slice_.bytes if _bytes(operands[0]) else 0)
     if each.opcode.endswith("-start") and len(each.outputs) > len(operands):
         return _bytes(each.outputs)  # most starts also return what they read
-    if each.opcode in _SLICES:
-        return 2 * _bytes(each.outputs)
     if each.opcode in _UPDATES:
         return 2 * _bytes(operands[_UPDATES[each.opcode]])
     outputs = each.outputs

@@ -52,6 +52,10 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         help="images that one core of a host loads per second (default: measured on this machine)",
     )  # fmt: skip
     add(
+        "--top", type=int, default=0, metavar="N",
+        help="list the N instructions that move the most bytes, and which modules they are from",
+    )  # fmt: skip
+    add(
         "--search", action="store_true",
         help="try values of fsdp, microbatches, remat and dtype, and report the cheapest that fits",
     )  # fmt: skip
@@ -137,9 +141,11 @@ def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     else:
         reports = [_compile(options, overrides, options.topology, speed)]
     if not (options.search or options.chips):
+        from big_align.planning.kernels.listing import format_kernels
         from big_align.planning.report import format_report
 
-        show(format_report(reports[0]))
+        lines = format_kernels(reports[0]["top"]) if "top" in reports[0] else []
+        show("\n".join([format_report(reports[0]), *lines]))
     _write(options.json, reports)
     if not reports:  # each has been said to be impossible
         return 1
@@ -150,6 +156,7 @@ def _compile(
     options: argparse.Namespace, overrides: tuple[str, ...], topology: str, speed: float | None
 ) -> dict[str, Any]:
     from big_align.planning.compilation import Request, compile_step
+    from big_align.planning.kernels.listing import describe_kernels
     from big_align.planning.report import make_report
 
     kind = topology.partition(":")[0]
@@ -158,7 +165,11 @@ def _compile(
         options.config, overrides, topology, slices, options.effort, options.machine_code
     )
     price = options.price.get(kind, options.price.get(""))
-    return make_report(request, compile_step(request), price=price, images_per_core=speed)
+    step = compile_step(request)
+    report = make_report(request, step, price=price, images_per_core=speed)
+    if options.top and step.text is not None:
+        report["top"] = describe_kernels(step.text, kind, options.top)
+    return report
 
 
 def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:

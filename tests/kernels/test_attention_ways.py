@@ -5,6 +5,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from attention_cases import assert_like_the_formula, draw, make_mask
 
@@ -17,9 +18,11 @@ from big_align.models.clip_text import ClipText
 from big_align.models.parts import attention
 from big_align.models.vit import ViT
 from big_align.training import flops
+from tests.models.drawn_variables import draw_variables
 
 CPU = types.SimpleNamespace(platform="cpu", device_kind="cpu")
 TPU = types.SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+TPU_V3 = types.SimpleNamespace(platform="tpu", device_kind="TPU v3")
 H100 = types.SimpleNamespace(
     platform="gpu", device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0"
 )
@@ -47,6 +50,7 @@ IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
         ("auto", TPU, {"query": (20, 257, 16, 64)}, "plain", "20 examples do not divide over 8"),
         ("auto", TPU, {"query": (16, 257, 16, 104)}, "plain", "does not fit into the vector mem"),
         ("auto", TPU, {"mesh": None}, "plain", "not known which devices share the batch"),
+        ("auto", TPU_V3, {}, "plain", "since these chips have no products of bfloat16"),
         ("auto", H100, {"dtype": "float32"}, "plain", "since cuDNN's kernel is for bfloat16 and"),
         ("auto", V100, {}, "plain", "since cuDNN is for NVIDIA GPUs|since cuDNN's kernel is for"),
         ("auto", T4, {}, "plain", "since cuDNN's kernel is for compute capability 8.0 on"),
@@ -176,3 +180,37 @@ def test_text_towers_pass_the_way_on_and_drop_weights_in_training_only(tower):
     assert lines_of(tower, *TEXT, train=True) == [plain if drops else taken]
     with pytest.raises(ValueError, match="attention='flash' is unknown"):
         lines_of(tower.clone(attention="flash"), *TEXT)
+
+
+def test_the_first_keys_are_those_of_a_slice():
+    q, k, v, _ = draw(7, 2, 8)
+    some = attention.attend(q, k, v, None, keys=5)
+    np.testing.assert_allclose(some, attention.attend(q, k[:, :5], v[:, :5], None), atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_token_that_a_kernel_wants_changes_nothing(monkeypatch, positions):
+    """Towers add it before their first block, and drop it after the last."""
+    image = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
+    towers = (ViT("ti/4", **SMALL, positions=positions), (image,)), (ClipText(**WORDS), TEXT)
+    seen = []
+
+    def attend_plainly(q, k, v, mask, causal, mesh, real=None):
+        seen.append(k.shape[1])
+        return attention.attend(q, k, v, mask, causal=causal, way="plain", keys=real)
+
+    for tower, inputs in towers:
+        inputs = tuple(x[:, :5] if x.ndim == 2 else x for x in inputs)
+        variables = draw_variables(tower, *inputs)
+        expected = tower.apply(variables, *inputs)
+        with monkeypatch.context() as patch:
+            choose = attention_ways.choose_way
+
+            def take_cudnn(asked, problem, device, choose=choose):
+                return choose(asked, problem, device) if asked == "plain" else ("cudnn", "")
+
+            patch.setattr(attention_ways, "choose_way", take_cudnn)
+            patch.setattr(attention.cudnn_attention, "attend_by_cudnn", attend_plainly)
+            made = tower.apply(variables, *inputs)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), made, expected)
+    assert set(seen) == {18, 6}

@@ -66,10 +66,11 @@ def count_blocks(tower, inputs):
 
 def test_many_equal_blocks_are_a_loop_unless_told_otherwise():
     inputs = draw_inputs("vit")
-    few, many = (ViT("ti/4", **SMALL | {"depth": depth}) for depth in (15, 16))
+    few, many = (ViT("ti/4", **SMALL | {"depth": n}, remat="full") for n in (15, 16))
     assert count_blocks(few, inputs) > 8 * count_blocks(many, inputs)
     assert count_blocks(few.clone(scan=True), inputs) == count_blocks(many, inputs)
-    assert count_blocks(many.clone(scan=False), inputs) > count_blocks(few, inputs)
+    for without in (many.clone(scan=False), many.clone(remat="dots")):
+        assert count_blocks(without, inputs) > count_blocks(few, inputs)
 
 
 def test_a_loop_has_the_parameters_of_separate_blocks():

@@ -125,6 +125,14 @@ def test_a_kernel_counts_what_it_says(said, flops):
     assert count_traffic(made) == 2 * 4 * 8 + 4 * 8 + 2 * 4 * 8
 
 
+def test_a_slice_that_is_fetched_early_counts_as_the_slice():
+    body = (
+        "  %s = (bf16[64,8]{1,0}, bf16[16,8]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%p0), "
+        "slice={[0:16], [0:8]}\n  ROOT %d = bf16[16,8]{1,0:S(1)} slice-done(%s)"
+    )
+    assert count_traffic(program(body, "bf16[64,8]")) == 2 * 16 * 8
+
+
 IMAGE, KERNEL, MADE = "f32[2,7,9,6]", "f32[8,3,3,3]", "f32[2,4,5,8]"
 
 

@@ -174,6 +174,18 @@ def test_machines_are_compared_by_cost(memory_of_choices, capsys):
     assert cells["a100:1x8"][-1].startswith("$") and cells["b200:1x8"][-1] == "-"
 
 
+def test_what_moves_the_bytes_is_listed(memory_of_choices, capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    flags = ["--topology=a100:1x8", "--images_per_core=1", "--top=3", f"--json={path}"]
+    assert plan.main([CONFIG, *flags]) == 0
+    report = json.loads(path.read_text())
+    (product,) = report["top"]["kernels"]
+    assert report["kernels"] == product["times"] == 1
+    assert report["bytes"]["per_device"] == product["bytes"] == report["top"]["bytes"] == 6_000_000
+    shown = capsys.readouterr().out
+    assert "6.00 M read and written, by 1 kernels" in shown and "dot, bf16[1000,1000]" in shown
+
+
 def test_a_plan_that_fits_nowhere_has_its_own_exit_status(memory_of_choices, capsys):
     assert plan.main([CONFIG, "--topology=v5e:2x2", "--images_per_core=1"]) == 3
     assert "no: 40.00 of 16.0 GiB a device" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Scaled dot-product attention, with masks and rotary positions."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -22,6 +23,7 @@ def attend(
     drop: Drop | None = None,
     causal: bool = False,
     way: str = "auto",
+    keys: int | None = None,
 ) -> Float[Array, "b q heads c"]:
     """Scaled dot-product attention with its softmax in float32.
 
@@ -33,6 +35,7 @@ def attend(
       drop: applied to the weights, which have shape [b heads q k]; None if nothing is.
       causal: whether a query attends to no key after its own position.
       way: how it is computed, a name in `attention_ways.WAYS`.
+      keys: number of the first keys that may be attended to, instead of a mask; None for all.
 
     Returns:
       The weighted means of the values; zero for a row that may not attend to any key.
@@ -42,23 +45,18 @@ def attend(
     """
     if rematerialization.is_left_out():
         return _attend_plainly(query, key, value, mask, drop, causal)
-    place, device = traced.weight_place(), traced.traced_device()
-    mesh = None if place is None else place.mesh
-    problem = attention_ways.Problem(
-        query=query.shape,
-        keys=key.shape[1],
-        dtype=query.dtype.name,
-        causal=causal,
-        masked=mask is not None,
-        dropped=drop is not None,
-        mesh=mesh,
-    )
+    rest = dict(causal=causal, masked=mask is not None, dropped=drop is not None)
+    problem = _describe(query.shape, key.shape[1], query.dtype.name, **rest)
+    device = traced.traced_device()
     taken, line = attention_ways.choose_way(way, problem, device)
-    choices.note(line)
-    mesh = None if problem.devices == 1 else mesh
+    if keys is None:  # otherwise `pad_tokens` has told
+        choices.note(line)
+    mesh = None if problem.devices == 1 else problem.mesh
+    if taken == "cudnn":
+        return cudnn_attention.attend_by_cudnn(query, key, value, mask, causal, mesh, keys)
+    if keys is not None:
+        mask = jnp.broadcast_to(jnp.arange(key.shape[1]) < keys, key.shape[:2])
     match taken:
-        case "cudnn":
-            return cudnn_attention.attend_by_cudnn(query, key, value, mask, causal, mesh)
         case "pallas":
             emulated = device.platform != "tpu"
             return tpu_attention.attend_on_tpu(query, key, value, mask, causal, mesh, emulated)
@@ -86,6 +84,59 @@ def _attend_plainly(
     weights = weights.astype(value.dtype)
     weights = weights if drop is None else drop(weights)
     return jnp.einsum("bhqk,bkhc->bqhc", weights, value)
+
+
+def _describe(query: tuple, keys: int, dtype: str, **rest: bool) -> attention_ways.Problem:
+    place = traced.weight_place()
+    mesh = None if place is None else place.mesh
+    return attention_ways.Problem(query=query, keys=keys, dtype=dtype, mesh=mesh, **rest)
+
+
+class Tokens(NamedTuple):
+    """What the blocks of a tower are given.
+
+    Attributes:
+      x: tokens [b l c].
+      mask: True on real tokens [b l]; None if all of the first `keys` are.
+      angles: as `rotate` takes them [l half], or None.
+      keys: the number of real tokens, which are the first; None if there is a mask or all are.
+    """
+
+    x: Array
+    mask: Array | None
+    angles: Array | None
+    keys: int | None = None
+
+
+def pad_tokens(tokens: Tokens, heads: int, dropped: bool, causal: bool, way: str) -> Tokens:
+    """Adds a token to which none attends where attention takes a kernel for even numbers only.
+
+    Done here, once, it saves each block from copying queries, keys and values.
+
+    Args:
+      tokens: the tokens before the first block.
+      heads: number of attention heads.
+      dropped: whether dropout is applied to the weights.
+      causal: whether a token does not attend to those after it.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
+
+    Returns:
+      The same tokens, or these with one more.
+    """
+    x, mask, angles, _ = tokens
+    heads = heads if x.shape[-1] % heads == 0 else 1  # of no use: `project_heads` says so
+    batch, count, width = x.shape
+    rest = dict(causal=causal, masked=mask is not None, dropped=dropped)
+    problem = _describe((batch, count, heads, width // heads), count, x.dtype.name, **rest)
+    taken, line = attention_ways.choose_way(way, problem, traced.traced_device())
+    more = cudnn_attention.pad_tokens(count) - count if taken == "cudnn" else 0
+    if not more or rematerialization.is_left_out():
+        return tokens
+    choices.note(line)
+    x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
+    mask = None if mask is None else jnp.pad(mask, ((0, 0), (0, more)))
+    angles = None if angles is None else jnp.pad(angles, ((0, more), (0, 0)))
+    return Tokens(x, mask, angles, count if mask is None else None)
 
 
 def make_drop(rate: float, train: bool) -> Drop | None:
@@ -137,10 +188,9 @@ def project_heads(
     width = x.shape[-1]
     if width % heads:
         raise ValueError(f"width={width} is not a multiple of heads={heads}")
-    made = (
-        layers.Dense(width, ("embed", "heads"), dtype=dtype, name=name)(x)
-        for name in ("query", "key", "value")
-    )
+    axes, names = ("embed", "heads"), ("query", "key", "value")
+    three = [layers.DenseWeights(width, axes, dtype=dtype, name=name) for name in names]
+    made = layers.apply_together(x, three)
     return tuple(y.reshape(*x.shape[:-1], heads, -1) for y in made)
 
 
@@ -153,6 +203,7 @@ class SelfAttention(nn.Module):
       dtype: name of the type of the computation.
       causal: whether a token does not attend to those after it.
       way: how it is computed, a name in `attention_ways.WAYS`.
+      keys: number of the first tokens that are attended to, without a mask; None for all.
     """
 
     heads: int
@@ -160,6 +211,7 @@ class SelfAttention(nn.Module):
     dtype: str = "float32"
     causal: bool = False
     way: str = "auto"
+    keys: int | None = None
 
     @nn.compact
     def __call__(
@@ -187,5 +239,6 @@ class SelfAttention(nn.Module):
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
         drop = make_drop(self.dropout, train)
-        y = attend(query, key, value, mask, drop, self.causal, self.way).reshape(x.shape)
+        how = self.causal, self.way, self.keys
+        y = attend(query, key, value, mask, drop, *how).reshape(x.shape)
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)

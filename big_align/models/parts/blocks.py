@@ -18,8 +18,9 @@ from big_align.devices import rematerialization, traced
 from big_align.models.parts import layers
 
 LOOP_FROM = 16
-"""Equal blocks in a row that become a loop. A loop stacks their weights and what they store, which
-costs bytes; for a dozen blocks compiling is short enough without it."""
+"""Equal blocks in a row that become a loop, if they store their inputs alone ("full"). A loop
+copies their weights, and whatever else they store, into stacks; for a dozen blocks, compiling is
+short enough without it."""
 
 
 def run_blocks(
@@ -35,7 +36,7 @@ def run_blocks(
 
     Args:
       tower: the calling module; its fields `remat` and `scan` say what is recomputed and whether
-        equal blocks run in a loop (None: where there are `LOOP_FROM` of them in a row).
+        equal blocks run in a loop (None: see `LOOP_FROM`).
       block_class: called with activations, `arguments` and `train`.
       settings: the fields of each block, of which `drop_path` may differ within a loop.
       x: the activations before the first block.
@@ -52,7 +53,7 @@ def run_blocks(
     level = rematerialization.find_level(tower.remat)
     blocks = [_Block(f"block_{start + i:02d}", fields) for i, fields in enumerate(settings)]
     with rematerialization.in_block(level):
-        for equal in _find_runs(tower, blocks):
+        for equal in _find_runs(tower, blocks, _least_loop(tower, level)):
             if len(equal) > 1:
                 x = _run_loop(tower, block_class, equal, level, x, arguments, train)
                 continue
@@ -79,9 +80,20 @@ class _Block(NamedTuple):
         return fields, jax.tree.map(lambda x: (x.shape, x.dtype), self.variables(tower))
 
 
-def _find_runs(tower: nn.Module, blocks: Sequence[_Block]) -> Iterator[Sequence[_Block]]:
-    """Cuts blocks into those that run in a loop together, and those that run by themselves."""
+def _least_loop(tower: nn.Module, level: str) -> int | None:
+    """Returns how many equal blocks in a row become a loop, None if none do."""
     if tower.is_initializing() or tower.scan is False:
+        return None
+    if tower.scan:
+        return 2
+    return LOOP_FROM if level == "full" else None
+
+
+def _find_runs(
+    tower: nn.Module, blocks: Sequence[_Block], least: int | None
+) -> Iterator[Sequence[_Block]]:
+    """Cuts blocks into those that run in a loop together, and those that run by themselves."""
+    if least is None:
         yield from ([block] for block in blocks)
         return
     kinds = [block.kind(tower) for block in blocks]
@@ -91,7 +103,6 @@ def _find_runs(tower: nn.Module, blocks: Sequence[_Block]) -> Iterator[Sequence[
         while end < len(blocks) and kinds[end] == kinds[first]:
             end += 1
         equal = blocks[first:end]
-        least = 2 if tower.scan else LOOP_FROM
         yield from [equal] if len(equal) >= least else ([block] for block in equal)
         first = end
 

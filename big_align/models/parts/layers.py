@@ -1,6 +1,6 @@
 """Layers that several towers share: normalization, stochastic depth, attention, perceptrons."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -85,10 +85,8 @@ class Dense(nn.Module):
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b d"]:
         """Transforms the last axis."""
         dtype = compute_dtype(self.dtype)
-        init = nn.with_logical_partitioning(self.kernel_init, self.axes)
-        kernel = self.param("kernel", init, (x.shape[-1], self.features))
+        kernel, *weights = make_weights(self, x.shape[-1])
         y = layer_weights.apply_weight(multiply_rows, x.astype(dtype), kernel, self.axes, dtype)
-        weights = (self.param("bias", self.bias_init, (self.features,)),) if self.use_bias else ()
         if self.activation is None:
             return add_weight(y, *weights) if weights else y
         activate = choose("activation", self.activation, ACTIVATIONS)
@@ -98,6 +96,54 @@ class Dense(nn.Module):
 
         # With the bias inside, what the product wrote is what is kept.
         return keep_input(finish)(y, *map(jnp.asarray, weights))
+
+
+def make_weights(layer: "Dense | DenseWeights", width: int) -> tuple[Array | np.ndarray, ...]:
+    """Makes the kernel of a dense layer, and its bias if it has one, as parameters of that layer.
+
+    Args:
+      layer: the calling module.
+      width: channels of its input.
+    """
+    init = nn.with_logical_partitioning(layer.kernel_init, layer.axes)
+    kernel = layer.param("kernel", init, (width, layer.features))
+    if not layer.use_bias:
+        return (kernel,)
+    return kernel, layer.param("bias", layer.bias_init, (layer.features,))
+
+
+class DenseWeights(Dense):
+    """The weights of a dense layer, for several that read the same rows."""
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[Array | np.ndarray, ...]:
+        """Returns the kernel and, if there is one, the bias, for inputs of a width."""
+        return make_weights(self, width)
+
+
+def apply_together(
+    x: Float[Array, "*b c"], layers: Sequence[DenseWeights]
+) -> list[Float[Array, "*b d"]]:
+    """Applies dense layers to the same rows, which are read and kept once.
+
+    Args:
+      x: rows.
+      layers: layers with equal axes and types, without activations.
+
+    Returns:
+      The result of each.
+    """
+    first = layers[0]
+    dtype = compute_dtype(first.dtype)
+    weights = [layer(x.shape[-1]) for layer in layers]
+    kernels = tuple(kernel for kernel, *_ in weights)
+
+    def multiply(x: Array, *kernels: Array) -> tuple[Array, ...]:
+        return tuple(multiply_rows(x, kernel) for kernel in kernels)
+
+    products = layer_weights.apply_weights(multiply, x.astype(dtype), kernels, first.axes, dtype)
+    biases = (bias for _, *bias in weights)
+    return [add_weight(y, *bias) if bias else y for y, bias in zip(products, biases, strict=True)]
 
 
 def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Array, "..."]:
@@ -122,10 +168,10 @@ def lay_out_rows(x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
 def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float[Array, "*b d"]:
     """Multiplies every row by a kernel.
 
-    All leading axes are merged first. Otherwise XLA's CPU backend transposes one operand of the
-    kernel's gradient in memory, and fuses everything that produces it into that strided copy. In
-    one run on one core, forward and backward at batch 8, merging took ViT-B/32 from 1.7 to 1.2 s
-    and EfficientNet-B0 from 2.5 to 1.6 s.
+    On CPUs all leading axes are merged first. Otherwise XLA transposes one operand of the kernel's
+    gradient in memory, and fuses everything that produces it into that strided copy. In one run on
+    one core, forward and backward at batch 8, merging took ViT-B/32 from 1.7 to 1.2 s and
+    EfficientNet-B0 from 2.5 to 1.6 s. On TPUs, merging axes of odd sizes may itself be a copy.
 
     Args:
       x: rows.
@@ -134,9 +180,10 @@ def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float
     Returns:
       The products.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    product = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())))
-    return product.reshape(*x.shape[:-1], -1)
+    merged = traced.traced_device().platform == "cpu"
+    rows = x.reshape(-1, x.shape[-1]) if merged else x
+    product = jax.lax.dot_general(rows, kernel, (((rows.ndim - 1,), (0,)), ((), ())))
+    return product.reshape(*x.shape[:-1], -1) if merged else product
 
 
 def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> LayerNorm:

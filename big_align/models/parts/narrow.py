@@ -6,6 +6,7 @@ a product has written anyway, and computes the rest again. Reading and writing m
 arithmetic, is what such layers take time for.
 """
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -60,31 +61,30 @@ class LayerNorm(nn.Module):
         return _normalize(self.epsilon, self.dtype, x, jnp.asarray(scale), jnp.asarray(bias))
 
 
-def _statistics(
-    x: Float[Array, "*b c"], epsilon: float
-) -> tuple[Float[Array, "*b c"], Float[Array, "*b 1"]]:
-    """Returns the centered rows, and one over their deviations, in float32."""
+def _find_statistics(epsilon: float, x: Array) -> tuple[Float[Array, "*b 1"], Float[Array, "*b 1"]]:
+    """Returns the means of rows, and one over their deviations, in float32."""
     wide = x.astype(jnp.float32)
-    centered = wide - wide.mean(-1, keepdims=True)
-    return centered, jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + epsilon)
-
-
-def _normalize_rows(epsilon, dtype, x, scale, bias):
-    centered, inverse = _statistics(x, epsilon)
-    return (centered * (inverse * scale) + bias).astype(dtype)
-
-
-_normalize = jax.custom_vjp(_normalize_rows, nondiff_argnums=(0, 1))
+    mean = wide.mean(-1, keepdims=True)
+    variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+    return mean, jax.lax.rsqrt(variance + epsilon)
 
 
 def _normalize_forward(epsilon, dtype, x, scale, bias):
-    return _normalize_rows(epsilon, dtype, x, scale, bias), (x, scale, bias)
+    mean, inverse = _find_statistics(epsilon, x)
+    y = (x.astype(jnp.float32) - mean) * (inverse * scale) + bias
+    # With the statistics, two numbers a row, a backward pass has one sum less to wait for.
+    return y.astype(dtype), (x, mean, inverse, scale, bias)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _normalize(epsilon, dtype, x, scale, bias):
+    return _normalize_forward(epsilon, dtype, x, scale, bias)[0]
 
 
 def _normalize_backward(epsilon, dtype, kept, cotangent):
-    x, scale, bias = kept
-    centered, inverse = _statistics(_again(x), epsilon)
-    unit, cotangent = centered * inverse, cotangent.astype(jnp.float32)
+    x, mean, inverse, scale, bias = kept
+    cotangent = cotangent.astype(jnp.float32)
+    unit = (_again(x).astype(jnp.float32) - mean) * inverse
     rows = tuple(range(x.ndim - 1))
     slope = cotangent * scale
     along = (slope * unit).mean(-1, keepdims=True)

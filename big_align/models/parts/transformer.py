@@ -80,6 +80,7 @@ class TransformerBlock(nn.Module):
       dtype: name of the type of the computation.
       causal: whether a token does not attend to those after it.
       way: how attention is computed, a name in `attention_ways.WAYS`.
+      keys: number of the first tokens that are attended to, without a mask; None for all.
     """
 
     heads: int
@@ -91,6 +92,7 @@ class TransformerBlock(nn.Module):
     dtype: str
     causal: bool = False
     way: str = "auto"
+    keys: int | None = None
 
     @nn.compact
     def __call__(
@@ -107,9 +109,8 @@ class TransformerBlock(nn.Module):
             return layers.lay_out_rows(x + layers.DropPath(self.drop_path)(branch, train))
 
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
-        attend = attention.SelfAttention(
-            self.heads, dtype=self.dtype, causal=self.causal, way=self.way, name="attention"
-        )
+        how = dict(dtype=self.dtype, causal=self.causal, way=self.way, keys=self.keys)
+        attend = attention.SelfAttention(self.heads, **how, name="attention")
         x = join(x, attend(y, mask, train, angles))
         y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
         return join(x, layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")(y))

@@ -1,0 +1,231 @@
+"""Every way of computing a loss or attention against the plain formula, on the device.
+
+The plain formula is computed in float32 at the highest precision, from the same, already rounded
+arrays. An error is the largest difference over the largest magnitude, of the result and of each
+gradient.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.gpu import ways
+from benchmarks.gpu.session import Row, Session, explain
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+from big_align.losses.cluster_discrimination import mlcd_loss
+from big_align.losses.contrastive import contrastive_loss
+from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
+from big_align.models.parts.attention import attend
+
+BOUNDS = {"float32": 5e-3, "bfloat16": 3e-2}
+"""Largest errors: NVIDIA multiplies float32 with 10 bits of mantissa, and bfloat16 has 7."""
+
+
+class Case(NamedTuple):
+    """A function to differentiate in several ways.
+
+    Attributes:
+      name: what it is.
+      arrays: arguments in float32; gradients are with respect to all.
+      plain: the formula: from the arguments to what is differentiated, and the result.
+      computed: the same by the name of the way.
+      rounded: how many of the arrays, from the first, are of the type that is checked.
+      fixed: further arguments, of which there are no gradients; as constants of the program they
+        would be computed with while it is compiled.
+    """
+
+    name: str
+    arrays: tuple[Any, ...]
+    plain: Callable[..., Any]
+    computed: dict[str, Callable[..., Any]]
+    rounded: int
+    fixed: tuple[Any, ...] = ()
+
+
+def draw_unit(seed: int, rows: int, width: int, dtype: str = "float32") -> jax.Array:
+    """Returns random rows of unit length."""
+    x = jax.random.normal(jax.random.key(seed), (rows, width))
+    return (x / jnp.linalg.norm(x, axis=1, keepdims=True)).astype(dtype)
+
+
+def _softmax(tiny: bool) -> Iterator[Case]:
+    rng = np.random.default_rng(0)
+    for name, b, c, width in (("pairs", 2048, 2048, 512), ("labels and masks", 1531, 2045, 384)):
+        b, c, width = (b // 32, c // 32, 16) if tiny else (b, c, width)
+        given: dict[str, Any] = {}
+        if name != "pairs":
+            label = jnp.asarray(rng.integers(0, 300, c), jnp.int32)
+            given = {
+                "image_label": label[:b],
+                "text_label": label,
+                "image_mask": jnp.asarray(rng.random(b) < 0.9),
+                "text_mask": jnp.asarray(rng.random(c) < 0.9),
+                "text_queries": label < 250,
+                "label_smoothing": 0.1,
+            }
+        arrays = draw_unit(0, b, width), draw_unit(1, c, width), jnp.float32(20.0)
+        yield _make(
+            f"softmax, {name}",
+            arrays,
+            lambda *x, given=given: sum(contrastive_loss(*x, **given)),
+            lambda *x, given=given, **way: sum(blockwise_contrastive_loss(*x, **given, **way)),
+            ways.CONTRASTIVE,
+        )
+        given = {k: v for k, v in given.items() if k not in ("text_queries", "label_smoothing")}
+        yield _make(
+            f"sigmoid, {name}",
+            (*arrays[:2], jnp.float32(10.0), jnp.float32(-7.0)),
+            functools.partial(sigmoid_loss, **given),
+            functools.partial(blockwise_sigmoid_loss, **given),
+            ways.SIGMOID,
+        )
+
+
+def _make(
+    name: str,
+    arrays: tuple,
+    plain: Callable,
+    ours: Callable,
+    table: ways.Ways,
+    rounded: int = 2,
+    fixed: tuple = (),
+) -> Case:
+    """Makes the case of a loss, which is what is differentiated and also the result."""
+    computed = {way: _twice(functools.partial(ours, **given)) for way, given in table.items()}
+    return Case(name, arrays, _twice(plain), computed, rounded, fixed)
+
+
+def _twice(loss: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    return lambda *arrays: 2 * (loss(*arrays),)
+
+
+def _centers(tiny: bool) -> Iterator[Case]:
+    rng = np.random.default_rng(1)
+    b, k, width = (24, 96, 16) if tiny else (1531, 8192, 512)
+    labels = jnp.asarray(rng.integers(-1, k, (b, 8)), jnp.int32)
+    sampled = jnp.asarray(rng.random(k) < 0.3)
+
+    def plain(x: jax.Array, centers: jax.Array, labels: Any, sampled: Any) -> jax.Array:
+        return mlcd_loss(x, centers, labels, sampled=jnp.where(sampled, jnp.arange(k), -1))
+
+    def ours(x: jax.Array, centers: jax.Array, labels: Any, sampled: Any, **way: Any) -> jax.Array:
+        real = jnp.ones(k, bool)
+        return sampled_cluster_loss("mlcd", x, centers, real, labels, sampled=sampled, **way)[0]
+
+    centers = jax.random.normal(jax.random.key(2), (k, width)) / width**0.5
+    yield _make(
+        "centers",
+        (draw_unit(0, b, width), centers),
+        plain,
+        ours,
+        ways.CENTERS,
+        rounded=1,  # the table is float32
+        fixed=(labels, sampled),
+    )
+
+
+def plain_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, causal: bool
+) -> jax.Array:
+    """Attention as a formula; the result of a query without keys is zero."""
+    logits = jnp.einsum("bqhc,bkhc->bhqk", query, key) / query.shape[-1] ** 0.5
+    seen = jnp.ones(logits.shape[-2:], bool)
+    seen = jnp.tril(seen) if causal else seen
+    seen = seen if mask is None else seen & mask[:, None, None, :]
+    powers = jnp.where(seen, jnp.exp(logits - logits.max(-1, keepdims=True)), 0.0)
+    total = powers.sum(-1, keepdims=True)
+    return jnp.einsum("bhqk,bkhc->bqhc", powers / jnp.where(total > 0, total, 1.0), value)
+
+
+def _attention(tiny: bool) -> Iterator[Case]:
+    batch, heads, width = (2, 2, 8) if tiny else (8, 12, 64)
+    lengths = ((50, False), (257, False), (577, False), (77, True))
+    for tokens, causal in ((12, False), (19, True)) if tiny else lengths:
+        shape = batch, tokens, heads, width
+        *arrays, weights = (jax.random.normal(jax.random.key(n), shape) for n in range(4))
+        mask = None
+        if causal:  # texts of several lengths
+            real = jnp.linspace(1, tokens, batch).astype(jnp.int32)
+            mask = jnp.arange(tokens) < real[:, None]
+
+        def weigh(y: jax.Array, weights: jax.Array = weights, mask: Any = mask) -> Any:
+            # Whatever padding is as a query does not matter.
+            y = y.astype(jnp.float32)
+            y = y if mask is None else y * mask[..., None, None]
+            return (y * weights).sum(), y
+
+        def plain(*x: jax.Array, weigh=weigh, mask=mask, causal=causal) -> Any:
+            return weigh(plain_attention(*x, mask, causal))
+
+        def ours(*x: jax.Array, weigh=weigh, mask=mask, causal=causal, way: Any) -> Any:
+            return weigh(attend(*x, mask, causal=causal, **way))
+
+        computed = {name: functools.partial(ours, way=way) for name, way in ways.ATTENTION.items()}
+        name = f"attention, {tokens} tokens{', causal' if causal else ''}"
+        yield Case(name, tuple(arrays), plain, computed, rounded=3)
+
+
+def check(session: Session, make: Callable[[bool], Iterator[Case]]) -> list[Row]:
+    """Compares every way of some cases with the plain formula, in both types."""
+    rows = []
+    for case in make(session.tiny):
+        exact = differentiate(case.plain, len(case.arrays))
+        for dtype, limit in list(BOUNDS.items())[-1 if session.tiny else 0 :]:
+            rounded = [
+                x.astype(dtype) if n < case.rounded else x for n, x in enumerate(case.arrays)
+            ]
+            with jax.default_matmul_precision("highest"):
+                expected = exact(*(x.astype(jnp.float32) for x in rounded), *case.fixed)
+            for way, function in case.computed.items():
+                row: Row = {"what": f"{case.name}, {dtype}, {way}"}
+                try:
+                    got = differentiate(function, len(rounded))(*rounded, *case.fixed)
+                    errors = compare(got, expected)
+                    met = max(errors) <= limit
+                    row |= {"error": max(errors), "errors": errors, "limit": limit, "met": met}
+                except Exception as error:  # one way that fails must not hide the others
+                    row |= {"failed": explain(error), "met": False}
+                rows.append(row)
+    return rows
+
+
+def differentiate(function: Callable[..., Any], count: int) -> Callable[..., list[jax.Array]]:
+    """Compiles a function to one that returns its result, and the gradients of some arguments."""
+    derivative = jax.grad(function, argnums=tuple(range(count)), has_aux=True)
+    compiled = jax.jit(derivative)
+
+    def call(*arrays: jax.Array) -> list[jax.Array]:
+        gradients, result = compiled(*arrays)
+        return [result, *gradients]
+
+    return call
+
+
+def compare(got: list[jax.Array], expected: list[jax.Array]) -> list[float]:
+    """Returns the largest difference of each over its largest magnitude; inf for NaN."""
+    errors = []
+    for x, y in zip(got, expected, strict=True):
+        x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
+        error = np.abs(x - y).max() / max(np.abs(y).max(), np.finfo(np.float32).tiny)
+        errors.append(float(error) if np.isfinite(error) else float("inf"))
+    return errors
+
+
+def check_softmax(session: Session) -> list[Row]:
+    """Checks the losses over pairs."""
+    return check(session, _softmax)
+
+
+def check_centers(session: Session) -> list[Row]:
+    """Checks the loss over drawn centers."""
+    return check(session, _centers)
+
+
+def check_attention(session: Session) -> list[Row]:
+    """Checks attention, with and without masks."""
+    return check(session, _attention)

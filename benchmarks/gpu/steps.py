@@ -1,0 +1,202 @@
+"""Whole train steps: MLCD's, and CLIP's against open_clip's with the same batch and sizes.
+
+They are built from the package's objectives, optimizers and step, without configs, of which the
+settings are repeated here. Batches are noise, and lie on the device.
+"""
+
+import dataclasses
+import importlib.util
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+CONFIGS = "ml_collections"
+MISSING = importlib.util.find_spec(CONFIGS) is None
+if MISSING:  # it is only named in annotations of what follows
+    sys.modules[CONFIGS] = types.ModuleType(CONFIGS)
+    sys.modules[CONFIGS].ConfigDict = type("ConfigDict", (), {})
+
+from benchmarks.gpu import theirs
+from benchmarks.gpu.session import Call, Row, Session, extra_bytes, measure_turns
+from big_align import sharding
+from big_align.devices import choices
+from big_align.devices.compiler_flags import choose_options
+from big_align.models.clip_text import ClipText
+from big_align.models.dual_encoder import DualEncoder
+from big_align.models.vit import ViT
+from big_align.objectives.clip import Clip
+from big_align.objectives.mlcd import Mlcd
+from big_align.training import optimizers
+from big_align.training.flops import model_flops
+from big_align.training.state import describe_state
+from big_align.training.step import compile_step, make_train_step
+from big_align.types import Batch, Objective
+
+if MISSING:
+    del sys.modules[CONFIGS]
+OURS = "ours"
+OPTIMIZER = {"name": "adamw", "weight_decay": 0.2, "b2": 0.98}
+SCHEDULE = {"decay": "cosine", "learning_rate": 5e-4, "warmup_steps": 2000}
+STEPS = 380_603
+MLCD_IMAGE = {
+    "variant": "b/32",
+    "input_norm": True,
+    "patch_bias": False,
+    "layer_norm_eps": 1e-5,
+    "activation": "quick_gelu",
+    "dtype": "bfloat16",
+    "remat": "auto",  # here "none", which fits where there is memory for the batch
+}
+"""The image tower of configs/mlcd.py."""
+MLCD = {
+    "num_clusters": 1_000_000,
+    "labels_per_image": 8,
+    "sampling_ratio": 0.1,
+    "margin": 0.3,
+    "scale": 64.0,
+}
+"""The objective of configs/mlcd.py."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes of a CLIP model.
+
+    Attributes:
+      image: width, blocks, hidden width and heads of the image tower.
+      text: those of the text tower.
+      patch: pixels along an edge of a patch.
+      dim: size of the embeddings.
+      pixels: pixels along an edge of an image.
+      tokens: tokens of a text.
+      vocabulary: number of token ids.
+    """
+
+    image: tuple[int, int, int, int]
+    text: tuple[int, int, int, int]
+    patch: int
+    dim: int
+    pixels: int = 224
+    tokens: int = 77
+    vocabulary: int = 49408
+
+
+B16 = Sizes((768, 12, 3072, 12), (512, 12, 2048, 8), 16, 512)
+L14 = Sizes((1024, 24, 4096, 16), (768, 12, 3072, 12), 14, 768)
+TINY = Sizes((32, 1, 128, 2), (32, 1, 128, 2), 16, 16, pixels=32, tokens=7, vocabulary=64)
+LARGE_MEMORY = 100 * 2**30
+"""With less memory the batch of CLIP is half: both sides' activations are on the device."""
+
+
+def make_call(objective: Objective, batch: Batch, mesh: Any) -> tuple[Call, float]:
+    """Compiles the step of an objective, and makes its state; also returns the model FLOPs."""
+    begin = time.perf_counter()
+    rate = optimizers.make_schedule(STEPS, **SCHEDULE)
+    optimizer = optimizers.make_optimizer(rate, **OPTIMIZER)
+    rows = optimizers.make_row_optimizer(**OPTIMIZER) if objective.table_sizes else None
+    shapes, create = describe_state(objective, optimizer, batch, mesh, row_optimizer=rows)
+    step = make_train_step(objective, optimizer, mesh, row_optimizer=rows, learning_rate=rate)
+    with choices.collect() as chosen:
+        compiled = compile_step(step, shapes, batch, mesh, choose_options(mesh, {}))
+    facts = {"compile_s": time.perf_counter() - begin, "mib": extra_bytes(compiled) / 2**20}
+    facts |= {"chosen": list(chosen)} if chosen else {}
+    state = create()
+
+    def start() -> Any:
+        nonlocal state
+        state, metrics = compiled(state, batch)
+        return metrics
+
+    flops = model_flops(objective, shapes, batch, mesh)
+    return Call(start, jax.block_until_ready, facts, compiled.as_text), flops
+
+
+def measure_step(
+    session: Session,
+    objective: Objective,
+    batch: Batch,
+    mesh: Any,
+    other: dict[str, Callable[[], Call]],
+) -> list[Row]:
+    """Times a step of ours, and another, in turns.
+
+    Args:
+      session: sizes and rates.
+      objective: what is trained.
+      batch: arrays.
+      mesh: the device.
+      other: what makes the other step, by its name.
+    """
+    pairs, flops = len(batch["image"]), []
+
+    def ours() -> Call:
+        call, count = make_call(objective, batch, mesh)
+        flops.append(count)
+        return call
+
+    makers, reference = {OURS: ours, **other}, theirs.OPEN_CLIP_STEP
+    rows = measure_turns(session, makers, None, reference, rounds=4, turn=0.8)
+    for row in rows:
+        if "ms" not in row:
+            continue
+        row["images_s"] = pairs / row["ms"] * 1e3
+        if flops and (bound := session.bound(flops[0], 0)) is not None:
+            row |= {"bound_ms": 1e3 * bound, "share": 1e3 * bound / row["ms"], "batch": pairs}
+    return rows
+
+
+def build_mlcd(mesh: Any, tiny: bool) -> Mlcd:
+    """Builds the objective of configs/mlcd.py."""
+    image = MLCD_IMAGE | ({"width": 32, "depth": 1, "heads": 2} if tiny else {})
+    settings = MLCD | ({"num_clusters": 100} if tiny else {})
+    model = DualEncoder(ViT(**image), None, 512, image_projection=True, projection_bias=False)
+    return Mlcd(model, mesh, **settings)
+
+
+def build_clip(mesh: Any, sizes: Sizes) -> Clip:
+    """Builds CLIP with open_clip's architecture, without rematerialization."""
+    names = ("width", "depth", "mlp_dim", "heads")
+    common = {"activation": "gelu", "layer_norm_eps": 1e-5, "dtype": "bfloat16"}
+    image = common | dict(zip(names, sizes.image, strict=True))
+    text = common | dict(zip(names, sizes.text, strict=True))
+    vit = ViT(f"b/{sizes.patch}", **image, input_norm=True, patch_bias=False)
+    tower = ClipText(**text, vocab_size=sizes.vocabulary, max_length=sizes.tokens)
+    model = DualEncoder(vit, tower, sizes.dim, image_projection=True, projection_bias=False)
+    return Clip(model, mesh)
+
+
+def draw_images(size: int, pixels: int) -> dict[str, jax.Array]:
+    """Returns noise, and that all of it is real."""
+    shape = size, pixels, pixels, 3
+    image = jax.random.randint(jax.random.key(0), shape, 0, 256, jnp.uint8)
+    return {"image": image, "mask": jnp.ones(size, bool)}
+
+
+def measure_mlcd(session: Session) -> list[Row]:
+    """Measures the step of configs/mlcd.py at 2048 images, with a million centers."""
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    objective = build_mlcd(mesh, session.tiny)
+    size, pixels = (4, 32) if session.tiny else (2048, 224)
+    shape = size, objective.labels_per_image
+    clusters = jax.random.randint(jax.random.key(1), shape, 0, objective.num_clusters)
+    batch = draw_images(size, pixels) | {"clusters": clusters}
+    return measure_step(session, objective, sharding.place_batch(batch, mesh), mesh, {})
+
+
+def measure_clip(session: Session, sizes: Sizes, size: int) -> list[Row]:
+    """Measures a step of CLIP against open_clip's, at half the batch on a small device."""
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", LARGE_MEMORY)
+    size //= 1 if memory >= LARGE_MEMORY else 2
+    sizes, size = (TINY, 4) if session.tiny else (sizes, size)
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    shape = size, sizes.tokens
+    text = jax.random.randint(jax.random.key(1), shape, 1, sizes.vocabulary)
+    batch = draw_images(size, sizes.pixels) | {"text": text, "text_mask": jnp.ones(shape, bool)}
+    other = theirs.make_step(sizes, size, session.tiny)
+    placed = sharding.place_batch(batch, mesh)
+    return measure_step(session, build_clip(mesh, sizes), placed, mesh, other)

@@ -1,0 +1,1 @@
+"""What moves the bytes of a compiled program: its kernels, and the modules they come from."""
