@@ -22,6 +22,8 @@ AUTO = "auto"
 _ATTENTION = "attention"
 
 _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
+# JAX keeps traces of what a function calls, too: those inside are never taken for others.
+_APART = jax.make_user_context(False)
 _AUTO: contextvars.ContextVar[tuple[str, list[str]]] = contextvars.ContextVar(
     "level of auto, and who asked", default=(LEVELS[0], [])
 )
@@ -37,9 +39,11 @@ def _setting(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
         variable.reset(token)
 
 
-def left_out() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def left_out() -> Iterator[None]:
     """Traces the code inside as if everything were stored; the result must not be run."""
-    return _setting(_LEFT_OUT, True)
+    with _setting(_LEFT_OUT, True), _APART(True):
+        yield
 
 
 def is_left_out() -> bool:

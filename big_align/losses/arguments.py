@@ -78,7 +78,8 @@ def _choose_check(annotation: Any) -> Any:
     if kinds == (float,):
         return _take_number
     if int in kinds:
-        return _take_count
+        words = tuple(word for kind in kinds for word in typing.get_args(kind))
+        return functools.partial(_take_count, words=words)
     if Mesh in kinds:
         return _take_mesh
     for each in kinds:
@@ -143,12 +144,15 @@ def _take_number(name: str, value: Any, sizes: Sizes) -> numbers.Real:
     return value
 
 
-def _take_count(name: str, value: Any, sizes: Sizes) -> int:
-    """Checks a whole number."""
+def _take_count(name: str, value: Any, sizes: Sizes, words: tuple[str, ...]) -> int | str:
+    """Checks a whole number, in place of which one of some words may stand."""
+    if isinstance(value, str) and value in words:
+        return value
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {reprlib.repr(value)}; it must be a whole number") from None
+        wanted = " or ".join(["a whole number", *map(repr, words)])
+        raise TypeError(f"{name} is {reprlib.repr(value)}; it must be {wanted}") from None
 
 
 def _take_mesh(name: str, value: Any, sizes: Sizes) -> Mesh | Shards:

@@ -19,6 +19,7 @@ Label smoothing is bilinear in weighted sums of embeddings, so it needs no matri
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
 from big_align.losses.arguments import check_arrays
-from big_align.losses.blocks import count_blocks
+from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -41,6 +42,12 @@ from big_align.losses.targets import (
     pad_pairs,
     rank_labels,
     weigh_labels,
+)
+from big_align.losses.tile_functions import (
+    Sums,
+    add_sums,
+    differentiate_pairs,
+    normalize_pairs,
 )
 from big_align.sharding import Shards
 
@@ -62,13 +69,14 @@ def blockwise_contrastive_loss(
     text_queries: Bool[Array, " c"] | None = None,
     label_smoothing: float = 0.0,
     mesh: Mesh | Shards | None = None,
-    block: int | None = None,
+    block: Block = None,
     keep_logits_bytes: int = 2**28,
 ) -> Losses:
     """Returns what `contrastive.contrastive_loss` returns, in less memory.
 
     Besides its arguments, a device needs memory for a few blocks [block c], for all texts [c d]
-    and, if they fit in `keep_logits_bytes`, for its own logits.
+    and, if they fit in `keep_logits_bytes`, for its own logits. In tiles it needs memory for slopes
+    in bfloat16 instead, for 512 MiB or 1024 rows at a time, and for no logits.
 
     Args:
       zimg: unit-length image embeddings, float32 or bfloat16.
@@ -84,10 +92,12 @@ def blockwise_contrastive_loss(
       label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
-      block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
-        as make 256 MiB.
+      block: rows of logits that a device computes at a time, or "tiles", which never writes them to
+        memory; None for tiles on NVIDIA H100 and H200 in bfloat16 with jax 0.11, if the batch is
+        large, or else for 256 or, on GPUs, for as many as make 256 MiB. On other devices, tiles are
+        slow.
       keep_logits_bytes: the logits of a device are kept for the backward pass if they are no larger
-        than this, which saves one of four matrix products.
+        than this, which saves one of four matrix products; in tiles they are not.
 
     Returns:
       Two scalars, image-to-text and text-to-image.
@@ -96,7 +106,8 @@ def blockwise_contrastive_loss(
       ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
     """
     shards = Shards.over(mesh)
-    blocks = count_blocks(len(zimg), len(ztxt), shards, block)
+    dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)
+    blocks = choose_blocks("contrastive loss", len(zimg), len(ztxt), shards, block, dtype)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
     )
@@ -109,7 +120,7 @@ def blockwise_contrastive_loss(
         ztxt = clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
     plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)
-    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * blocks, shards.size)
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.multiples(shards.size))
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
@@ -128,11 +139,11 @@ class _Plan:
     """How the work is split; known at compile time."""
 
     shards: Shards
-    blocks: int  # per device
+    blocks: Blocks
     keep_logits_bytes: int  # over all devices together
 
     def cut(self, x: Array) -> Array:
-        return x.reshape(self.blocks, -1, *x.shape[1:])
+        return x.reshape(self.blocks.count, -1, *x.shape[1:])
 
 
 def _sum_logits(
@@ -184,7 +195,8 @@ def _forward_rule(
     plan: _Plan, zimg: Array, ztxt: Array, scale: Array, labels: Labels, weights: Weights
 ) -> tuple[Losses, Any]:
     """Decides whether the logits are kept for the backward pass."""
-    keep_logits = len(zimg) * len(ztxt) * weights.row.dtype.itemsize <= plan.keep_logits_bytes
+    size = len(zimg) * len(ztxt) * weights.row.dtype.itemsize
+    keep_logits = plan.blocks.compare is None and size <= plan.keep_logits_bytes
     return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits)
 
 
@@ -222,6 +234,22 @@ def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Arr
     return jnp.where(total == 0, 0, peak + jnp.log(total))  # NaN stays NaN
 
 
+def _reduce(
+    logits: Float[Array, "b c"],
+    x_label: Int[Array, " b"],
+    y_label: Int[Array, " c"],
+    columns: Sums,
+) -> tuple[Sums, Float[Array, " b"], Sums]:
+    """Returns the sums of rows, the sum of their positive logits, and the new sums of columns."""
+    peak = jnp.maximum(logits.max(axis=1), _LOWEST)
+    total = jnp.exp(logits - peak[:, None]).sum(axis=1)
+    positive = jnp.where(x_label[:, None] == y_label, logits, 0).sum(axis=1)
+    old, column_total = columns
+    new = jnp.maximum(logits.max(axis=0), old)
+    column_total = column_total * jnp.exp(old - new) + jnp.exp(logits - new).sum(axis=0)
+    return (peak, total), positive, (new, column_total)
+
+
 def _normalize(
     plan: _Plan,
     keep_logits: bool,
@@ -238,17 +266,16 @@ def _normalize(
     y, y_label = plan.shards.gather((y, labels.column))
     dtype = wide(x.dtype)
 
-    def step(columns: tuple, block: tuple) -> tuple:
+    def step(columns: Sums, block: tuple) -> tuple:
         x, x_label = block
-        logits = _compare(x, y, scale, x_label, y_label)
-        peak = jnp.maximum(logits.max(axis=1), _LOWEST)
-        total = jnp.exp(logits - peak[:, None]).sum(axis=1)
-        positive = jnp.where(x_label[:, None] == y_label, logits, 0).sum(axis=1)
-        old, column_total = columns
-        new = jnp.maximum(logits.max(axis=0), old)
-        column_total = column_total * jnp.exp(old - new) + jnp.exp(logits - new).sum(axis=0)
-        rows = _logsumexp(peak, total), positive, logits if keep_logits else None
-        return (new, column_total), rows
+        pairs = x, y, scale, x_label, y_label
+        if plan.blocks.compare is None:
+            logits = _compare(*pairs)
+            rows, positive, columns = _reduce(logits, x_label, y_label, columns)
+        else:
+            rows, positive, added = normalize_pairs(plan.blocks.compare, *pairs)
+            columns = add_sums(columns, added)
+        return columns, (_logsumexp(*rows), positive, logits if keep_logits else None)
 
     start = vary_like((jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)), x)
     blocks = plan.cut(x), plan.cut(labels.row)
@@ -256,6 +283,14 @@ def _normalize(
     top = plan.shards.max(peak)
     column_lse = _logsumexp(top, plan.shards.sum(total * jnp.exp(peak - top)))
     return (row_lse.ravel(), positive.ravel(), logits), column_lse
+
+
+def _slopes(logits: Float[Array, "b c"], rows: Sequence, columns: Sequence) -> Float[Array, "b c"]:
+    """Returns the gradient with respect to the logits; takes what `differentiate_pairs` takes."""
+    (x_label, row_lse, row, positive), (y_label, column_lse, column) = rows, columns
+    slope = row[:, None] * jnp.exp(logits - row_lse[:, None])
+    slope += column * jnp.exp(logits - column_lse)
+    return slope - jnp.where(x_label[:, None] == y_label, positive[:, None], 0)
 
 
 def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Float[Array, ""]]:
@@ -276,13 +311,15 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     y, y_label, column = plan.shards.gather((y, labels.column, column))
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
-        x, x_label, row_lse, row, positive, logits = block
-        if logits is None:
-            logits = recompute(_compare, x, y, scale, x_label, y_label)
-        slope = row[:, None] * jnp.exp(logits - row_lse[:, None])
-        slope += column * jnp.exp(logits - column_lse)
-        slope -= jnp.where(x_label[:, None] == y_label, positive[:, None], 0)
-        slope = slope.astype(x.dtype)
+        x, *rows, logits = block
+        columns = y_label, column_lse, column
+        if plan.blocks.compare is None:
+            if logits is None:
+                logits = recompute(_compare, x, y, scale, rows[0], y_label)
+            slope = _slopes(logits, rows, columns).astype(x.dtype)
+        else:
+            make = functools.partial(differentiate_pairs, plan.blocks.compare)
+            slope = recompute(make, x, y, scale, tuple(rows), columns)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         # Transposed, so that the long axis is contiguous in both operands and in the result.
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)

@@ -25,8 +25,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.devices.rematerialization import recompute
+from big_align.losses import tile_functions
 from big_align.losses.arguments import check_arrays
-from big_align.losses.blocks import count_blocks
+from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.cluster_discrimination import (
     LOSSES,
     LOWEST,
@@ -58,7 +59,7 @@ def sampled_cluster_loss(
     scale: float = 64.0,
     margin: float = 0.3,
     mesh: Mesh | Shards | None = None,
-    block: int | None = None,
+    block: Block = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Returns one of the losses of `cluster_discrimination`, in less memory.
 
@@ -81,8 +82,9 @@ def sampled_cluster_loss(
       margin: added to the angle of positives, in [0, pi).
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
         those of a `Shards(mesh, axes)`; None computes in one piece.
-      block: rows that a device compares with all examples at a time; None for 1024 or, on GPUs, for
-        as many as make 256 MiB of logits.
+      block: rows that a device compares with all examples at a time, or "tiles", as
+        `blockwise_contrastive_loss` takes it, or else 1024 for 256. With `zimg` in bfloat16, tiles
+        round the directions of centers to bfloat16, too.
 
     Returns:
       A scalar, and metrics of the examples that take part: the mean cosines, without margin,
@@ -99,22 +101,28 @@ def sampled_cluster_loss(
     shards = Shards.over(mesh)
     if len(rows) % shards.size:
         raise ValueError(f"{len(rows)} rows do not divide over {shards.size} devices")
-    blocks = count_blocks(len(rows), len(zimg), shards, block, BLOCK)
+    blocks = choose_blocks(f"{loss} loss", len(rows), len(zimg), shards, block, zimg.dtype, BLOCK)
     if loss == "unicom":
         columns = columns[:, :1]
     inside = jnp.where(columns < 0, len(rows), columns)  # negative indices would count from the end
     columns = jnp.where(row_mask.at[inside].get(mode="fill", fill_value=False), columns, -1)
+    columns = jnp.where(_mark_first(columns), columns, -1)
     count, dtype = len(zimg), wide(zimg.dtype)
     takes_part = (columns >= 0).any(axis=1)
     # Values in the other rows that are not finite must not reach any gradient.
     zimg = jnp.where(takes_part[:, None], zimg, 0)
-    padding = -count % shards.size
-    padded = [jnp.pad(x, ((0, padding), (0, 0)), constant_values=-1) for x in (zimg, columns)]
+    multiple, _, channels = blocks.tile
+    padding, zeros = -count % (multiple * shards.size), -zimg.shape[1] % channels
     candidate = row_mask if sampled is None else row_mask & sampled
-    split = padded[0], rows, (row_mask, candidate), padded[1]
+    split = (
+        jnp.pad(zimg, ((0, padding), (0, zeros))),
+        jnp.pad(rows, ((0, 0), (0, zeros))),
+        (row_mask, candidate),
+        jnp.pad(columns, ((0, padding), (0, 0)), constant_values=-1),
+    )
     plan = _Plan(shards, blocks, scale)
     log_sums, cosines, total, among = _contrast(plan, *vary_like(split, split))
-    cosines, among, own = cosines[:count], among[:count], _mark_first(columns)
+    cosines, among, own = cosines[:count], among[:count], columns >= 0
     positives = log_sum(-scale * add_margin(cosines, margin), own)
     value = average(combine(loss, log_sums[:count], positives), takes_part)
 
@@ -122,7 +130,7 @@ def sampled_cluster_loss(
     # Positives that are also candidates are not negatives of their own examples.
     examples, among = takes_part.sum(), own & (among > 0)
     pairs = candidate.sum().astype(dtype) * examples.astype(dtype) - among.sum().astype(dtype)
-    pair_sum = (zimg.astype(dtype) * total).sum() - jnp.where(among, cosines, 0).sum()
+    pair_sum = (split[0].astype(dtype) * total).sum() - jnp.where(among, cosines, 0).sum()
     metrics = {
         "positive_cosine": _divide(own_sum, own.sum()),
         "negative_cosine": _divide(pair_sum, pairs),
@@ -152,7 +160,7 @@ class _Plan:
     """How the work is split, and the scale; known at compile time."""
 
     shards: Shards
-    blocks: int  # per device
+    blocks: Blocks
     scale: float
 
     def cut(
@@ -162,8 +170,8 @@ class _Plan:
 
         The last block is padded; if all blocks are full, rows are not copied.
         """
-        count = len(rows)
-        size = max(math.ceil(count / self.blocks), 1)
+        count, multiple = len(rows), self.blocks.tile[1]
+        size = max(math.ceil(count / (self.blocks.count * multiple)), 1) * multiple
         padding = -count % size
         rows = jnp.pad(rows, ((0, padding), (0, 0)))
         real, candidate = (jnp.pad(mask, (0, padding)).reshape(-1, size) for mask in masks)
@@ -171,7 +179,7 @@ class _Plan:
         return rows.reshape(-1, size, rows.shape[1]), (real, candidate), first
 
 
-Sums = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"], Float[Array, "b p"]]
+Found = tuple[Float[Array, " b"], Float[Array, "b p"], Float[Array, " d"], Float[Array, "b p"]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -181,7 +189,7 @@ def _contrast(
     rows: Float[Array, "n d"],
     masks: Masks,
     columns: Int[Array, "b p"],
-) -> Sums:
+) -> Found:
     """Compares examples with rows; differentiable with respect to both.
 
     Returns:
@@ -195,12 +203,12 @@ def _contrast(
 
 def _forward_rule(
     plan: _Plan, zimg: Array, rows: Array, masks: Masks, columns: Array
-) -> tuple[Sums, Any]:
+) -> tuple[Found, Any]:
     sums = _contrast(plan, zimg, rows, masks, columns)
     return sums, (zimg, rows, masks, columns, sums[0])
 
 
-def _backward_rule(plan: _Plan, residuals: Any, cotangents: Sums) -> tuple:
+def _backward_rule(plan: _Plan, residuals: Any, cotangents: Found) -> tuple:
     *split, log_sums = residuals
     grads, _ = plan.shards.run(
         functools.partial(_differentiate, plan), tuple(split), (log_sums, *cotangents[:2])
@@ -223,41 +231,45 @@ def _compare(
     return plan.scale * jnp.einsum("rd,bd->rb", directions, zimg)
 
 
-def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
+def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
     """Goes through the rows of one device and combines its sums with those of the others."""
     zimg, rows, masks, columns = split
-    dtype = wide(zimg.dtype)
-    zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
+    dtype, compare = wide(zimg.dtype), plan.blocks.compare
+    zimg, columns = plan.shards.gather(zimg), plan.shards.gather(columns)
 
     def add(sums: tuple, block: tuple) -> tuple:
-        peak, exponentials, cosines, total, among = sums
+        negatives, cosines, total, among = sums
         rows, (real, candidate), first = block
         directions, _ = normalize_rows(clear_masked(rows, real).astype(dtype))
-        logits = _compare(plan, directions, zimg)
         own = _place(columns, first, len(rows))
-        cosines += logits.at[own].get(mode="fill", fill_value=0) / plan.scale
+        if compare is None:
+            logits = _compare(plan, directions, zimg.astype(dtype))
+            cosines += logits.at[own].get(mode="fill", fill_value=0) / plan.scale
+            negatives = _add_negatives(negatives, logits, candidate, own)
+        else:
+            pairs = zimg, directions.astype(zimg.dtype), plan.scale, candidate, own[0]
+            negatives = tile_functions.add_sums(
+                negatives, tile_functions.sum_negatives(compare, *pairs)
+            )
         among += candidate.astype(dtype).at[own[0]].get(mode="fill", fill_value=0)
-        negatives = jnp.where(candidate[:, None], logits, -jnp.inf)
-        negatives = negatives.at[own].set(-jnp.inf, mode="drop")
-        new = jnp.maximum(peak, negatives.max(axis=0))
-        exponentials *= jnp.exp(peak - new)
-        exponentials += jnp.exp(negatives - new).sum(axis=0)
         total += jnp.where(candidate[:, None], directions, 0).sum(axis=0)
-        return new, exponentials, cosines, total, among
+        return negatives, cosines, total, among
 
     def step(sums: tuple, block: tuple) -> tuple:
         # The space for positives is for the worst case, and mostly empty.
         return jax.lax.cond(block[1][0].any(), add, lambda sums, _: sums, sums, block), None
 
     start = (
-        jnp.full(len(zimg), LOWEST, dtype),
-        jnp.zeros(len(zimg), dtype),
+        (jnp.full(len(zimg), LOWEST, dtype), jnp.zeros(len(zimg), dtype)),
         jnp.zeros(columns.shape, dtype),
         jnp.zeros(zimg.shape[1], dtype),
         jnp.zeros(columns.shape, dtype),
     )
     sums, _ = jax.lax.scan(step, vary_like(start, zimg), plan.cut(rows, masks))
-    peak, exponentials, cosines, total, among = sums
+    (peak, exponentials), cosines, total, among = sums
+    if compare is not None:
+        own = locate_rows(columns, len(rows) * plan.shards.index(), len(rows))
+        cosines = tile_functions.find_cosines(zimg, rows, own)
     top = plan.shards.max(peak)
     exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))
     # NaN stays NaN.
@@ -265,23 +277,34 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Sums]:
     return (), (log_sums, *map(plan.shards.sum, (cosines, total, among)))
 
 
+def _add_negatives(
+    sums: tile_functions.Sums, logits: Float[Array, "r b"], candidate: Bool[Array, " r"], own: tuple
+) -> tile_functions.Sums:
+    """Returns the sums over the negatives before and those of a block."""
+    peak, exponentials = sums
+    negatives = jnp.where(candidate[:, None], logits, -jnp.inf)
+    negatives = negatives.at[own].set(-jnp.inf, mode="drop")
+    new = jnp.maximum(peak, negatives.max(axis=0))
+    exponentials *= jnp.exp(peak - new)
+    return new, exponentials + jnp.exp(negatives - new).sum(axis=0)
+
+
 def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tuple]:
     """Computes the gradients of one device's examples and rows, block by block."""
     zimg, rows, masks, columns = split
-    log_sums, log_sum_grad, cosine_grad = whole
-    narrow, dtype = zimg.dtype, log_sums.dtype
-    zimg, columns = plan.shards.gather(zimg).astype(dtype), plan.shards.gather(columns)
+    narrow, dtype = zimg.dtype, whole[0].dtype
+    zimg, columns = plan.shards.gather(zimg), plan.shards.gather(columns)
+    if plan.blocks.compare is None:
+        zimg = zimg.astype(dtype)
 
     def pull(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
         rows, (real, candidate), first = block
         directions, inverse = normalize_rows(clear_masked(rows, real).astype(dtype))
         own = _place(columns, first, len(rows))
-        logits = recompute(functools.partial(_compare, plan), directions, zimg)
-        logits = jnp.where(candidate[:, None], logits, -jnp.inf)
-        slope = plan.scale * log_sum_grad * jnp.exp(logits - log_sums)
-        slope = slope.at[own].set(0, mode="drop").at[own].add(cosine_grad, mode="drop")
-        zimg_grad += jnp.einsum("rb,rd->bd", slope, directions)
-        grad = jnp.einsum("rb,bd->rd", slope, zimg)
+        factors = zimg, directions.astype(zimg.dtype)
+        slope = _slopes(plan, *factors, candidate, own, whole)
+        zimg_grad += jnp.einsum("rb,rd->bd", slope, factors[1], preferred_element_type=dtype)
+        grad = jnp.einsum("rb,bd->rd", slope, zimg, preferred_element_type=dtype)
         along = (grad * directions).sum(axis=1, keepdims=True)
         return zimg_grad, ((grad - along * directions) * inverse).astype(rows.dtype)
 
@@ -289,6 +312,37 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
         skip = lambda zimg_grad, block: (zimg_grad, jnp.zeros_like(block[0]))  # noqa: E731
         return jax.lax.cond(block[1][0].any(), pull, skip, zimg_grad, block)
 
-    zimg_grad, row_grads = jax.lax.scan(step, jnp.zeros_like(zimg), plan.cut(rows, masks))
+    start = jnp.zeros_like(zimg, dtype)
+    zimg_grad, row_grads = jax.lax.scan(step, start, plan.cut(rows, masks))
     row_grads = row_grads.reshape(-1, rows.shape[1])[: len(rows)]
     return (plan.shards.scatter_sum(zimg_grad).astype(narrow), row_grads), ()
+
+
+def _slopes(
+    plan: _Plan,
+    zimg: Float[Array, "b d"],
+    directions: Float[Array, "r d"],
+    candidate: Bool[Array, " r"],
+    own: tuple[Array, Array],
+    whole: tuple[Array, Array, Array],
+) -> Float[Array, "r b"]:
+    """Returns the gradient with respect to the products of a block.
+
+    Args:
+      plan: how the work is split.
+      zimg: embeddings of examples.
+      directions: centers.
+      candidate: which of them are negatives where they are no positives.
+      own: the places of positives.
+      whole: for each example, the logsumexp of its negatives, the gradient with respect to it, and
+        those with respect to the cosines of its positives.
+    """
+    log_sums, log_sum_grad, cosine_grad = whole
+    if plan.blocks.compare is not None:
+        make = functools.partial(tile_functions.differentiate_negatives, plan.blocks.compare)
+        slope = recompute(make, zimg, directions, plan.scale, candidate, log_sums, log_sum_grad)
+        return slope.at[own[::-1]].set(cosine_grad.astype(slope.dtype), mode="drop").T
+    logits = recompute(functools.partial(_compare, plan), directions, zimg)
+    logits = jnp.where(candidate[:, None], logits, -jnp.inf)
+    slope = plan.scale * log_sum_grad * jnp.exp(logits - log_sums)
+    return slope.at[own].set(cosine_grad, mode="drop")

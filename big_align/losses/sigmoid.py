@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
-from big_align.losses.blocks import count_blocks
+from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
@@ -33,6 +33,7 @@ from big_align.losses.targets import (
     pad_pairs,
     rank_labels,
 )
+from big_align.losses.tile_functions import add_costs, judge_pairs
 from big_align.sharding import Shards
 
 
@@ -96,7 +97,7 @@ def blockwise_sigmoid_loss(
     image_mask: Bool[Array, " b"] | None = None,
     text_mask: Bool[Array, " c"] | None = None,
     mesh: Mesh | Shards | None = None,
-    block: int | None = None,
+    block: Block = None,
 ) -> Float[Array, ""]:
     """Returns what `sigmoid_loss` returns, in less memory.
 
@@ -114,14 +115,15 @@ def blockwise_sigmoid_loss(
       text_mask: True on real texts; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
-      block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
-        as make 256 MiB.
+      block: rows of logits that a device computes at a time, or "tiles", as
+        `blockwise_contrastive_loss` takes it.
 
     Raises:
       ValueError: as for `sigmoid_loss`, and if `block` is not positive.
     """
     shards = Shards.over(mesh)
-    blocks = count_blocks(len(zimg), len(ztxt), shards, block)
+    dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)
+    blocks = choose_blocks("sigmoid loss", len(zimg), len(ztxt), shards, block, dtype)
     targets = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
     )
@@ -131,7 +133,7 @@ def blockwise_sigmoid_loss(
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     labels = rank_labels(*targets, distinct=image_label is None)
     plan = _Plan(shards, blocks)
-    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, shards.size * plan.blocks, shards.size)
+    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.multiples(shards.size))
     scale, bias = (jnp.asarray(number, wide(zimg.dtype)) for number in (scale, bias))
     arguments = zimg, ztxt, scale, bias, labels
     total = _sum_pairs(plan, *vary_like(arguments, arguments))
@@ -143,10 +145,10 @@ class _Plan:
     """How the work is split; known at compile time."""
 
     shards: Shards
-    blocks: int  # per device
+    blocks: Blocks
 
     def cut(self, x: Array) -> Array:
-        return x.reshape(self.blocks, -1, *x.shape[1:])
+        return x.reshape(self.blocks.count, -1, *x.shape[1:])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -200,6 +202,16 @@ def _cost(logits: Float[Array, "b c"], positive: Bool[Array, "b c"]) -> Float[Ar
     return jax.nn.softplus(jnp.where(positive, -logits, logits)).sum()
 
 
+def _judge(
+    x: Array, y: Array, numbers: tuple, x_label: Array, y_label: Array
+) -> tuple[Float[Array, "b c"], Float[Array, ""], Float[Array, ""]]:
+    """Does what `judge_pairs` does."""
+    logits, positive = _compare(x, y, numbers, x_label, y_label)
+    # Not sigmoid - 1, which loses the small remainder of a pair that is nearly solved.
+    slope = jnp.where(positive, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
+    return slope.astype(x.dtype), _cost(logits, positive), slope.sum()
+
+
 def _add_up(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, Float[Array, ""]]:
     """Sums the pairs of one device's images, block by block, and then over the devices."""
     x, y, labels = split
@@ -207,7 +219,10 @@ def _add_up(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, Float[Arr
 
     def step(block: tuple) -> Float[Array, ""]:
         x, x_label = block
-        return _cost(*_compare(x, y, numbers, x_label, y_label))
+        pairs = x, y, numbers, x_label, y_label
+        if plan.blocks.compare is not None:
+            return add_costs(plan.blocks.compare, *pairs)
+        return _cost(*_compare(*pairs))
 
     costs = jax.lax.map(step, (plan.cut(x), plan.cut(labels.row)))
     return (), plan.shards.sum(costs.sum())
@@ -226,11 +241,9 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, x_label = block
-        logits, positive = _compare(x, y, numbers, x_label, y_label)
-        # Not sigmoid - 1, which loses the small remainder of a pair that is nearly solved.
-        slope = jnp.where(positive, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
-        sums = _cost(logits, positive), slope.sum()
-        slope = slope.astype(x.dtype)
+        compare = plan.blocks.compare
+        judge = _judge if compare is None else functools.partial(judge_pairs, compare)
+        slope, *sums = judge(x, y, numbers, x_label, y_label)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
         return y_grad, (scale * x_grad, (x.astype(dtype) * x_grad).sum(), *sums)

@@ -93,13 +93,17 @@ def rank_labels(
 
 
 def pad_pairs(
-    zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], labels: Labels, rows: int, columns: int
-) -> tuple[Float[Array, "p d"], Float[Array, "q d"], Labels]:
-    """Appends masked examples up to a multiple of `rows` images and of `columns` texts."""
-    images, texts = -len(zimg) % rows, -len(ztxt) % columns
+    zimg: Float[Array, "b d"],
+    ztxt: Float[Array, "c d"],
+    labels: Labels,
+    multiples: tuple[int, int, int],
+) -> tuple[Float[Array, "p e"], Float[Array, "q e"], Labels]:
+    """Appends masked examples and zeros up to multiples of images, of texts and of channels."""
+    rows, columns, channels = multiples
+    images, texts, zeros = -len(zimg) % rows, -len(ztxt) % columns, -zimg.shape[1] % channels
     return (
-        jnp.pad(zimg, ((0, images), (0, 0))),
-        jnp.pad(ztxt, ((0, texts), (0, 0))),
+        jnp.pad(zimg, ((0, images), (0, zeros))),
+        jnp.pad(ztxt, ((0, texts), (0, zeros))),
         Labels(
             jnp.pad(labels.row, (0, images), constant_values=-1),
             jnp.pad(labels.column, (0, texts), constant_values=-2),

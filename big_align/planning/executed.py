@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from big_align.kernels.stated_flops import read_flops
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 
@@ -164,7 +165,9 @@ def _attention_flops(instruction: Instruction, left: Array, right: Array) -> int
 
 
 def _estimated_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """Returns what a kernel of ours says in its `cost_estimate`; 0 for any other call."""
+    """Returns what a kernel of ours states in its scope or its `cost_estimate`; else 0."""
+    if (stated := read_flops(instruction.attributes)) is not None:
+        return stated
     said = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
     return int(said[1]) if said else 0
 

@@ -18,6 +18,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import Mesh
 
 from big_align.devices import rematerialization
+from big_align.kernels.stated_flops import read_flops
 from big_align.training.optimizers import frozen_mask
 from big_align.training.state import TrainState
 from big_align.training.step import full_gradients
@@ -81,6 +82,10 @@ def model_flops(
         return count_program(drop_unused(_trace(gradients, state, dict(batch))))
 
 
+_KERNELS = "pallas_call", "mpmd_map", "custom_vmap_call"
+"""Primitives that call a kernel, which may state its FLOPs; jax 0.11 has all three."""
+
+
 def count_program(jaxpr: core.Jaxpr) -> float:
     """Returns the FLOPs of a traced program, as `count` does."""
     return float(sum(_count_equation(equation) for equation in jaxpr.eqns))
@@ -94,6 +99,9 @@ def _count_equation(equation: core.JaxprEqn) -> float:
         return _count_convolution(equation)
     if name.startswith("dot_product_attention_"):
         return _count_attention(equation)
+    stated = read_flops(str(equation.source_info.name_stack)) if name in _KERNELS else None
+    if stated is not None:
+        return float(stated)
     inner = [count_program(jaxpr) for jaxpr in _inner_jaxprs(parameters)]
     if not any(inner):
         return 0.0

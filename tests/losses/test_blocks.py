@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.losses.blocks import count_blocks
+from big_align.devices import choices
+from big_align.kernels.pair_tiles import compare_plainly
+from big_align.losses.blocks import choose_blocks, compare_in_registers, count_blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
@@ -38,6 +40,45 @@ def test_a_block_of_a_gpu_has_as_many_logits_as_are_kept(on_a_gpu):
     mesh = jax.make_mesh((1,), ("data",), devices=jax.devices("cpu")[:1])
     # The devices of the mesh are what counts.
     assert count_blocks(8192, 8192, Shards.over(mesh), None) == 32
+
+
+class Gpu:
+    """A device that is asked for nothing but its kind."""
+
+    def __init__(self, device_kind):
+        self.device_kind, self.platform = device_kind, "gpu"
+
+
+def choose(monkeypatch, kind, block=None, dtype="bfloat16", size=32768, version=(0, 11, 0)):
+    """Chooses on one such device, and returns the choice and what is told of it."""
+    monkeypatch.setattr(jax, "devices", lambda: [Gpu(kind)])
+    monkeypatch.setattr(jax, "__version_info__", version)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with choices.collect() as lines:
+        chosen = choose_blocks("loss", size, size, ALONE, block, jnp.dtype(dtype))
+    return chosen, *lines
+
+
+@pytest.mark.parametrize("kind", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+def test_tiles_are_chosen_where_they_are_faster(monkeypatch, kind):
+    chosen, line = choose(monkeypatch, kind)
+    assert chosen.compare is compare_in_registers and chosen.count == 4
+    assert line == "loss: logits in registers for 32768 x 32768 of bfloat16"
+    # Stripes of half a million pairs do not become flat.
+    assert choose(monkeypatch, kind, size=2**19)[0].count == 2**9
+    for other in ({"dtype": "float32"}, {"size": 1024}, {"version": (0, 10, 2)}, {"block": 512}):
+        chosen, line = choose(monkeypatch, kind, **other)
+        assert chosen.compare is None and "blocks of logits" in line
+    for other in ("NVIDIA A100-SXM4-80GB", "NVIDIA B200", "TPU v5e"):
+        assert choose(monkeypatch, other)[0].compare is None
+
+
+def test_tiles_can_be_asked_for(monkeypatch):
+    kind = "NVIDIA H100 80GB HBM3"
+    assert choose(monkeypatch, kind, "tiles", size=8)[0].compare is compare_in_registers
+    assert choose(monkeypatch, "TPU v5e", "tiles")[0].compare is compare_plainly
+    with pytest.raises(ValueError, match='block = "tiles" needs embeddings of bfloat16, got flo'):
+        choose(monkeypatch, kind, "tiles", "float32")
 
 
 def draw(*shape):

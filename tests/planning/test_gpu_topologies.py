@@ -15,6 +15,7 @@ from big_align.models.resnet import ResNet
 from big_align.planning import gpu_topologies
 from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import parse_program
+from tests.kernels.test_pair_tiles import needs_mosaic
 
 needs_compiler = pytest.mark.skipif(
     not gpu_topologies.has_compiler(), reason="JAX for CUDA: pip install '.[cuda]'"
@@ -98,6 +99,26 @@ def test_eight_gpus_share_a_loss_and_hold_no_matrix_of_all_logits():
     assert executed["f32"] == pytest.approx(3 * 2 * size**2 * width / 8, rel=0.01)
     # Its own eighth of them is kept for the backward pass, and cuBLAS has 4 MiB to work in.
     assert made.memory_analysis().temp_size_in_bytes < 1.5 * 4 * size**2 / 8 + 2**22
+
+
+@needs_compiler
+@needs_mosaic
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_loss_in_bfloat16_holds_no_logits(gpus):
+    """It holds slopes of 2 bytes a pair, of one stripe, and executes four products."""
+    mesh, size, width = make_mesh("h100", gpus), 32768, 64
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    given = jax.ShapeDtypeStruct((size, width), jnp.bfloat16, sharding=rows)
+
+    def loss(x, y):
+        return sum(blockwise_contrastive_loss(x, y, 20.0, mesh=mesh))
+
+    made = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(given, given).compile()
+    executed = count_executed_flops(parse_program(made.as_text()))
+    assert executed["bf16"] == pytest.approx(4 * 2 * size**2 * width / gpus, rel=0.01)
+    stripe = 2 * min(2**28, size**2 // gpus)
+    assert stripe <= made.memory_analysis().temp_size_in_bytes < 1.25 * stripe
 
 
 @needs_compiler

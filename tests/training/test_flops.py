@@ -11,10 +11,13 @@ import pytest
 
 from big_align import sharding
 from big_align.devices import rematerialization
+from big_align.losses import blocks
+from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.losses.sigmoid import blockwise_sigmoid_loss
 from big_align.models.bert import Bert
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.parts.depthwise import depthwise_conv
@@ -28,6 +31,7 @@ from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
+from tests.kernels.test_pair_tiles import needs_mosaic
 from tests.objectives.test_class_texts import make_ids, make_tower
 
 pytestmark = pytest.mark.slow
@@ -272,3 +276,37 @@ def test_losses_in_blocks_cost_three_times_their_products():
         assert counted == 3 * 2 * rows * classes * width
         counted = flops.count(jax.grad(supervised), shapes[0])
         assert counted == 3 * 2 * rows * rows * width
+
+
+@needs_mosaic
+def test_kernels_cost_the_products_that_they_state(monkeypatch):
+    rows, width = 512, 64
+    monkeypatch.setattr(blocks, "_choose_tiles", lambda *_: blocks.compare_in_registers)
+    shape = jax.ShapeDtypeStruct((rows, width), jnp.bfloat16)
+
+    def softmax(x, y):
+        return sum(blockwise_contrastive_loss(x, y, jnp.float32(9)))
+
+    def sigmoid(x, y):
+        return blockwise_sigmoid_loss(x, y, jnp.float32(9), jnp.float32(-9))
+
+    product = 2 * rows**2 * width
+    assert flops.count(softmax, shape, shape) == product
+    assert flops.count(jax.grad(softmax, (0, 1)), shape, shape) == 4 * product
+    assert flops.count(jax.grad(sigmoid, (0, 1)), shape, shape) == 3 * product
+    with rematerialization.left_out():
+        assert flops.count(jax.grad(softmax, (0, 1)), shape, shape) == 3 * product
+    assert flops.count(jax.grad(softmax, (0, 1)), shape, shape) == 4 * product
+
+
+def test_what_is_left_out_of_a_count_is_not_left_out_of_a_step():
+    """JAX keeps traces, of which those for counting return zeros in place of recomputed logits."""
+    rows, width = 16, 8
+    shape = array(rows, width)
+
+    def loss(x, y):
+        return sum(blockwise_contrastive_loss(x, y, jnp.float32(9), block=4, keep_logits_bytes=0))
+
+    with rematerialization.left_out():
+        assert flops.count(jax.grad(loss, (0, 1)), shape, shape) == 3 * 2 * rows**2 * width
+    assert flops.count(jax.grad(loss, (0, 1)), shape, shape) == 4 * 2 * rows**2 * width
