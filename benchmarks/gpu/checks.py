@@ -74,7 +74,7 @@ def _softmax(tiny: bool) -> Iterator[Case]:
             arrays,
             lambda *x, given=given: sum(contrastive_loss(*x, **given)),
             lambda *x, given=given, **way: sum(blockwise_contrastive_loss(*x, **given, **way)),
-            ways.CONTRASTIVE,
+            ways.CHECKED,
         )
         given = {k: v for k, v in given.items() if k not in ("text_queries", "label_smoothing")}
         yield _make(
@@ -82,7 +82,7 @@ def _softmax(tiny: bool) -> Iterator[Case]:
             (*arrays[:2], jnp.float32(10.0), jnp.float32(-7.0)),
             functools.partial(sigmoid_loss, **given),
             functools.partial(blockwise_sigmoid_loss, **given),
-            ways.SIGMOID,
+            ways.CHECKED,
         )
 
 
@@ -123,7 +123,7 @@ def _centers(tiny: bool) -> Iterator[Case]:
         (draw_unit(0, b, width), centers),
         plain,
         ours,
-        ways.CENTERS,
+        ways.CHECKED,
         rounded=1,  # the table is float32
         fixed=(labels, sampled),
     )

@@ -154,7 +154,9 @@ def build_mlcd(mesh: Any, tiny: bool) -> Mlcd:
     """Builds the objective of configs/mlcd.py."""
     image = MLCD_IMAGE | ({"width": 32, "depth": 1, "heads": 2} if tiny else {})
     settings = MLCD | ({"num_clusters": 100} if tiny else {})
-    model = DualEncoder(ViT(**image), None, 512, image_projection=True, projection_bias=False)
+    model = DualEncoder(
+        ViT(**image), None, 512, image_projection=True, projection_bias=False, loss_dtype="bfloat16"
+    )
     return Mlcd(model, mesh, **settings)
 
 
@@ -166,7 +168,9 @@ def build_clip(mesh: Any, sizes: Sizes) -> Clip:
     text = common | dict(zip(names, sizes.text, strict=True))
     vit = ViT(f"b/{sizes.patch}", **image, input_norm=True, patch_bias=False)
     tower = ClipText(**text, vocab_size=sizes.vocabulary, max_length=sizes.tokens)
-    model = DualEncoder(vit, tower, sizes.dim, image_projection=True, projection_bias=False)
+    model = DualEncoder(
+        vit, tower, sizes.dim, image_projection=True, projection_bias=False, loss_dtype="bfloat16"
+    )
     return Clip(model, mesh)
 
 

@@ -8,18 +8,18 @@ from typing import Any
 OURS = "ours"
 Ways = dict[str, dict[str, Any]]
 
+BLOCK = 2048
+"""Rows of logits that are in memory at a time, where they are."""
 CONTRASTIVE: Ways = {
     OURS: {},
-    "ours, logits kept": {"keep_logits_bytes": 2**50},
-    "ours, recomputed": {"keep_logits_bytes": 0},
+    "ours, logits kept": {"block": BLOCK, "keep_logits_bytes": 2**50},
+    "ours, recomputed": {"block": BLOCK, "keep_logits_bytes": 0},
 }
 """Of `losses.blockwise_contrastive.blockwise_contrastive_loss`."""
-LARGEST = "ours, recomputed"
+LARGEST = OURS
 """The way that needs the least memory."""
-SIGMOID: Ways = {OURS: {}}
-"""Of `losses.sigmoid.blockwise_sigmoid_loss`."""
-CENTERS: Ways = {OURS: {}}
-"""Of `losses.sampled_cluster_discrimination.sampled_cluster_loss`."""
+CHECKED: Ways = {OURS: {}, "ours, in blocks": {"block": 256}, "ours, in tiles": {"block": "tiles"}}
+"""Of all losses, where they are compared with the plain formulas."""
 PLAIN = "ours, plain"
 ATTENTION: Ways = {OURS: {}, PLAIN: {"way": "plain"}}
 """Of `models.parts.attention.attend`."""

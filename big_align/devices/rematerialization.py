@@ -23,7 +23,7 @@ _ATTENTION = "attention"
 
 _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
 # JAX keeps traces of what a function calls, too: those inside are never taken for others.
-_APART = jax.make_user_context(False)
+_APART = jax.make_user_context(None)
 _AUTO: contextvars.ContextVar[tuple[str, list[str]]] = contextvars.ContextVar(
     "level of auto, and who asked", default=(LEVELS[0], [])
 )
@@ -42,7 +42,7 @@ def _setting(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def left_out() -> Iterator[None]:
     """Traces the code inside as if everything were stored; the result must not be run."""
-    with _setting(_LEFT_OUT, True), _APART(True):
+    with _setting(_LEFT_OUT, True), _APART("left out"):
         yield
 
 
@@ -59,7 +59,7 @@ def auto_is(level: str) -> Iterator[list[str]]:
       A list that is empty as long as nothing has asked for the level.
     """
     asked: list[str] = []
-    with _setting(_AUTO, (level, asked)):
+    with _setting(_AUTO, (level, asked)), _APART(level):
         yield asked
 
 

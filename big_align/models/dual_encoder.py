@@ -72,6 +72,8 @@ class DualEncoder(nn.Module):
       locked: which of the towers "image" and "text" are locked.
       image_dropout: rate on the image tower's features before the linear layer.
       text_dropout: rate on the text tower's features.
+      loss_dtype: name of the type in which training passes embeddings to its loss. In "bfloat16"
+        a loss need not write its logits to memory on NVIDIA's Hopper GPUs (`losses.blocks`).
     """
 
     image: nn.Module
@@ -84,6 +86,7 @@ class DualEncoder(nn.Module):
     locked: tuple[str, ...] = ()
     image_dropout: float = 0.0
     text_dropout: float = 0.0
+    loss_dtype: str = "float32"
 
     def setup(self):
         if strange := sorted(set(self.locked) - set(TOWERS)):

@@ -11,9 +11,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from big_align.data.precomputed.shard_files import read_index
 from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
+from big_align.models.parts import layers
 from big_align.objectives.parts.encoders import FEATURES, Encoder
 from big_align.objectives.parts.temperature import Divisor, LogScale
 from big_align.types import Batch, ModelState, Outputs, Params
+
+EMBEDDINGS = ("zimg", "ztxt")
 
 
 class ComposedObjective:
@@ -94,8 +97,11 @@ class ComposedObjective:
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Encodes a (micro-)batch; see the encoder."""
-        return self.encoder.encode(params, model_state, batch, rng)
+        """Encodes a (micro-)batch, with embeddings in the type that losses get; see the encoder."""
+        outputs, model_state = self.encoder.encode(params, model_state, batch, rng)
+        dtype = layers.compute_dtype(self.model.loss_dtype)
+        given = {name: outputs[name].astype(dtype) for name in EMBEDDINGS if name in outputs}
+        return {**outputs, **given}, model_state
 
     def project(self, params: Params) -> Params:
         """Keeps the temperature within its bound."""
