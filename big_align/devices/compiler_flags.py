@@ -68,10 +68,11 @@ _PIPELINING: Options = (
     else {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
 )
 GPU_FLAGS: Options = {
-    # On several GPUs XLA would use its latency-hiding scheduler. It starts whatever is ready, also
-    # what `remat` recomputes in the backward pass: where the layers are no loop, the activations
-    # of all of them are then in memory at once [memory]. Either option turns it on.
-    "xla_gpu_enable_latency_hiding_scheduler": False,
+    # Starts transfers early and waits for them late. It starts whatever is ready, also what `remat`
+    # recomputes in the backward pass: where blocks are no loop, the activations of all of them
+    # would be in memory at once [memory], so `models.parts.blocks` makes a loop of them.
+    "xla_gpu_enable_latency_hiding_scheduler": True,
+    # Its estimates of times did not hide a collective in any plan.
     "xla_gpu_enable_analytical_sol_latency_estimator": False,
     **_PIPELINING,
 }

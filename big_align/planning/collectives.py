@@ -86,6 +86,8 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
 
 def _overlaps(run: Run) -> bool:
     """Returns whether something is computed between the start and the end of a collective."""
+    if run.caller and run.caller.instruction.opcode == "async-start":
+        run = run.caller  # some compilers wrap a collective
     if not run.instruction.opcode.endswith("-start"):
         return False
     schedule = list(run.computation.instructions)

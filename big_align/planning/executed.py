@@ -26,12 +26,14 @@ class Run:
       instruction: the instruction.
       times: number of executions, loops included.
       fused: whether it is inside a fusion, so that its operands and outputs are not in memory.
+      caller: what runs its computation; None in the entry.
     """
 
     computation: Computation
     instruction: Instruction
     times: int
     fused: bool
+    caller: "Run | None" = None
 
 
 _CALLS = {"fusion": "calls", "fusion-start": "calls", "async-start": "calls", "call": "to_apply"}
@@ -46,22 +48,25 @@ def walk(program: HloProgram) -> Iterator[Run]:
     yield from _walk(program, program.entry, 1, False)
 
 
-def _walk(program: HloProgram, name: str, times: int, fused: bool) -> Iterator[Run]:
+def _walk(
+    program: HloProgram, name: str, times: int, fused: bool, caller: Run | None = None
+) -> Iterator[Run]:
     computation = program.computations[name]
     for each in computation.instructions.values():
-        yield Run(computation, each, times, fused)
+        run = Run(computation, each, times, fused, caller)
+        yield run
         if each.opcode == "while":
             trips = times * (_count_trips(program, each) or 1)
             for attribute in ("condition", "body"):
                 for called in each.called(attribute):
-                    yield from _walk(program, called, trips, fused)
+                    yield from _walk(program, called, trips, fused, run)
         elif each.opcode == "conditional":
             branches = each.called("branch_computations") or each.called("true_computation")
-            yield from _walk(program, branches[0], times, fused)
+            yield from _walk(program, branches[0], times, fused, run)
         elif each.opcode in _CALLS:
             inside = fused or each.opcode.startswith("fusion")
             for called in each.called(_CALLS[each.opcode]):
-                yield from _walk(program, called, times, inside)
+                yield from _walk(program, called, times, inside, run)
 
 
 def _count_trips(program: HloProgram, loop: Instruction) -> int | None:

@@ -210,6 +210,24 @@ def test_a_ring_in_a_loop_counts_every_turn():
     ]
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_collective_that_a_compiler_wraps_overlaps_with_what_is_between(busy):
+    between = "  %d = f32[8,8] dot(%p0, %p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+    made = parse_program(f"""
+%wrapped (p: f32[8,8]) -> f32[16,8] {{
+  %p = f32[8,8] parameter(0)
+  ROOT %g = f32[16,8] all-gather(%p), replica_groups={{{{0,1}}}}, dimensions={{0}}
+}}
+
+ENTRY %m (p0: f32[8,8]) -> f32[16,8] {{
+  %p0 = f32[8,8] parameter(0)
+  %s = ((f32[8,8]), f32[16,8], u32[]) async-start(%p0), calls=%wrapped
+{between if busy else ""}  ROOT %e = f32[16,8] async-done(%s)
+}}""")
+    (gather,) = list_collectives(made, [0, 0])
+    assert (gather.kind, gather.count, gather.overlapped) == ("all-gather", 1, int(busy))
+
+
 def test_the_end_of_an_asynchronous_collective_is_no_second_one():
     body = """
   %s = (f32[4], f32[32]) all-gather-start(%p0), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}

@@ -20,7 +20,8 @@ from big_align.models.parts import layers
 LOOP_FROM = 16
 """Equal blocks in a row that become a loop, if they store their inputs alone ("full"). A loop
 copies their weights, and whatever else they store, into stacks; for a dozen blocks, compiling is
-short enough without it."""
+short enough without it. On several GPUs, two blocks that recompute anything are enough: between
+the turns of a loop, nothing is recomputed too early."""
 
 
 def run_blocks(
@@ -84,9 +85,15 @@ def _least_loop(tower: nn.Module, level: str) -> int | None:
     """Returns how many equal blocks in a row become a loop, None if none do."""
     if tower.is_initializing() or tower.scan is False:
         return None
-    if tower.scan:
+    if tower.scan or (level in ("dots", "full") and _are_scheduled_early()):
         return 2
     return LOOP_FROM if level == "full" else None
+
+
+def _are_scheduled_early() -> bool:
+    """Returns whether XLA starts what blocks recompute as soon as it can (`compiler_flags`)."""
+    place = traced.weight_place()
+    return bool(place) and place.mesh.size > 1 and traced.traced_device().platform == "gpu"
 
 
 def _find_runs(
