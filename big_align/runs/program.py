@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from big_align.devices import choices, compilation, rematerialization, traced
 from big_align.devices.compiler_flags import choose_options
+from big_align.distributed import agreement
 from big_align.nodes import Node
 from big_align.runs import build
 from big_align.training.flops import model_flops
@@ -55,13 +56,15 @@ class Program:
         Raises:
           UserError, ConfigError: as `step.compile_step`.
         """
-        device = self.mesh.local_devices[0]
-        first = self.find_level(batch, compilation.memory_limit(device))
+        limit = compilation.memory_limit(self.mesh.local_devices[0])
+        # Processes decide together: their devices may report a few bytes more or less.
+        first = agreement.share("remat", self.find_level(batch, limit))
         levels = rematerialization.LEVELS[rematerialization.LEVELS.index(first) :]
         for level in levels:
             with rematerialization.auto_is(level) as asked, choices.collect() as chosen:
-                compiled = self._compile(batch, last=level == levels[-1])
-            if not asked or compiled is not None:
+                last = level == levels[-1]
+                compiled = self._compile(batch, None if last else limit, asked)
+            if not asked or all(agreement.gather("fits", compiled is not None)):
                 break
         if asked:
             chosen[f"remat: auto is {level}, the least that fits"] = None
@@ -70,17 +73,18 @@ class Program:
                 print(line)
         return compiled
 
-    def _compile(self, batch: Batch, last: bool) -> jax.stages.Compiled | None:
-        """Compiles the step; returns None if it does not fit, unless this is the last try."""
+    def _compile(
+        self, batch: Batch, limit: int | None, asked: list[str]
+    ) -> jax.stages.Compiled | None:
+        """Compiles the step; returns None if it takes more than a limit and there is a choice."""
         try:
             made = compile_step(self.step, self.state, batch, self.mesh, self.options)
         except jax.errors.JaxRuntimeError as error:
-            if last or "RESOURCE_EXHAUSTED" not in str(error):
+            if not asked or limit is None or "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return None
-        limit = compilation.memory_limit(self.mesh.local_devices[0])
-        fits = limit is None or compilation.count_memory(made) <= limit
-        return made if last or fits else None
+        fits = not asked or limit is None or compilation.count_memory(made) <= limit
+        return made if fits else None
 
     def find_level(self, batch: Mapping[str, Any], limit: int | None, first: str = "none") -> str:
         """Returns the least recomputation that could fit, from what layers store; no compiling.

@@ -125,29 +125,30 @@ def test_a_loss_in_bfloat16_holds_no_logits(gpus):
 
 @needs_compiler
 @pytest.mark.slow
-def test_rematerialization_saves_on_eight_gpus_what_it_saves_on_one():
-    """XLA's latency-hiding scheduler recomputes all blocks before they are needed, but no loop."""
+def test_the_scheduler_of_several_gpus_recomputes_no_block_of_a_loop_too_early():
+    """Where blocks are no loop, it recomputes all of them before the first is needed."""
     tower = ViT("b/16", width=256, depth=6, heads=4, mlp_dim=1024, dtype="bfloat16", remat="full")
     shape = 64, 224, 224, 3
 
-    def count_temporaries(gpus, scan):
-        devices = gpu_topologies.describe_gpus("h100", 1, gpus)
+    def count_temporaries(scan, scheduled):
+        devices = gpu_topologies.describe_gpus("h100", 1, 8)
         mesh, model = sharding.make_mesh(devices=devices), tower.clone(scan=scan)
         params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *shape[1:]))))
         whole, rows = sharding.replicated(mesh), sharding.batch_sharding(mesh)
         params = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), nn.meta.unbox(params)
         )
-        images = jax.ShapeDtypeStruct((gpus * shape[0], *shape[1:]), jnp.bfloat16, sharding=rows)
+        images = jax.ShapeDtypeStruct((8 * shape[0], *shape[1:]), jnp.bfloat16, sharding=rows)
 
         def loss(params, images):
             with traced.weights_on(mesh):
                 return model.apply(params, images)[0].astype(jnp.float32).sum()
 
-        options = compiler_flags.GPU_FLAGS if gpus > 1 else {}
-        lowered = jax.jit(jax.grad(loss)).lower(params, images)
-        made = lowered.compile(compiler_options=dict(gpu_topologies.OPTIONS | options) or None)
+        options = gpu_topologies.OPTIONS | compiler_flags.GPU_FLAGS
+        options |= {"xla_gpu_enable_latency_hiding_scheduler": scheduled}
+        made = jax.jit(jax.grad(loss)).lower(params, images).compile(compiler_options=options)
         return made.memory_analysis().temp_size_in_bytes
 
-    alone = count_temporaries(1, False)
-    assert count_temporaries(8, None) < 1.2 * alone < count_temporaries(8, False)
+    loop = count_temporaries(None, True)
+    assert loop < 1.2 * count_temporaries(None, False)
+    assert 1.2 * count_temporaries(False, False) < count_temporaries(False, True)

@@ -60,3 +60,11 @@ def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
         monkeypatch.setattr(compilation, "memory_limit", lambda device, limit=limit: limit)
         program.compile(batch)
         assert f"remat: auto is {level}, the least that fits" in capsys.readouterr().out
+
+
+def test_without_auto_a_step_is_compiled_whatever_it_takes(monkeypatch, capsys):
+    program, example = make_program("--config.model.text.remat=dots")
+    rows = {name: np.repeat(x, 2, axis=0) for name, x in example.items()}
+    monkeypatch.setattr(compilation, "memory_limit", lambda device: 1)
+    assert program.compile(sharding.place_batch(rows, program.mesh)) is not None
+    assert "auto" not in capsys.readouterr().out
