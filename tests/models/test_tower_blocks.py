@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from drawn_variables import draw_variables
 
-from big_align.devices import rematerialization
+from big_align.devices import rematerialization, traced
 from big_align.models.bert import Bert
 from big_align.models.clip_text import ClipText
 from big_align.models.parts import layers
 from big_align.models.resnet import ResNet
 from big_align.models.vit import ViT
+from tests import tiny
 
 SMALL = {"width": 16, "depth": 3, "mlp_dim": 32, "heads": 2}
 WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
@@ -114,20 +115,33 @@ def test_blocks_of_a_loop_drop_different_values():
     assert not np.allclose(*grads)
 
 
-def stored_bytes(level):
-    """Bytes that the forward pass of a tower keeps for the backward pass."""
+def stored_bytes(level, devices):
+    """Bytes that the forward pass of a tower keeps for the backward pass, weights left out."""
     tower = ViT("ti/4", **SMALL | {"depth": 4}, dtype="bfloat16", remat=level, scan=True)
-    inputs = (jax.random.normal(jax.random.key(0), (4, 32, 32, 3)),)
+    inputs = (jax.random.normal(jax.random.key(0), (8, 32, 32, 3)),)
     params = draw_variables(tower, *inputs)["params"]
-    _, pull = jax.eval_shape(
-        lambda p: jax.vjp(lambda p: tower.apply({"params": p}, *inputs)[0], p), params
-    )
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pull))
+    mesh = tiny.make_mesh(devices, devices)
+
+    def apply(params):
+        with traced.weights_on(mesh):
+            return tower.apply({"params": params}, *inputs)[0]
+
+    _, pull = jax.eval_shape(lambda params: jax.vjp(apply, params), params)
+    rows = [x for x in jax.tree.leaves(pull) if {8, 8 * 65} & set(x.shape)]  # 65 tokens
+    return sum(x.size * x.dtype.itemsize for x in rows)
 
 
-def test_each_level_stores_less_than_the_one_before():
-    stored = [stored_bytes(level) for level in rematerialization.LEVELS]
+@pytest.mark.parametrize("devices", [1, 8])
+def test_each_level_stores_less_than_the_one_before(devices):
+    stored = [stored_bytes(level, devices) for level in rematerialization.LEVELS]
     assert sorted(set(stored), reverse=True) == stored
+
+
+def test_levels_store_no_more_on_eight_devices_than_on_one():
+    """But for the patches, which one of the two flattens first."""
+    patches = 8 * 64 * 48 * 2
+    for level in ("dots", "full"):
+        assert stored_bytes(level, 8) <= stored_bytes(level, 1) + patches
 
 
 def test_an_unknown_level_is_named():

@@ -5,7 +5,6 @@ et al. 2020; in this form, FSDP). What moves, when and in which type is written 
 explicit collectives, so that it does not depend on how a compiler handles a placement.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,8 +81,7 @@ def _apply_whole(function: Callable, x: Any, weights: tuple, dtype: Any) -> Any:
     return function(x, *(jnp.asarray(weight, dtype) for weight in weights))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _apply(function: Callable, how: _Weights, x: Array, weights: tuple) -> Any:
+def _apply_gathered(function: Callable, how: _Weights, x: Array, weights: tuple) -> Any:
     collect = jax.shard_map(
         lambda pieces: _collect(pieces, how),
         mesh=how.mesh,
@@ -94,8 +92,12 @@ def _apply(function: Callable, how: _Weights, x: Array, weights: tuple) -> Any:
     return function(x, *collect(weights))
 
 
+_apply = jax.custom_vjp(_apply_gathered, nondiff_argnums=(0, 1))
+
+
 def _apply_forward(function: Callable, how: _Weights, x: Array, weights: tuple) -> tuple:
-    return _apply(function, how, x, weights), (x, weights)
+    # Not `_apply`, in which a policy of what to recompute would not see the product.
+    return _apply_gathered(function, how, x, weights), (x, weights)
 
 
 def _apply_backward(function: Callable, how: _Weights, residuals: tuple, cotangent: Any) -> tuple:
