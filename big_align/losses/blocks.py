@@ -8,7 +8,7 @@ import jax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from big_align.devices import choices
+from big_align.devices import choices, traced
 from big_align.devices.chips import find_chip
 from big_align.kernels import pair_tiles
 from big_align.kernels.pair_tiles import Results, Sides, TileFunction
@@ -92,7 +92,7 @@ def choose_blocks(
 
 def _choose_tiles(pairs: int, shards: Shards, block: Block, dtype: DTypeLike) -> Compare | None:
     """Returns what compares rows with columns in tiles, None if they are not to be used."""
-    device = shards.mesh.devices.flat[0] if shards.mesh else jax.devices()[0]
+    device = shards.mesh.devices.flat[0] if shards.mesh else traced.traced_device()
     chip = find_chip(device.device_kind)
     there = chip is not None and chip.name in TILED_CHIPS and jax.__version_info__ >= (0, 11)
     if block != "tiles":
@@ -133,7 +133,7 @@ def count_blocks(
     """
     if block is None:
         mesh = shards.mesh
-        platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
+        platform = (mesh.devices.flat[0] if mesh else traced.traced_device()).platform
         block = max(usual, GPU_LOGITS // max(columns, 1)) if platform == "gpu" else usual
     if block < 1:
         raise ValueError(f"block must be at least 1 row, got {block}")

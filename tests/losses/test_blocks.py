@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.devices import choices
+from big_align.devices import choices, traced
 from big_align.kernels.pair_tiles import compare_plainly
 from big_align.losses.blocks import choose_blocks, compare_in_registers, count_blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
@@ -20,7 +20,7 @@ ALONE = Shards.over(None)
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(traced, "traced_device", lambda: Gpu("NVIDIA A100-SXM4-80GB"))
 
 
 def test_blocks_of_a_cpu():
@@ -51,9 +51,8 @@ class Gpu:
 
 def choose(monkeypatch, kind, block=None, dtype="bfloat16", size=32768, version=(0, 11, 0)):
     """Chooses on one such device, and returns the choice and what is told of it."""
-    monkeypatch.setattr(jax, "devices", lambda: [Gpu(kind)])
+    monkeypatch.setattr(traced, "traced_device", lambda: Gpu(kind))
     monkeypatch.setattr(jax, "__version_info__", version)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with choices.collect() as lines:
         chosen = choose_blocks("loss", size, size, ALONE, block, jnp.dtype(dtype))
     return chosen, *lines
@@ -109,7 +108,7 @@ def test_large_blocks_change_nothing(name, monkeypatch):
         return step(x, y), str(step.trace(x, y).jaxpr)
 
     small, program = differentiate()
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(traced, "traced_device", lambda: Gpu("NVIDIA A100-SXM4-80GB"))
     jax.clear_caches()  # the losses were traced for a CPU
     large, other = differentiate()
     assert program != other
