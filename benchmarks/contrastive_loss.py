@@ -3,6 +3,7 @@
     python benchmarks/contrastive_loss.py                        # B = 8192 and 32768, d = 512
     python benchmarks/contrastive_loss.py --batch=4096 --large=0
     python benchmarks/contrastive_loss.py --batch=32768 --dtype=bfloat16 --large=0    # on a GPU
+    python benchmarks/contrastive_loss.py --batch=32768 --dtype=bfloat16 --plan=h200  # without one
 
 One matrix product of the batch is 2 B^2 d FLOPs. open_clip's ClipLoss computes the logits once per
 direction and so makes 2 products forward and 4 backward; a plain loss makes 1 + 2; ours makes 1 + 2
@@ -66,6 +67,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--block", type=int, help="rows of logits at a time, in ours")
     parser.add_argument(
         "--large", type=int, default=32768, help="batch size for ours alone; 0 for none"
+    )
+    parser.add_argument(
+        "--plan", metavar="GPU", help="compile ours for h100 or h200, without one, and count"
     )
     parser.add_argument("--measure", choices=PRODUCTS, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -278,9 +282,51 @@ def say(met: bool) -> str:
     return "met" if met else "NOT met"
 
 
+def plan(options: argparse.Namespace) -> None:
+    """Prints what XLA makes of ours for a GPU that is not there: kernels, bytes, products."""
+    from jax._src.mesh import AbstractDevice  # what Pallas asks for the number of multiprocessors
+    from jax.sharding import AbstractMesh
+
+    from big_align import sharding
+    from big_align.devices import traced
+    from big_align.planning import executed, gpu_topologies, hlo, traffic
+
+    (gpu,) = gpu_topologies.describe_gpus(options.plan, 1, 1)
+    cores = gpu_topologies.TARGETS[options.plan].processors
+    described = AbstractDevice(gpu.device_kind, cores, "gpu")
+    mesh, rows = sharding.make_mesh(devices=[gpu]), (options.batch, options.dim)
+    pair = jax.ShapeDtypeStruct(rows, options.dtype, sharding=sharding.batch_sharding(mesh))
+    scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
+    blocks = [options.block or max(256, GPU_LOGITS // options.batch)]
+    print("| rows of a block | kernels | GB read and written | products | temporaries (MiB) |")
+    print("|---|---|---|---|---|")
+    for block in blocks + ["tiles"] * (options.dtype == "bfloat16"):
+
+        def loss(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array, block=block) -> jax.Array:
+            with traced.weights_on(mesh):
+                both = blockwise_contrastive_loss(
+                    zimg, ztxt, scale, block=block, keep_logits_bytes=0
+                )
+            return sum(both) / 2
+
+        with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=described)):
+            step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).trace(pair, pair, scale)
+            made = step.lower(lowering_platforms=("cuda",)).compile()
+        program = hlo.parse_program(made.as_text())
+        kernels = sum(run.times for run, _ in traffic.walk_kernels(program))
+        flops = executed.count_executed_flops(program).total()
+        products = flops / (2 * options.batch**2 * options.dim)
+        memory = made.memory_analysis().temp_size_in_bytes / 2**20
+        size = traffic.count_traffic(program) / 1e9
+        print(f"| {block} | {kernels} | {size:.1f} | {products:.1f} | {memory:.0f} |")
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     options = parse_arguments()
+    if options.plan:
+        plan(options)
+        return
     if options.measure:
         print(measure_memory(options.measure, options.batch, options))
         return
