@@ -1,5 +1,7 @@
 """Blocks in a loop against blocks by themselves, and what each level of recomputation stores."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,13 +67,17 @@ def count_blocks(tower, inputs):
     return str(jax.make_jaxpr(tower.apply)(variables, *inputs)).count("dot_general")
 
 
-def test_many_equal_blocks_are_a_loop_unless_told_otherwise():
+def test_equal_blocks_are_a_loop_on_several_gpus_or_where_asked_for(monkeypatch):
     inputs = draw_inputs("vit")
-    few, many = (ViT("ti/4", **SMALL | {"depth": n}, remat="full") for n in (15, 16))
-    assert count_blocks(few, inputs) > 8 * count_blocks(many, inputs)
-    assert count_blocks(few.clone(scan=True), inputs) == count_blocks(many, inputs)
-    for without in (many.clone(scan=False), many.clone(remat="dots")):
-        assert count_blocks(without, inputs) > count_blocks(few, inputs)
+    tower = ViT("ti/4", **SMALL | {"depth": 8})
+    alone, loop = (count_blocks(tower.clone(scan=scan), inputs) for scan in (False, True))
+    assert alone > 4 * loop
+    assert count_blocks(tower.clone(remat="full"), inputs) == alone
+    gpu = types.SimpleNamespace(platform="gpu", device_kind="Tesla V100", compute_capability="7.0")
+    monkeypatch.setattr(traced, "traced_device", lambda: gpu)
+    for devices, level, expected in ((1, "full", alone), (8, "none", alone), (8, "full", loop)):
+        with traced.weights_on(tiny.make_mesh(devices)):
+            assert count_blocks(tower.clone(remat=level), inputs) == expected
 
 
 def test_a_loop_has_the_parameters_of_separate_blocks():
