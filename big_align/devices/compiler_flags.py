@@ -72,7 +72,7 @@ GPU_FLAGS: Options = {
     # recomputes in the backward pass: where blocks are no loop, the activations of all of them
     # would be in memory at once [memory], so `models.parts.blocks` makes a loop of them.
     "xla_gpu_enable_latency_hiding_scheduler": True,
-    # Its estimates of times did not hide a collective in any plan.
+    # Another way of estimating times for it; not tried.
     "xla_gpu_enable_analytical_sol_latency_estimator": False,
     **_PIPELINING,
 }
