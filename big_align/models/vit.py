@@ -76,7 +76,7 @@ class ViT(nn.Module):
       dtype: name of the type of the computation.
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: where there are many.
+      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
       attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
         `kernels.attention_ways.WAYS`.
     """

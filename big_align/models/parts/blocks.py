@@ -1,9 +1,8 @@
 """The blocks of a tower: what they recompute, and many equal ones as a loop of the program.
 
 Parameters are those of separate blocks, whatever the program is: checkpoints, rates by layer and
-exports know no loop. Blocks that run in a loop are compiled once, so compiling takes no longer for
-48 of them than for two, and the scheduler of XLA cannot start what one of them recomputes before
-its time.
+exports know no loop. Blocks that run in a loop are compiled once, and the scheduler of XLA cannot
+start what one of them recomputes before its time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,8 +78,8 @@ def _runs_loops(tower: nn.Module, level: str) -> bool:
     """Returns whether equal blocks run in a loop.
 
     A loop copies weights, gradients and whatever else its blocks store into stacks. On several GPUs
-    it is worth that. There XLA starts what blocks recompute as soon as it can (`compiler_flags`), but
-    not before its turn of a loop.
+    it is worth that: there XLA starts what blocks recompute as soon as it can (`compiler_flags`),
+    but not before its turn of a loop.
     """
     if tower.is_initializing() or tower.scan is not None:
         return bool(tower.scan) and not tower.is_initializing()
