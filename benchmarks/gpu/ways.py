@@ -20,6 +20,8 @@ LARGEST = OURS
 """The way that needs the least memory."""
 CHECKED: Ways = {OURS: {}, "ours, in blocks": {"block": 256}, "ours, in tiles": {"block": "tiles"}}
 """Of all losses, where they are compared with the plain formulas."""
+ONLY_BFLOAT16 = {"ours, in tiles"}
+"""Ways that there are for one type."""
 PLAIN = "ours, plain"
-ATTENTION: Ways = {OURS: {}, PLAIN: {"way": "plain"}}
+ATTENTION: Ways = {OURS: {}, PLAIN: {"way": "plain"}, "ours, cudnn": {"way": "cudnn"}}
 """Of `models.parts.attention.attend`."""

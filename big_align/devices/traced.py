@@ -48,3 +48,11 @@ def traced_device() -> Any:
     """Returns a device for which code is traced, real or described: all are of one kind."""
     device = _DEVICE.get()
     return jax.devices()[0] if device is None else device
+
+
+def describing() -> contextlib.AbstractContextManager[Any]:
+    """Traces kernels for `traced_device` where JAX itself would compile them for its own device."""
+    device = traced_device()
+    if device in jax.devices() or not jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(Mesh([device], ("device",)).abstract_mesh)

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from big_align.kernels import cudnn_attention, tpu_attention
+from big_align.kernels import cudnn_attention, tpu_attention, triton_attention
 
 WAYS = {
-    "auto": "the kernel of the device, where there is one for the type and the shape; else plain",
+    "auto": "a kernel of the device, where there is one for the type and the shape; else plain",
     "plain": "the formula, which writes a weight for every pair of tokens to memory",
+    "triton": "the kernel for short sequences on NVIDIA GPUs where it can be used; else plain; "
+    "emulated on other devices",
     "cudnn": "cuDNN's kernel where it can be used; else plain",
     "pallas": "the kernel for TPUs where it can be used; else plain; emulated on other devices",
 }
@@ -54,7 +56,7 @@ def choose_way(asked: str, problem: Problem, device: Any) -> tuple[str, str]:
       device: a device that it is for, real or described.
 
     Returns:
-      "plain", "cudnn" or "pallas"; and a line that tells it, with the reason where no kernel was
+      "plain" or the name of a kernel; and a line that tells it, with the reason where no kernel was
       taken though one was asked for or the device has one.
 
     Raises:
@@ -63,15 +65,18 @@ def choose_way(asked: str, problem: Problem, device: Any) -> tuple[str, str]:
     if asked not in WAYS:
         known = ", ".join(f"{name!r} ({what})" for name, what in WAYS.items())
         raise ValueError(f"attention={asked!r} is unknown; choose one of {known}")
-    kernel = {"gpu": "cudnn", "tpu": "pallas"}.get(device.platform) if asked == "auto" else asked
-    if kernel in (None, "plain"):
+    kernels = _OF_DEVICES.get(device.platform, ()) if asked == "auto" else (asked,)
+    if kernels in ((), ("plain",)):
         return "plain", _tell("plain", problem, "")
-    reason = _refuse(problem) or _REFUSALS[kernel](problem, device)
-    if reason:
-        return "plain", _tell("plain", problem, f", since {reason}")
-    queries = problem.query[1]
-    padded = cudnn_attention.pad_tokens(queries) if kernel == "cudnn" else queries
-    return kernel, _tell(kernel, problem, f", padded to {padded}" if padded > queries else "")
+    reason = _refuse(problem)
+    for kernel in () if reason else kernels:
+        reason = _REFUSALS[kernel](problem, device)
+        if not reason:
+            queries = problem.query[1]
+            padded = cudnn_attention.pad_tokens(queries) if kernel == "cudnn" else queries
+            rest = f", padded to {padded}" if padded > queries else ""
+            return kernel, _tell(kernel, problem, rest)
+    return "plain", _tell("plain", problem, f", since {reason}")
 
 
 def _tell(way: str, problem: Problem, rest: str) -> str:
@@ -91,13 +96,34 @@ def _refuse(problem: Problem) -> str | None:
     return None
 
 
-def _refuse_cudnn(problem: Problem, device: Any) -> str | None:
+def _refuse_triton(problem: Problem, device: Any) -> str | None:
+    (_, queries, _, channels), keys = problem.query, problem.keys
+    if not triton_attention.fits(queries, keys, channels):
+        most = triton_attention.MOST_TOKENS
+        return f"the kernel is for {most} tokens of 64 channels at most, or 64 of 128"
+    if device.platform != "gpu":  # it is emulated
+        return None
+    if jax.__version_info__ < (0, 11):
+        return "the kernel needs jax 0.11"
+    if problem.mesh is None and _may_be_split():
+        return "it is not known which devices share the batch"
+    return _refuse_nvidia(problem, device, triton_attention)
+
+
+def _refuse_nvidia(problem: Problem, device: Any, kernel: Any) -> str | None:
+    """Returns why a kernel for some of NVIDIA's GPUs and some types cannot be used."""
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
-        return "cuDNN is for NVIDIA GPUs"
-    if float(device.compute_capability) < cudnn_attention.LEAST_CAPABILITY:
-        return f"cuDNN's kernel is for compute capability {cudnn_attention.LEAST_CAPABILITY} on"
-    if problem.dtype not in cudnn_attention.DTYPES:
-        return f"cuDNN's kernel is for {' and '.join(cudnn_attention.DTYPES)}"
+        return "the kernel is for NVIDIA GPUs"
+    if float(device.compute_capability) < kernel.LEAST_CAPABILITY:
+        return f"the kernel is for compute capability {kernel.LEAST_CAPABILITY} on"
+    if problem.dtype not in kernel.DTYPES:
+        return f"the kernel is for {' and '.join(kernel.DTYPES)}"
+    return None
+
+
+def _refuse_cudnn(problem: Problem, device: Any) -> str | None:
+    if reason := _refuse_nvidia(problem, device, cudnn_attention):
+        return reason
     batch, queries, heads, channels = problem.query
     query = jax.ShapeDtypeStruct((batch, queries, heads, channels), problem.dtype)
     key = jax.ShapeDtypeStruct((batch, problem.keys, heads, channels), problem.dtype)
@@ -138,6 +164,10 @@ def _may_be_split() -> bool:
 
 # Functions that return why a kernel cannot be used, None if it can.
 _REFUSALS: dict[str, Callable[[Problem, Any], str | None]] = {
+    "triton": _refuse_triton,
     "cudnn": _refuse_cudnn,
     "pallas": _refuse_pallas,
 }
+
+_OF_DEVICES = {"gpu": ("triton", "cudnn"), "tpu": ("pallas",)}
+"""Kernels by platform, the first that can be used is taken."""

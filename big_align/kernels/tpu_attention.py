@@ -6,19 +6,16 @@ second pass. Arrays keep the layout that projections give them, [batch, tokens, 
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from big_align import sharding
-from big_align.devices.rematerialization import keep_result
 from big_align.kernels.tpu_attention_passes import LANES, Share, round_up, run_backward, run_forward
+from big_align.kernels.whole_sequences import attend_whole
 
 DTYPES = ("bfloat16", "float32")
 VECTOR_MEMORY = 14 * 2**20
@@ -31,7 +28,6 @@ LOGITS = 5 * 2**18
 class _Settings(NamedTuple):
     channels: int
     causal: bool
-    mesh: Mesh | None
     interpret: bool
 
 
@@ -106,60 +102,15 @@ def attend_on_tpu(
     Raises:
       ValueError: a sequence does not fit, see `choose_share`.
     """
-    settings = _Settings(query.shape[-1], causal, mesh, interpret)
-    flat = [x.reshape(*x.shape[:2], -1) for x in (query, key, value)]
-    rows = None if mask is None else mask.astype(jnp.float32)[:, None]
-    return _attend(settings, *flat, rows).reshape(query.shape)
+    flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))
+    settings = _Settings(query.shape[-1], causal, interpret)
+    return attend_whole(_run, settings, mesh, *flat, mask).reshape(query.shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(settings: _Settings, query: Array, key: Array, value: Array, mask: Array | None):
-    return _run(run_forward, settings, (query, key, value), (query,), mask)[0]
-
-
-def _attend_forward(settings: _Settings, query: Array, key: Array, value: Array, mask: Any):
-    out = keep_result(_attend(settings, query, key, value, mask))
-    return out, (query, key, value, mask)
-
-
-def _attend_backward(settings: _Settings, residuals: tuple, cotangent: Array) -> tuple:
-    *given, mask = residuals
-    grads = _run(run_backward, settings, (*given, cotangent), tuple(given), mask)
-    return *grads, None if mask is None else jnp.zeros_like(mask)
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
-def _run(
-    kernel: Callable, settings: _Settings, given: tuple, made: tuple, mask: Array | None
-) -> tuple:
-    """Runs a kernel on every device, on its part of the batch.
-
-    Args:
-      kernel: `run_forward` or `run_backward`.
-      settings: their settings.
-      given: its inputs besides the mask.
-      made: arrays of the shapes and types of its outputs.
-      mask: the mask as numbers, [batch, 1, keys].
-    """
-    shapes = [(x.shape[1:], x.dtype) for x in made]
-
-    def on_device(_: tuple, arrays: tuple) -> tuple:
-        return _call(kernel, settings, arrays, shapes, mask is not None)
-
-    arrays = given if mask is None else (*given, mask)
-    if settings.mesh is None:
-        return on_device((), arrays)
-    return sharding.map_rows(on_device, (), arrays, settings.mesh)
-
-
-def _call(
-    kernel: Callable, settings: _Settings, arrays: tuple, shapes: list, masked: bool
-) -> tuple:
+def _run(settings: _Settings, arrays: tuple, made: list, mask: Array | None) -> tuple:
     (batch, queries, width), keys = arrays[0].shape, arrays[1].shape[1]
-    channels, causal, _, interpret = settings
-    backward, item = kernel is run_backward, arrays[0].dtype.itemsize
+    channels, causal, interpret = settings
+    backward, item, masked = len(arrays) == 4, arrays[0].dtype.itemsize, mask is not None
     query = batch, queries, width // channels, channels
     share = choose_share(query, keys, item, causal, masked, backward)
     if share is None:
@@ -168,17 +119,17 @@ def _call(
     def block(tokens: int) -> pl.BlockSpec:
         return pl.BlockSpec((share.examples, tokens, share.lanes), lambda i, j: (i, 0, j))
 
-    inputs = [block(x.shape[1]) for x in arrays[: len(arrays) - masked]]
+    inputs = [block(x.shape[1]) for x in arrays]
     if masked:
+        arrays = *arrays, mask[:, None]
         inputs.append(pl.BlockSpec((share.examples, 1, keys), lambda i, j: (i, 0, 0)))
     pairs, products = batch * queries * keys, 5 if backward else 2
     multiplied = sum(stop - start for start, stop in share.spans) * (width // share.period)
-    made = [jax.ShapeDtypeStruct((batch, *shape), dtype) for shape, dtype in shapes]
     return pl.pallas_call(
-        functools.partial(kernel, share),
+        functools.partial(run_backward if backward else run_forward, share),
         grid=(batch // share.examples, width // share.lanes),
         in_specs=inputs,
-        out_specs=[block(shape[0]) for shape, _ in shapes],
+        out_specs=[block(x.shape[1]) for x in made],
         out_shape=made,
         scratch_shapes=[pltpu.VMEM((keys, share.period), jnp.float32)] * (2 if backward else 0),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),

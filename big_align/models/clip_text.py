@@ -38,8 +38,7 @@ class ClipText(nn.Module):
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
       scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
-      attention: how attention is computed: "auto", "plain", "cudnn" or "pallas", see
-        `kernels.attention_ways.WAYS`.
+      attention: how attention is computed, a name in `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b"

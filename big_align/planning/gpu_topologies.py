@@ -14,11 +14,9 @@ import pkgutil
 from typing import NamedTuple
 
 import jax
-import jaxlib
 from jax.experimental import topologies
 
 from big_align.devices.chips import CHIPS
-from big_align.devices.compiler_flags import Options
 
 
 class Target(NamedTuple):
@@ -51,14 +49,6 @@ TARGETS = {
     "b200": Target((10, 0), 148, 128, 1.965, 126 * 2**20, 228),
 }
 """The GPUs that can be described, by `Chip.name`."""
-
-OPTIONS: Options = (
-    # Versions before 0.11 fail on a product whose kernel they could not try; cuBLAS takes it then.
-    {"xla_gpu_enable_triton_gemm": False}
-    if tuple(map(int, jaxlib.__version__.split(".")[:2])) < (0, 11)
-    else {}
-)
-"""Options without which programs do not compile for a GPU that is not there."""
 
 
 def has_compiler() -> bool:

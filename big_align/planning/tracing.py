@@ -89,7 +89,7 @@ def _options(
         # Nothing is run, so what LLVM makes of the program does not matter.
         return options | {"xla_backend_optimization_level": 0}
     if machine.chip.name in gpu_topologies.TARGETS:
-        return gpu_topologies.OPTIONS | options
+        return options
     return options if effort is None else options | choose_effort(effort)
 
 

@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from big_align.devices.compilation import check_cache, check_options, compile_lowered, use_cache
 from big_align.devices.compiler_flags import (
     GPU_FLAGS,
+    SEVERAL_GPUS_FLAGS,
     SLICE_FLAGS,
     TPU_FLAGS,
     choose_effort,
@@ -80,7 +81,9 @@ def test_the_compiler_for_several_slices_accepts_their_flags():
 
 
 def test_xla_knows_the_flags_for_gpus():
-    assert compile_lowered(lower(), GPU_FLAGS)  # Its CPU compiler parses those of all platforms.
+    assert compile_lowered(
+        lower(), GPU_FLAGS | SEVERAL_GPUS_FLAGS
+    )  # Its CPU compiler parses those of all platforms.
 
 
 @pytest.mark.slow

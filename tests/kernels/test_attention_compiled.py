@@ -9,7 +9,7 @@ import pytest
 
 from big_align import sharding
 from big_align.devices import choices, traced
-from big_align.devices.compiler_flags import TPU_FLAGS
+from big_align.devices.compiler_flags import GPU_FLAGS, TPU_FLAGS
 from big_align.models.parts import attention
 from big_align.planning import gpu_topologies
 from big_align.planning.executed import count_executed_flops
@@ -87,12 +87,12 @@ def test_every_length_fits_on_a_tpu(topology, tokens, width, channels, dtype):
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize(
     ("tokens", "masked", "causal"),
-    [(50, False, False), (257, False, False), (77, False, True), (77, True, True)],
+    [(144, False, False), (257, False, False), (177, False, True), (177, True, True)],
 )
 def test_gpus_run_cudnn_on_their_own_rows(tokens, masked, causal, gpus):
     devices = gpu_topologies.describe_gpus("h100", 1, gpus)
     program, targets, _ = compile_both(
-        devices, (16, tokens, 2, 64), masked, causal, options=gpu_topologies.OPTIONS
+        devices, (16, tokens, 2, 64), masked, causal, options=GPU_FLAGS
     )
     name = "__cudnn$fmhaScaleBiasSoftmax" if masked else "__cudnn$fmhaSoftmax"
     assert targets == [name, f"{name}Backward"]
@@ -106,6 +106,21 @@ def test_gpus_run_cudnn_on_their_own_rows(tokens, masked, causal, gpus):
 @needs_compiler
 def test_a_head_that_cudnn_does_not_take_is_computed_plainly():
     devices = gpu_topologies.describe_gpus("h100", 1, 1)
-    _, targets, lines = compile_both(devices, (2, 6, 2, 20), options=gpu_topologies.OPTIONS)
+    _, targets, lines = compile_both(devices, (2, 200, 2, 20), options=GPU_FLAGS)
     assert not any("fmha" in target for target in targets)
     assert "since JAX says: The head dim must be" in lines[0]
+
+
+@needs_compiler
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("tokens, masked, tile", [(50, False, 64), (77, True, 128)])
+def test_gpus_run_one_kernel_a_pass_on_short_sequences(tokens, masked, tile, gpus):
+    devices = gpu_topologies.describe_gpus("h100", 1, gpus)
+    program, targets, lines = compile_both(devices, (16, tokens, 2, 64), masked, masked)
+    assert [target for target in targets if "triton" in target] == targets and len(targets) == 2
+    assert lines == [f"attention: triton for {tokens} tokens, 2 heads of 64, bfloat16"]
+    rows = 16 // gpus
+    assert count_executed_flops(program) == {"bf16": 7 * 2 * rows * 2 * tile * tile * 64}
+    if not masked:  # forward 3 arrays in and 1 out, backward 4 and 3
+        assert count_traffic(program) == 11 * rows * tokens * 2 * 64 * 2

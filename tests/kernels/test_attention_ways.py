@@ -51,11 +51,13 @@ IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
         ("auto", TPU, {"query": (16, 257, 16, 104)}, "plain", "does not fit into the vector mem"),
         ("auto", TPU, {"mesh": None}, "plain", "not known which devices share the batch"),
         ("auto", TPU_V3, {}, "plain", "since these chips have no products of bfloat16"),
-        ("auto", H100, {"dtype": "float32"}, "plain", "since cuDNN's kernel is for bfloat16 and"),
-        ("auto", V100, {}, "plain", "since cuDNN is for NVIDIA GPUs|since cuDNN's kernel is for"),
-        ("auto", T4, {}, "plain", "since cuDNN's kernel is for compute capability 8.0 on"),
-        ("auto", MI300, {}, "plain", "since cuDNN is for NVIDIA GPUs"),
-        ("cudnn", CPU, {}, "plain", "since cuDNN is for NVIDIA GPUs"),
+        ("auto", H100, {"dtype": "float32"}, "plain", "since the kernel is for bfloat16 and fl"),
+        ("auto", V100, {}, "plain", "since the kernel is for NVIDIA GPUs|compute"),
+        ("auto", T4, {}, "plain", "since the kernel is for compute capability 8.0 on"),
+        ("auto", MI300, {}, "plain", "since the kernel is for NVIDIA GPUs"),
+        ("triton", CPU, {"query": (16, 50, 2, 64), "keys": 50}, "triton", "triton for 50 tokens"),
+        ("triton", H100, {}, "plain", "since the kernel is for 128 tokens of 64 channels at most"),
+        ("cudnn", CPU, {}, "plain", "since the kernel is for NVIDIA GPUs"),
         ("pallas", CPU, {"mesh": None}, "pallas", "pallas for 257 tokens"),
         ("cudnn", H100, {"dropped": True}, "plain", "since dropout is applied to the weights"),
     ],
@@ -64,6 +66,14 @@ def test_the_way_follows_from_device_type_and_shape(asked, device, changes, way,
     taken, line = choose_way(asked, IMAGES._replace(**changes), device)
     assert taken == way and line.startswith(f"attention: {way} for")
     assert re.search(told, line), line
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
+def test_short_sequences_have_a_kernel_of_their_own():
+    short = IMAGES._replace(query=(16, 50, 16, 64), keys=50)
+    assert choose_way("auto", short, H100)[0] == "triton"
+    for changes in {"dtype": "float32"}, {"mesh": None}, {"dropped": True}:
+        assert choose_way("triton", short._replace(**changes), H100)[0] == "plain", changes
 
 
 def test_cudnn_is_taken_where_jax_lets_it(monkeypatch):

@@ -28,7 +28,7 @@ def make_mesh(name, gpus):
     return Mesh(np.array(gpu_topologies.describe_gpus(name, 1, gpus)), ("data",))
 
 
-def compile_on(mesh, function, *shapes, options=gpu_topologies.OPTIONS):
+def compile_on(mesh, function, *shapes, options=compiler_flags.GPU_FLAGS):
     """Compiles a function of float32 arrays, of which each GPU holds some rows."""
     rows = NamedSharding(mesh, PartitionSpec("data"))
     given = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=rows) for shape in shapes]
@@ -61,7 +61,7 @@ def test_programs_compile_and_execute_the_products_that_they_have(name):
 @needs_compiler
 def test_the_options_of_a_run_are_known_to_the_compiler():
     """It refuses names that it does not know."""
-    options = gpu_topologies.OPTIONS | compiler_flags.GPU_FLAGS
+    options = compiler_flags.GPU_FLAGS | compiler_flags.SEVERAL_GPUS_FLAGS
     made = compile_on(make_mesh("h100", 4), lambda x: x.sum(), (8, 16), options=options)
     assert "all-reduce" in made.as_text()
 
@@ -144,7 +144,7 @@ def test_the_scheduler_of_several_gpus_recomputes_no_block_of_a_loop_too_early()
             with traced.weights_on(mesh):
                 return model.apply(params, images)[0].astype(jnp.float32).sum()
 
-        options = gpu_topologies.OPTIONS | compiler_flags.GPU_FLAGS
+        options = compiler_flags.GPU_FLAGS | compiler_flags.SEVERAL_GPUS_FLAGS
         options |= {"xla_gpu_enable_latency_hiding_scheduler": scheduled}
         made = jax.jit(jax.grad(loss)).lower(params, images).compile(compiler_options=options)
         return made.memory_analysis().temp_size_in_bytes

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from big_align.devices import choices, rematerialization, traced
-from big_align.kernels import attention_ways, cudnn_attention, tpu_attention
+from big_align.kernels import attention_ways, cudnn_attention, tpu_attention, triton_attention
 from big_align.models.parts import layers
 
 Drop = Callable[[Array], Array]
@@ -60,6 +60,10 @@ def attend(
         case "pallas":
             emulated = device.platform != "tpu"
             return tpu_attention.attend_on_tpu(query, key, value, mask, causal, mesh, emulated)
+        case "triton":
+            emulated = device.platform != "gpu"
+            attend_by_triton = triton_attention.attend_by_triton
+            return attend_by_triton(query, key, value, mask, causal, mesh, emulated)
     plain = rematerialization.remat_attention(
         lambda query, key, value: _attend_plainly(query, key, value, mask, drop, causal)
     )
