@@ -56,3 +56,8 @@ def describing() -> contextlib.AbstractContextManager[Any]:
     if device in jax.devices() or not jax.sharding.get_abstract_mesh().empty:
         return contextlib.nullcontext()
     return jax.sharding.use_abstract_mesh(Mesh([device], ("device",)).abstract_mesh)
+
+
+def may_be_split() -> bool:
+    """Returns whether XLA may have to split arrays over devices, which it cannot for a kernel."""
+    return jax.device_count() > 1 and not jax.sharding.get_abstract_mesh().manual_axes

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from big_align.devices import traced
 from big_align.kernels import cudnn_attention, tpu_attention, triton_attention
 
 WAYS = {
@@ -105,7 +106,7 @@ def _refuse_triton(problem: Problem, device: Any) -> str | None:
         return None
     if jax.__version_info__ < (0, 11):
         return "the kernel needs jax 0.11"
-    if problem.mesh is None and _may_be_split():
+    if problem.mesh is None and traced.may_be_split():
         return "it is not known which devices share the batch"
     return _refuse_nvidia(problem, device, triton_attention)
 
@@ -148,18 +149,13 @@ def _refuse_pallas(problem: Problem, device: Any) -> str | None:
         return f"the kernel is for {' and '.join(tpu_attention.DTYPES)}"
     if device.device_kind in ("TPU v2", "TPU v3"):
         return "these chips have no products of bfloat16 for kernels"
-    if device.platform == "tpu" and problem.mesh is None and _may_be_split():
+    if device.platform == "tpu" and problem.mesh is None and traced.may_be_split():
         return "it is not known which devices share the batch"
     batch, *rest = problem.query
     query = (batch // problem.devices, *rest)
     if tpu_attention.choose_share(query, problem.keys, jnp.dtype(problem.dtype).itemsize) is None:
         return "a sequence does not fit into the vector memory"
     return None
-
-
-def _may_be_split() -> bool:
-    """Returns whether XLA may have to split an array over devices, which it cannot for a kernel."""
-    return jax.device_count() > 1 and not jax.sharding.get_abstract_mesh().manual_axes
 
 
 # Functions that return why a kernel cannot be used, None if it can.

@@ -155,9 +155,9 @@ class SwinBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return x + layers.DropPath(self.drop_path)(branch, train)
 
-        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
+        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
         x = join(x, self._attend(y))
-        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
+        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
         hidden = MLP_RATIO * x.shape[-1]
         return join(x, layers.MlpBlock(hidden, self.activation, self.dtype, name="mlp")(y))
 

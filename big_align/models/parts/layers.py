@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from big_align.devices import traced
 from big_align.models.parts import layer_weights
-from big_align.models.parts.narrow import LayerNorm, keep_input
+from big_align.models.parts.narrow import Fork, LayerNorm, keep_input
 
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
@@ -198,6 +198,11 @@ def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> LayerNorm
       The layer.
     """
     return LayerNorm(epsilon=epsilon, dtype=compute_dtype(dtype), name=name)
+
+
+def fork_norm(epsilon: float, dtype: str, name: str | None = None) -> Fork:
+    """Makes a layer normalization that also returns its input; the arguments are the same."""
+    return Fork(epsilon=epsilon, dtype=compute_dtype(dtype), name=name)
 
 
 class BatchNorm(nn.Module):

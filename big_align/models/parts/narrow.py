@@ -7,12 +7,19 @@ arithmetic, is what such layers take time for.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
+
+from big_align import sharding
+from big_align.devices import rematerialization, traced
+from big_align.kernels import triton_norm
 
 
 def keep_input(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -56,41 +63,132 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
         """Normalizes every row."""
+        return _normalize(self._settings(x), x, *self._weights(x))
+
+    def _weights(self, x: Array) -> tuple[Array, Array]:
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        return _normalize(self.epsilon, self.dtype, x, jnp.asarray(scale), jnp.asarray(bias))
+        return jnp.asarray(scale), jnp.asarray(bias)
+
+    def _settings(self, x: Array) -> "_Settings":
+        return _Settings(self.epsilon, self.dtype, *_choose_kernel(x.shape))
 
 
-def _find_statistics(epsilon: float, x: Array) -> tuple[Float[Array, "*b 1"], Float[Array, "*b 1"]]:
+class Fork(LayerNorm):
+    """A layer normalization beside which its input goes on, as at the start of a residual branch.
+
+    The gradients of both are added where that of the normalization is computed.
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*b c"]) -> tuple[Float[Array, "*b c"], Array]:
+        """Returns the rows, and the normalized rows."""
+        return _fork(self._settings(x), x, *self._weights(x))
+
+
+class _Settings(NamedTuple):
+    """How rows are normalized.
+
+    Attributes:
+      epsilon: added to the variance.
+      dtype: type of the result.
+      kernel: whether a kernel does it.
+      mesh: devices that the rows are split over; None for one that has all of them.
+    """
+
+    epsilon: float
+    dtype: Any
+    kernel: bool
+    mesh: Mesh | None
+
+
+def _choose_kernel(shape: tuple[int, ...]) -> tuple[bool, Mesh | None]:
+    """Returns whether there is a kernel for an array, and over which devices it is split."""
+    place, device = traced.weight_place(), traced.traced_device()
+    mesh = None if place is None or place.mesh.size == 1 else place.mesh
+    # Where it is not known which devices share the rows, XLA would have to split the kernel.
+    split = place is None and traced.may_be_split()
+    whole = mesh is None or (len(shape) > 1 and shape[0] % mesh.size == 0)
+    there = triton_norm.can_normalize(shape[-1], device) and math.prod(shape) > 0
+    return there and whole and not split and not rematerialization.is_left_out(), mesh
+
+
+def _on_devices(settings: _Settings, function: Callable, whole: tuple, rows: tuple) -> tuple:
+    """Calls a function of weights and rows on every device, for its part of the rows."""
+    if settings.mesh is None:
+        return function(*whole, *rows)
+    return sharding.map_rows(lambda w, r: function(*w, *r), whole, rows, settings.mesh)
+
+
+def _find_statistics(epsilon: float, x: Array) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
     """Returns the means of rows, and one over their deviations, in float32."""
     wide = x.astype(jnp.float32)
     mean = wide.mean(-1, keepdims=True)
     variance = jnp.square(wide - mean).mean(-1, keepdims=True)
-    return mean, jax.lax.rsqrt(variance + epsilon)
+    return mean[..., 0], jax.lax.rsqrt(variance + epsilon)[..., 0]
 
 
-def _normalize_forward(epsilon, dtype, x, scale, bias):
-    mean, inverse = _find_statistics(epsilon, x)
-    y = (x.astype(jnp.float32) - mean) * (inverse * scale) + bias
-    # With the statistics, two numbers a row, a backward pass has one sum less to wait for.
+def _forward(settings: _Settings, x: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
+    """Returns normalized rows, and what the backward pass needs.
+
+    With the statistics, two numbers a row, a backward pass has one sum less to wait for.
+    """
+    epsilon, dtype = settings.epsilon, settings.dtype
+    if settings.kernel:
+        emulated = traced.traced_device().platform != "gpu"
+
+        def normalize(scale: Array, bias: Array, x: Array) -> tuple:
+            return triton_norm.normalize(x, scale, bias, epsilon, dtype, emulated)
+
+        y, mean, inverse = _on_devices(settings, normalize, (scale, bias), (x,))
+    else:
+        mean, inverse = _find_statistics(epsilon, x)
+        y = (x.astype(jnp.float32) - mean[..., None]) * (inverse[..., None] * scale) + bias
     return y.astype(dtype), (x, mean, inverse, scale, bias)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _normalize(epsilon, dtype, x, scale, bias):
-    return _normalize_forward(epsilon, dtype, x, scale, bias)[0]
-
-
-def _normalize_backward(epsilon, dtype, kept, cotangent):
+def _backward(settings: _Settings, kept: tuple, cotangent: Array, passed: Array | None) -> tuple:
+    """Returns the gradients of rows, scale and bias, and adds what passed by to that of rows."""
     x, mean, inverse, scale, bias = kept
-    cotangent = cotangent.astype(jnp.float32)
-    unit = (_again(x).astype(jnp.float32) - mean) * inverse
-    rows = tuple(range(x.ndim - 1))
-    slope = cotangent * scale
-    along = (slope * unit).mean(-1, keepdims=True)
-    x_grad = inverse * (slope - slope.mean(-1, keepdims=True) - unit * along)
-    scale_grad, bias_grad = (cotangent * unit).sum(rows), cotangent.sum(rows)
-    return x_grad.astype(x.dtype), scale_grad.astype(scale.dtype), bias_grad.astype(bias.dtype)
+    if settings.kernel:
+        emulated = traced.traced_device().platform != "gpu"
+
+        def pull_back(scale: Array, x: Array, mean: Array, inverse: Array, *given: Array) -> tuple:
+            cotangent, passed = given if len(given) == 2 else (*given, None)
+            return triton_norm.pull_back(x, mean, inverse, scale, cotangent, passed, emulated)
+
+        rows = (x, mean, inverse, cotangent) + (() if passed is None else (passed,))
+        x_grad, *partial = _on_devices(settings, pull_back, (scale,), rows)
+        scale_grad, bias_grad = (each.sum(0) for each in partial)
+    else:
+        cotangent = cotangent.astype(jnp.float32)
+        inverse = inverse[..., None]
+        unit = (_again(x).astype(jnp.float32) - mean[..., None]) * inverse
+        rows = tuple(range(x.ndim - 1))
+        slope = cotangent * scale
+        along = (slope * unit).mean(-1, keepdims=True)
+        x_grad = inverse * (slope - slope.mean(-1, keepdims=True) - unit * along)
+        scale_grad, bias_grad = (cotangent * unit).sum(rows), cotangent.sum(rows)
+        x_grad = x_grad.astype(x.dtype) if passed is None else x_grad.astype(x.dtype) + passed
+    return x_grad, scale_grad.astype(scale.dtype), bias_grad.astype(bias.dtype)
 
 
-_normalize.defvjp(_normalize_forward, _normalize_backward)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _normalize(settings: _Settings, x: Array, scale: Array, bias: Array) -> Array:
+    return _forward(settings, x, scale, bias)[0]
+
+
+_normalize.defvjp(_forward, lambda how, kept, cotangent: _backward(how, kept, cotangent, None))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fork(settings: _Settings, x: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
+    return x, _forward(settings, x, scale, bias)[0]
+
+
+def _fork_forward(settings: _Settings, x: Array, *weights: Array) -> tuple:
+    y, kept = _forward(settings, x, *weights)
+    return (x, y), kept
+
+
+_fork.defvjp(_fork_forward, lambda how, kept, both: _backward(how, kept, both[1], both[0]))

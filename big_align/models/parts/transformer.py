@@ -108,9 +108,9 @@ class TransformerBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return layers.lay_out_rows(x + layers.DropPath(self.drop_path)(branch, train))
 
-        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
+        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
         how = dict(dtype=self.dtype, causal=self.causal, way=self.way, keys=self.keys)
         attend = attention.SelfAttention(self.heads, **how, name="attention")
         x = join(x, attend(y, mask, train, angles))
-        y = layers.layer_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
+        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
         return join(x, layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")(y))
