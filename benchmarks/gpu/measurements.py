@@ -2,7 +2,7 @@
 
 import functools
 
-from benchmarks.gpu import attention, checks, losses, steps, theirs, ways
+from benchmarks.gpu import attention, checks, losses, norms, steps, theirs, ways
 from benchmarks.gpu.session import Measurement, measure_rates
 from benchmarks.gpu.tables import Mark
 
@@ -30,6 +30,7 @@ MEASUREMENTS = (
     Measurement("check_softmax", 60, checks.check_softmax),
     Measurement("check_centers", 15, checks.check_centers),
     Measurement("check_attention", 30, checks.check_attention),
+    Measurement("check_norms", 15, norms.check_norms),
     _loss(32768, "bfloat16", 35),
     _loss(8192, "float32", 20),
     _loss(8192, "bfloat16", 20),
@@ -37,6 +38,7 @@ MEASUREMENTS = (
     _attention(50, 2048),
     _attention(257, 256),
     _attention(577, 64),
+    Measurement("norms", 10, norms.measure_norms),
     Measurement(MLCD, 130, steps.measure_mlcd, apart=True),
     _clip(L14, steps.L14, 128, 240),
     Measurement("largest_loss", 60, losses.find_largest, apart=True),

@@ -25,3 +25,6 @@ ONLY_BFLOAT16 = {"ours, in tiles"}
 PLAIN = "ours, plain"
 ATTENTION: Ways = {OURS: {}, PLAIN: {"way": "plain"}, "ours, cudnn": {"way": "cudnn"}}
 """Of `models.parts.attention.attend`."""
+WITHOUT_KERNEL = "ours, without a kernel"
+NORMS = {OURS: True, WITHOUT_KERNEL: False}
+"""Whether a kernel normalizes, of `models.parts.narrow.Settings`."""

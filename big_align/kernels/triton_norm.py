@@ -19,7 +19,7 @@ MOST_CHANNELS = 2048
 """Channels of a row that registers hold."""
 _ROWS = 4
 """Rows that a program has at a time, one a warp."""
-_LONG, _PROGRAMS = 64, 512
+_LONG, _PROGRAMS = 64, 264
 """Rows of a program of the backward pass at most, and programs that there should be at the least.
 Each writes one row of the sums for the weights."""
 

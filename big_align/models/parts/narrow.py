@@ -70,8 +70,8 @@ class LayerNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
         return jnp.asarray(scale), jnp.asarray(bias)
 
-    def _settings(self, x: Array) -> "_Settings":
-        return _Settings(self.epsilon, self.dtype, *_choose_kernel(x.shape))
+    def _settings(self, x: Array) -> "Settings":
+        return Settings(self.epsilon, self.dtype, *_choose_kernel(x.shape))
 
 
 class Fork(LayerNorm):
@@ -83,10 +83,10 @@ class Fork(LayerNorm):
     @nn.compact
     def __call__(self, x: Float[Array, "*b c"]) -> tuple[Float[Array, "*b c"], Array]:
         """Returns the rows, and the normalized rows."""
-        return _fork(self._settings(x), x, *self._weights(x))
+        return fork(self._settings(x), x, *self._weights(x))
 
 
-class _Settings(NamedTuple):
+class Settings(NamedTuple):
     """How rows are normalized.
 
     Attributes:
@@ -113,7 +113,7 @@ def _choose_kernel(shape: tuple[int, ...]) -> tuple[bool, Mesh | None]:
     return there and whole and not split and not rematerialization.is_left_out(), mesh
 
 
-def _on_devices(settings: _Settings, function: Callable, whole: tuple, rows: tuple) -> tuple:
+def _on_devices(settings: Settings, function: Callable, whole: tuple, rows: tuple) -> tuple:
     """Calls a function of weights and rows on every device, for its part of the rows."""
     if settings.mesh is None:
         return function(*whole, *rows)
@@ -128,7 +128,7 @@ def _find_statistics(epsilon: float, x: Array) -> tuple[Float[Array, "*b"], Floa
     return mean[..., 0], jax.lax.rsqrt(variance + epsilon)[..., 0]
 
 
-def _forward(settings: _Settings, x: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
+def _forward(settings: Settings, x: Array, scale: Array, bias: Array) -> tuple[Array, tuple]:
     """Returns normalized rows, and what the backward pass needs.
 
     With the statistics, two numbers a row, a backward pass has one sum less to wait for.
@@ -147,7 +147,7 @@ def _forward(settings: _Settings, x: Array, scale: Array, bias: Array) -> tuple[
     return y.astype(dtype), (x, mean, inverse, scale, bias)
 
 
-def _backward(settings: _Settings, kept: tuple, cotangent: Array, passed: Array | None) -> tuple:
+def _backward(settings: Settings, kept: tuple, cotangent: Array, passed: Array | None) -> tuple:
     """Returns the gradients of rows, scale and bias, and adds what passed by to that of rows."""
     x, mean, inverse, scale, bias = kept
     if settings.kernel:
@@ -174,7 +174,7 @@ def _backward(settings: _Settings, kept: tuple, cotangent: Array, passed: Array 
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _normalize(settings: _Settings, x: Array, scale: Array, bias: Array) -> Array:
+def _normalize(settings: Settings, x: Array, scale: Array, bias: Array) -> Array:
     return _forward(settings, x, scale, bias)[0]
 
 
@@ -182,13 +182,14 @@ _normalize.defvjp(_forward, lambda how, kept, cotangent: _backward(how, kept, co
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fork(settings: _Settings, x: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
+def fork(settings: Settings, x: Array, scale: Array, bias: Array) -> tuple[Array, Array]:
+    """Returns rows, and the normalized rows; what `Fork` does with its weights."""
     return x, _forward(settings, x, scale, bias)[0]
 
 
-def _fork_forward(settings: _Settings, x: Array, *weights: Array) -> tuple:
+def _fork_forward(settings: Settings, x: Array, *weights: Array) -> tuple:
     y, kept = _forward(settings, x, *weights)
     return (x, y), kept
 
 
-_fork.defvjp(_fork_forward, lambda how, kept, both: _backward(how, kept, both[1], both[0]))
+fork.defvjp(_fork_forward, lambda how, kept, both: _backward(how, kept, both[1], both[0]))
