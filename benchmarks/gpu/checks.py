@@ -25,6 +25,9 @@ from big_align.models.parts.attention import attend
 BOUNDS = {"float32": 5e-3, "bfloat16": 3e-2}
 """Largest errors: NVIDIA multiplies float32 with 10 bits of mantissa, and bfloat16 has 7."""
 
+LENGTHS = ((50, False), (257, False), (577, False), (77, True))
+"""Tokens, and whether they are texts: causal, and of several lengths."""
+
 
 class Case(NamedTuple):
     """A function to differentiate in several ways.
@@ -144,8 +147,7 @@ def plain_attention(
 
 def _attention(tiny: bool) -> Iterator[Case]:
     batch, heads, width = (2, 2, 8) if tiny else (8, 12, 64)
-    lengths = ((50, False), (257, False), (577, False), (77, True))
-    for tokens, causal in ((12, False), (19, True)) if tiny else lengths:
+    for tokens, causal in ((12, False), (19, True)) if tiny else LENGTHS:
         shape = batch, tokens, heads, width
         *arrays, weights = (jax.random.normal(jax.random.key(n), shape) for n in range(4))
         mask = None
