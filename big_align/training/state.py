@@ -1,5 +1,6 @@
 """The training state, and how a fresh one is described and made on the mesh."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 
 from big_align import sharding
 from big_align.row_tables import RowOptimizer, Table
+from big_align.training.initialization import Fresh
 from big_align.types import ModelState, Objective, Params
 
 
@@ -129,11 +131,9 @@ def describe_state(
         return {name: row_optimizer.init(x) for name, x in objective.init_tables(rng).items()}
 
     boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
-    shapes = jax.eval_shape(create)
-    shardings = sharding.state_shardings(boxed, shapes, mesh)
+    fresh = Fresh(create)
+    shardings = sharding.state_shardings(boxed, fresh.shapes, mesh)
     described = jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), fresh.shapes, shardings
     )
-    # It runs once, and LLVM would spend more time on optimizing the draws than they take.
-    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    return described, jax.jit(create, out_shardings=shardings, compiler_options=options)
+    return described, functools.partial(fresh.make, shardings, sharding.replicated(mesh))
