@@ -102,10 +102,12 @@ class Settings(NamedTuple):
     mesh: Mesh | None
 
 
-def _choose_kernel(shape: tuple[int, ...]) -> tuple[bool, Mesh | None]:
+def _choose_kernel(shape: tuple) -> tuple[bool, Mesh | None]:
     """Returns whether there is a kernel for an array, and over which devices it is split."""
     place, device = traced.weight_place(), traced.traced_device()
     mesh = None if place is None or place.mesh.size == 1 else place.mesh
+    if not all(isinstance(size, int) for size in shape):  # left open, as in an exported program
+        return False, mesh
     # Where it is not known which devices share the rows, XLA would have to split the kernel.
     split = place is None and traced.may_be_split()
     whole = mesh is None or (len(shape) > 1 and shape[0] % mesh.size == 0)
