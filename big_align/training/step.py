@@ -197,11 +197,13 @@ def make_train_step(
                 lambda old, new, still: old if still else new, state.average[0], average[0], stays
             )
             average = held, average[1]
+        # Fused with a sum, an update could not be written over what it updates.
+        written, added = jax.tree.map(jax.lax.optimization_barrier, (params, updates))
         metrics = metrics | {
             "loss": loss,
             "gradient_norm": optax.global_norm(grads),
-            "parameter_norm": optax.global_norm(params),
-            "update_norm": optax.global_norm(updates),
+            "parameter_norm": optax.global_norm(written),
+            "update_norm": optax.global_norm(added),
         }
         return TrainState(
             step=state.step + 1,
