@@ -18,7 +18,9 @@ from big_align.devices import traced
 MOST_CHANNELS = 2048
 """Channels of a row that registers hold."""
 _ROWS = 4
-"""Rows that a program has at a time, one a warp."""
+"""Rows that a program has at a time."""
+_WIDE = 1024
+"""Channels that a warp has; a wider row takes two."""
 _LONG, _PROGRAMS = 64, 264
 """Rows of a program of the backward pass at most, and programs that there should be at the least.
 Each writes one row of the sums for the weights."""
@@ -143,7 +145,9 @@ def _call(
         in_specs=inputs,
         out_specs=outputs,
         out_shape=made,
-        compiler_params=triton.CompilerParams(num_warps=_ROWS, num_stages=1),
+        compiler_params=triton.CompilerParams(
+            num_warps=_ROWS * max(outputs[0].block_shape[-1] // _WIDE, 1), num_stages=1
+        ),
         interpret=interpret,
         name=name,
     )
