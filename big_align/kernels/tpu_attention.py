@@ -8,14 +8,15 @@ import functools
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
+from big_align.kernels.attention_kernels import attend_by_kernel
 from big_align.kernels.tpu_attention_passes import LANES, Share, round_up, run_backward, run_forward
-from big_align.kernels.whole_sequences import attend_whole
 
 DTYPES = ("bfloat16", "float32")
 VECTOR_MEMORY = 14 * 2**20
@@ -104,13 +105,14 @@ def attend_on_tpu(
     """
     flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))
     settings = _Settings(query.shape[-1], causal, interpret)
-    return attend_whole(_run, settings, mesh, *flat, mask).reshape(query.shape)
+    return attend_by_kernel(_run, settings, mesh, *flat, mask).reshape(query.shape)
 
 
-def _run(settings: _Settings, arrays: tuple, made: list, mask: Array | None) -> tuple:
+def _run(settings: _Settings, arrays: tuple, mask: Array | None) -> tuple:
     (batch, queries, width), keys = arrays[0].shape, arrays[1].shape[1]
     channels, causal, interpret = settings
     backward, item, masked = len(arrays) == 4, arrays[0].dtype.itemsize, mask is not None
+    made = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays[: 3 if backward else 1]]
     query = batch, queries, width // channels, channels
     share = choose_share(query, keys, item, causal, masked, backward)
     if share is None:

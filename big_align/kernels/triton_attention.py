@@ -1,12 +1,11 @@
-"""Attention on NVIDIA GPUs for short sequences: one program has all tokens of a head.
+"""Attention on NVIDIA GPUs, with a kernel for short sequences and one for long ones.
 
 cuDNN's kernel goes through a sequence in steps, keeps the sums of the softmax, and computes the
-gradient of the queries apart. For the 50 tokens of a ViT-B/32 or the 77 of CLIP's texts one tile
-holds all, and the time is that of reading and writing memory. Written for Triton, which jax calls
-deprecated but has: Mosaic GPU, its successor, cannot copy 50 rows.
+gradient of the queries apart. For the 50 tokens of a ViT-B/32 or the 77 of CLIP's texts one program
+has all tokens of a head in one tile, and the time is that of reading and writing memory. Written
+for Triton, which jax calls deprecated but has: Mosaic GPU, its successor, cannot copy 50 rows.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -15,21 +14,23 @@ from jax.experimental import pallas as pl
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from big_align.devices import traced
-from big_align.kernels.stated_flops import state_flops
-from big_align.kernels.whole_sequences import attend_whole
+from big_align.kernels import triton_long_attention
+from big_align.kernels.attention_kernels import attend_by_kernel
+from big_align.kernels.triton_long_attention import Settings
+from big_align.kernels.triton_tiles import (
+    binary_scale,
+    load_tile,
+    round_up,
+    run_kernel,
+    store_tile,
+)
 
 DTYPES = ("bfloat16", "float16")
 LEAST_CAPABILITY = 8.0
 MOST_TOKENS, MOST_ELEMENTS = 128, 128 * 64
 """Tokens of a tile, and elements of a tile of queries, keys or values, which registers hold."""
-_SMALLEST = 16  # of a product
+MOST_CHANNELS = triton_long_attention.MOST_CHANNELS
 _FILL = -1e30
-
-
-class _Settings(NamedTuple):
-    causal: bool
-    interpret: bool
 
 
 class _Sizes(NamedTuple):
@@ -46,16 +47,6 @@ class _Sizes(NamedTuple):
     keys: int
     channels: int
     causal: bool
-
-    @property
-    def scale(self) -> float:
-        """What logits are multiplied by, for powers of 2."""
-        return self.channels**-0.5 / math.log(2)
-
-
-def round_up(size: int) -> int:
-    """Returns the edge of the tile for so many tokens or channels: a power of 2."""
-    return max(_SMALLEST, 1 << (size - 1).bit_length())
 
 
 def fits(queries: int, keys: int, channels: int) -> bool:
@@ -76,7 +67,7 @@ def attend_by_triton(
     """Computes what `models.parts.attention.attend` does, without dropout.
 
     Args:
-      query: queries, of a type in `DTYPES`, and so many that they `fits`.
+      query: queries, of a type in `DTYPES`, with at most `MOST_CHANNELS`.
       key: keys.
       value: values.
       mask: True where a key may be attended to; None if all may.
@@ -87,15 +78,17 @@ def attend_by_triton(
     Returns:
       The weighted means of the values.
     """
-    return attend_whole(_run, _Settings(causal, interpret), mesh, query, key, value, mask)
+    short = fits(query.shape[1], key.shape[1], query.shape[-1])
+    run = _run if short else triton_long_attention.run
+    return attend_by_kernel(run, Settings(causal, interpret), mesh, query, key, value, mask)
 
 
-def _run(settings: _Settings, arrays: tuple, made: list, mask: Array | None) -> tuple:
-    from jax.experimental.pallas import triton  # Only here: it takes seconds.
-
+def _run(settings: Settings, arrays: tuple, mask: Array | None) -> tuple:
+    """Runs a pass of the kernel for short sequences."""
     (batch, queries, heads, channels), keys = arrays[0].shape, arrays[1].shape[1]
     sizes = _Sizes(queries, keys, channels, settings.causal)
     backward, width = len(arrays) == 4, round_up(channels)
+    made = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays[: 3 if backward else 1]]
 
     def tile(tokens: int) -> pl.BlockSpec:
         shape = None, round_up(tokens), None, width
@@ -105,39 +98,26 @@ def _run(settings: _Settings, arrays: tuple, made: list, mask: Array | None) -> 
     if mask is not None:
         inputs.append(pl.BlockSpec((None, round_up(keys)), lambda head, example: (example, 0)))
         arrays = *arrays, mask
-    pairs = batch * heads * round_up(queries) * round_up(keys)
+    area = round_up(queries) * round_up(keys)
     body = _backward if backward else _forward
-
-    def program(*refs: jax.Ref) -> None:
-        body(sizes, triton, refs[: len(arrays)], refs[len(arrays) :])
-
-    call = pl.pallas_call(
-        program,
-        grid=(heads, batch),
-        in_specs=inputs,
-        out_specs=[tile(x.shape[1]) for x in made],
-        out_shape=made,
-        compiler_params=triton.CompilerParams(
-            num_warps=4 if round_up(queries) * round_up(keys) <= 64 * 64 else 8, num_stages=1
-        ),
-        interpret=settings.interpret,
-        name=f"attention_{'backward' if backward else 'forward'}",
+    return run_kernel(
+        lambda *given: body(sizes, *given),
+        f"attention_{'backward' if backward else 'forward'}",
+        (heads, batch),
+        arrays,
+        made,
+        (inputs, [tile(x.shape[1]) for x in made]),
+        (4 if area <= 64 * 64 else 8, 1),
+        2 * (5 if backward else 2) * batch * heads * area * width,
+        settings.interpret,
     )
-    with traced.describing(), state_flops(2 * (5 if backward else 2) * pairs * width):
-        return call(*arrays)
-
-
-def _real(shape: tuple[int, int], sizes: tuple[int, int]) -> Bool[Array, "r c"]:
-    """Returns which elements of a tile are real."""
-    iota = jax.lax.broadcasted_iota
-    return (iota(jnp.int32, shape, 0) < sizes[0]) & (iota(jnp.int32, shape, 1) < sizes[1])
 
 
 def _find_weights(
     sizes: _Sizes, triton: Any, query: Array, key: Array, mask_ref: Any
 ) -> Float[Array, "q k"]:
     """Returns the weights of a head; zero for keys that may not be attended to."""
-    logits = triton.dot(query, key, trans_b=True) * sizes.scale
+    logits = triton.dot(query, key, trans_b=True) * binary_scale(sizes.channels)
     shape = logits.shape
     row, column = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
     seen = column < sizes.keys
@@ -174,10 +154,10 @@ def _backward(sizes: _Sizes, triton: Any, given: tuple, made: tuple) -> None:
 
 def _load(sizes: _Sizes, triton: Any, ref: Any, kind: str) -> Array:
     """Loads queries or keys; zero where there are none."""
-    real = sizes.queries if kind == "q" else sizes.keys, sizes.channels
-    return triton.load(ref, mask=_real(ref.shape, real), other=0.0)
+    tokens = sizes.queries if kind == "q" else sizes.keys
+    return load_tile(triton, ref, tokens, sizes.channels)
 
 
 def _store(sizes: _Sizes, triton: Any, ref: Any, kind: str, x: Array) -> None:
-    real = sizes.queries if kind == "q" else sizes.keys, sizes.channels
-    triton.store(ref, x.astype(ref.dtype), mask=_real(ref.shape, real))
+    tokens = sizes.queries if kind == "q" else sizes.keys
+    store_tile(triton, ref, tokens, sizes.channels, x)

@@ -1,7 +1,8 @@
-"""Attention by kernels that have whole sequences at once: their derivative and their placement.
+"""Attention by kernels of our own: their derivative and their placement.
 
-Such a kernel computes the weights of a softmax in one piece, so that its backward pass needs no
-more than the arguments. There is one for TPUs and one for NVIDIA GPUs.
+There is one for TPUs, and for NVIDIA GPUs there are two. Those that have whole sequences compute
+the weights of a softmax in one piece, so that their backward pass needs no more than the arguments.
+Those that go through the keys in steps keep the output and the sums of the softmax.
 """
 
 import functools
@@ -16,12 +17,14 @@ from jaxtyping import Array, Bool
 from big_align import sharding
 from big_align.devices.rematerialization import keep_result
 
-Run = Callable[[Any, tuple[Array, ...], list[jax.ShapeDtypeStruct], Array | None], tuple]
-"""Runs a kernel on one device: from settings; queries, keys, values and, for the backward pass, the
-gradient of the output; the shapes and types of what it computes; and the mask as float32."""
+Run = Callable[[Any, tuple[Array, ...], Array | None], tuple[Array, ...]]
+"""Runs a kernel on one device: from settings, arrays, and the mask as float32. In the forward pass,
+the arrays are queries, keys and values, and it returns the output. If it returns more, the backward
+pass is given all of that after these arrays. The last array that the backward pass is given is the
+gradient of the output, and it returns the gradients of queries, keys and values."""
 
 
-def attend_whole(
+def attend_by_kernel(
     run: Run,
     settings: Any,
     mesh: Mesh | None,
@@ -48,14 +51,13 @@ def attend_whole(
     return _attend((run, settings, mesh), query, key, value, numbers)
 
 
-def _run(how: tuple, arrays: tuple, like: tuple, mask: Array | None) -> tuple:
-    """Runs a kernel on every device; its results are like some arrays."""
+def _run(how: tuple, arrays: tuple, mask: Array | None) -> tuple:
+    """Runs a kernel on every device."""
     run, settings, mesh = how
 
     def on_device(_: tuple, given: tuple) -> tuple:
         *arrays, mask = given
-        made = [jax.ShapeDtypeStruct((len(arrays[0]), *x.shape[1:]), x.dtype) for x in like]
-        return run(settings, tuple(arrays), made, mask)
+        return tuple(run(settings, tuple(arrays), mask))
 
     given = *arrays, mask
     return on_device((), given) if mesh is None else sharding.map_rows(on_device, (), given, mesh)
@@ -63,17 +65,18 @@ def _run(how: tuple, arrays: tuple, like: tuple, mask: Array | None) -> tuple:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(how: tuple, query: Array, key: Array, value: Array, mask: Array | None) -> Array:
-    return _run(how, (query, key, value), (query,), mask)[0]
+    return _run(how, (query, key, value), mask)[0]
 
 
 def _attend_forward(how: tuple, query: Array, key: Array, value: Array, mask: Array | None):
-    out = keep_result(_attend(how, query, key, value, mask))
-    return out, (query, key, value, mask)
+    given = query, key, value
+    made = tuple(map(keep_result, _run(how, given, mask)))
+    return made[0], (given, made if len(made) > 1 else (), mask)
 
 
 def _attend_backward(how: tuple, residuals: tuple, cotangent: Array) -> tuple:
-    *given, mask = residuals
-    grads = _run(how, (*given, cotangent), tuple(given), mask)
+    given, made, mask = residuals
+    grads = _run(how, (*given, *made, cotangent), mask)
     return *grads, None if mask is None else jnp.zeros_like(mask)
 
 
