@@ -23,7 +23,12 @@ CHECKED: Ways = {OURS: {}, "ours, in blocks": {"block": 256}, "ours, in tiles": 
 ONLY_BFLOAT16 = {"ours, in tiles"}
 """Ways that there are for one type."""
 PLAIN = "ours, plain"
-ATTENTION: Ways = {OURS: {}, PLAIN: {"way": "plain"}, "ours, cudnn": {"way": "cudnn"}}
+ATTENTION: Ways = {
+    OURS: {},
+    PLAIN: {"way": "plain"},
+    "ours, cudnn": {"way": "cudnn"},
+    "ours, triton": {"way": "triton"},
+}
 """Of `models.parts.attention.attend`."""
 WITHOUT_KERNEL = "ours, without a kernel"
 NORMS = {OURS: True, WITHOUT_KERNEL: False}

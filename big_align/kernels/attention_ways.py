@@ -13,12 +13,15 @@ from big_align.kernels import cudnn_attention, tpu_attention, triton_attention
 WAYS = {
     "auto": "a kernel of the device, where there is one for the type and the shape; else plain",
     "plain": "the formula, which writes a weight for every pair of tokens to memory",
-    "triton": "the kernel for short sequences on NVIDIA GPUs where it can be used; else plain; "
-    "emulated on other devices",
+    "triton": "our kernels for NVIDIA GPUs where they can be used; else plain; emulated on other "
+    "devices",
     "cudnn": "cuDNN's kernel where it can be used; else plain",
     "pallas": "the kernel for TPUs where it can be used; else plain; emulated on other devices",
 }
 """What can be asked for."""
+MOST_AUTO_TOKENS = 0
+"""Up to how many tokens "auto" prefers our kernel for long sequences on NVIDIA GPUs to cuDNN's. It
+has not run on one yet; 640 has all lengths of CLIP's image towers."""
 
 
 class Problem(NamedTuple):
@@ -66,7 +69,7 @@ def choose_way(asked: str, problem: Problem, device: Any) -> tuple[str, str]:
     if asked not in WAYS:
         known = ", ".join(f"{name!r} ({what})" for name, what in WAYS.items())
         raise ValueError(f"attention={asked!r} is unknown; choose one of {known}")
-    kernels = _OF_DEVICES.get(device.platform, ()) if asked == "auto" else (asked,)
+    kernels = _list_kernels(problem, device.platform) if asked == "auto" else (asked,)
     if kernels in ((), ("plain",)):
         return "plain", _tell("plain", problem, "")
     reason = _refuse(problem)
@@ -78,6 +81,16 @@ def choose_way(asked: str, problem: Problem, device: Any) -> tuple[str, str]:
             rest = f", padded to {padded}" if padded > queries else ""
             return kernel, _tell(kernel, problem, rest)
     return "plain", _tell("plain", problem, f", since {reason}")
+
+
+def _list_kernels(problem: Problem, platform: str) -> tuple[str, ...]:
+    """Returns the kernels for a platform; the first that can be used is taken."""
+    (_, queries, _, channels), keys = problem.query, problem.keys
+    most = max(queries, keys)
+    if platform == "gpu":
+        ours = triton_attention.fits(queries, keys, channels) or most <= MOST_AUTO_TOKENS
+        return ("triton", "cudnn") if ours else ("cudnn",)
+    return ("pallas",) if platform == "tpu" else ()
 
 
 def _tell(way: str, problem: Problem, rest: str) -> str:
@@ -98,10 +111,8 @@ def _refuse(problem: Problem) -> str | None:
 
 
 def _refuse_triton(problem: Problem, device: Any) -> str | None:
-    (_, queries, _, channels), keys = problem.query, problem.keys
-    if not triton_attention.fits(queries, keys, channels):
-        most = triton_attention.MOST_TOKENS
-        return f"the kernel is for {most} tokens of 64 channels at most, or 64 of 128"
+    if problem.query[-1] > triton_attention.MOST_CHANNELS:
+        return f"the kernel is for heads of {triton_attention.MOST_CHANNELS} channels at most"
     if device.platform != "gpu":  # it is emulated
         return None
     if jax.__version_info__ < (0, 11):
@@ -164,6 +175,3 @@ _REFUSALS: dict[str, Callable[[Problem, Any], str | None]] = {
     "cudnn": _refuse_cudnn,
     "pallas": _refuse_pallas,
 }
-
-_OF_DEVICES = {"gpu": ("triton", "cudnn"), "tpu": ("pallas",)}
-"""Kernels by platform, the first that can be used is taken."""

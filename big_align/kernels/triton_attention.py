@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float
 
 from big_align.kernels import triton_long_attention
 from big_align.kernels.attention_kernels import attend_by_kernel
-from big_align.kernels.triton_long_attention import Settings
 from big_align.kernels.triton_tiles import (
+    TritonSettings,
     binary_scale,
     load_tile,
     round_up,
@@ -80,10 +80,10 @@ def attend_by_triton(
     """
     short = fits(query.shape[1], key.shape[1], query.shape[-1])
     run = _run if short else triton_long_attention.run
-    return attend_by_kernel(run, Settings(causal, interpret), mesh, query, key, value, mask)
+    return attend_by_kernel(run, TritonSettings(causal, interpret), mesh, query, key, value, mask)
 
 
-def _run(settings: Settings, arrays: tuple, mask: Array | None) -> tuple:
+def _run(settings: TritonSettings, arrays: tuple, mask: Array | None) -> tuple:
     """Runs a pass of the kernel for short sequences."""
     (batch, queries, heads, channels), keys = arrays[0].shape, arrays[1].shape[1]
     sizes = _Sizes(queries, keys, channels, settings.causal)

@@ -26,7 +26,9 @@ needs_compiler = pytest.mark.skipif(
 COLLECTIVES = "all-gather", "all-reduce", "all-to-all", "collective-permute"
 
 
-def compile_both(devices, query, masked=False, causal=False, dtype="bfloat16", options=None):
+def compile_both(
+    devices, query, masked=False, causal=False, dtype="bfloat16", options=None, way="auto"
+):
     """Returns the program, the targets that it calls, and what was told."""
     mesh = sharding.make_mesh(devices=devices)
     rows = sharding.batch_sharding(mesh)
@@ -35,7 +37,8 @@ def compile_both(devices, query, masked=False, causal=False, dtype="bfloat16", o
 
     def run(query, key, value, cotangent, mask):
         def attend(query, key, value):
-            return attention.attend(query, key, value, mask if masked else None, causal=causal)
+            seen = mask if masked else None
+            return attention.attend(query, key, value, seen, causal=causal, way=way)
 
         with traced.weights_on(mesh):
             out, pull_back = jax.vjp(attend, query, key, value)
@@ -124,3 +127,24 @@ def test_gpus_run_one_kernel_a_pass_on_short_sequences(tokens, masked, tile, gpu
     assert count_executed_flops(program) == {"bf16": 7 * 2 * rows * 2 * tile * tile * 64}
     if not masked:  # forward 3 arrays in and 1 out, backward 4 and 3
         assert count_traffic(program) == 11 * rows * tokens * 2 * 64 * 2
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
+@pytest.mark.parametrize(
+    ("tokens", "channels", "masked", "gpus", "padded"),
+    [(257, 64, False, 8, 272), (197, 32, True, 1, 208), (577, 64, False, 1, 592)],
+)
+def test_gpus_run_three_kernels_on_long_sequences_if_asked_to(
+    tokens, channels, masked, gpus, padded
+):
+    devices = gpu_topologies.describe_gpus("h100", 1, gpus)
+    query, rows = (16, tokens, 2, channels), 16 // gpus
+    program, targets, lines = compile_both(devices, query, masked, masked, way="triton")
+    assert [target for target in targets if "triton" in target] == targets and len(targets) == 3
+    assert lines == [f"attention: triton for {tokens} tokens, 2 heads of {channels}, bfloat16"]
+    assert count_executed_flops(program) == {"bf16": 9 * 2 * rows * 2 * padded**2 * channels}
+    if not masked:  # 3 arrays in and 1 out, 5 and 1, 4 and 2; sums 1 out, 1 in and 1 out, 2 in
+        arrays, sums = 16 * rows * tokens * 2 * channels * 2, 5 * rows * 2 * tokens * 4
+        assert count_traffic(program) == arrays + sums

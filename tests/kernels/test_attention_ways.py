@@ -56,7 +56,8 @@ IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
         ("auto", T4, {}, "plain", "since the kernel is for compute capability 8.0 on"),
         ("auto", MI300, {}, "plain", "since the kernel is for NVIDIA GPUs"),
         ("triton", CPU, {"query": (16, 50, 2, 64), "keys": 50}, "triton", "triton for 50 tokens"),
-        ("triton", H100, {}, "plain", "since the kernel is for 128 tokens of 64 channels at most"),
+        ("triton", CPU, {}, "triton", "triton for 257 tokens, 16 heads of 64, bfloat16$"),
+        ("triton", H100, {"query": (16, 257, 8, 136)}, "plain", "heads of 128 channels at most$"),
         ("cudnn", CPU, {}, "plain", "since the kernel is for NVIDIA GPUs"),
         ("pallas", CPU, {"mesh": None}, "pallas", "pallas for 257 tokens"),
         ("cudnn", H100, {"dropped": True}, "plain", "since dropout is applied to the weights"),
@@ -74,6 +75,17 @@ def test_short_sequences_have_a_kernel_of_their_own():
     assert choose_way("auto", short, H100)[0] == "triton"
     for changes in {"dtype": "float32"}, {"mesh": None}, {"dropped": True}:
         assert choose_way("triton", short._replace(**changes), H100)[0] == "plain", changes
+    assert choose_way("triton", IMAGES, H100)[0] == "triton"
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
+@pytest.mark.parametrize(("tokens", "channels"), [(129, 64), (257, 64), (577, 64), (77, 80)])
+def test_long_sequences_are_left_to_cudnn_until_told_otherwise(monkeypatch, tokens, channels):
+    long = IMAGES._replace(query=(16, tokens, 16, channels), keys=tokens)
+    assert choose_way("auto", long, H100)[0] != "triton"
+    monkeypatch.setattr(attention_ways, "MOST_AUTO_TOKENS", 640)
+    assert choose_way("auto", long, H100)[0] == "triton"
+    assert choose_way("auto", long._replace(keys=641), H100)[0] != "triton"
 
 
 def test_cudnn_is_taken_where_jax_lets_it(monkeypatch):
