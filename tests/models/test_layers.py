@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align import sharding
-from big_align.models.parts import attention, layers
+from big_align.models.parts import attention, layers, narrow
 
 SHAPE = (16, 3, 2, 5)
 
@@ -194,10 +194,10 @@ def test_gelu_is_its_formula_in_value_and_slope():
     x = np.concatenate([np.linspace(-12, 12, 4001), [0.0, -1e-30, 1e4, -1e4]])
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     cumulative = np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in x])
-    value, pull_back = jax.vjp(layers.gelu, jnp.float32(x))
+    value, pull_back = jax.vjp(narrow.gelu, jnp.float32(x))
     slope = pull_back(jnp.ones_like(value))[0]
     np.testing.assert_allclose(value, x * cumulative, rtol=3e-7, atol=1e-6)
     np.testing.assert_allclose(slope, cumulative + x * density, rtol=3e-7, atol=1e-6)
     rounded = jnp.bfloat16(x)
-    exact = layers.gelu(jnp.float32(rounded)).astype(jnp.bfloat16)
-    np.testing.assert_array_equal(layers.gelu(rounded), exact)  # rounded once, at the end
+    exact = narrow.gelu(jnp.float32(rounded)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(narrow.gelu(rounded), exact)  # rounded once, at the end

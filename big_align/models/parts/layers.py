@@ -11,25 +11,7 @@ from jaxtyping import Array, Float
 
 from big_align.devices import traced
 from big_align.models.parts import layer_weights
-from big_align.models.parts.narrow import Fork, LayerNorm, keep_input
-
-
-def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The Gaussian error linear unit (Hendrycks and Gimpel, 2016), computed in float32.
-
-    By erf, which is as near to it as float32 is to 1. `jax.nn.gelu` goes by erfc, which is also
-    exact where the result is next to nothing, and takes almost three times the instructions.
-    """
-    wide = x.astype(jnp.float32)
-    return (wide * (0.5 + 0.5 * jax.lax.erf(wide * 0.5**0.5))).astype(x.dtype)
-
-
-ACTIVATIONS: dict[str, Callable] = {
-    "gelu": gelu,
-    "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
-    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
-    "relu": nn.relu,
-}
+from big_align.models.parts.narrow import ACTIVATIONS, Fork, LayerNorm, keep_input
 
 truncated_normal = nn.initializers.truncated_normal(0.02)
 """Initializes the kernels and embeddings of transformers (BERT, ViT)."""
