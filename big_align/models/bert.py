@@ -25,7 +25,7 @@ class BertBlock(nn.Module):
     Args:
       heads: number of attention heads.
       mlp_dim: hidden width of the perceptron.
-      activation: a name in `layers.ACTIVATIONS`.
+      activation: a name in `narrow.ACTIVATIONS`.
       dropout: rate on attention weights and at the end of each branch.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.

@@ -130,7 +130,7 @@ class SwinBlock(nn.Module):
       heads: number of attention heads.
       window: tokens along an edge of a window.
       shift: how far the windows are shifted.
-      activation: a name in `layers.ACTIVATIONS`.
+      activation: a name in `narrow.ACTIVATIONS`.
       dropout: rate after attention and after the perceptron.
       drop_path: rate of stochastic depth.
       layer_norm_eps: added to the variance.

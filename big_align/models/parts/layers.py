@@ -63,7 +63,7 @@ class Dense(nn.Module):
       kernel_init: initializer of the kernel.
       bias_init: initializer of the bias.
       use_bias: whether to add a bias.
-      activation: a name in `ACTIVATIONS` of what follows; None for nothing.
+      activation: a name in `narrow.ACTIVATIONS` of what follows; None for nothing.
     """
 
     features: int
@@ -314,7 +314,7 @@ class MlpBlock(nn.Module):
 
     Args:
       mlp_dim: hidden width.
-      activation: a name in `ACTIVATIONS`.
+      activation: a name in `narrow.ACTIVATIONS`.
       dtype: name of the type of the computation.
       dropout: rate on the hidden layer.
     """

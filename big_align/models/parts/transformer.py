@@ -73,7 +73,7 @@ class TransformerBlock(nn.Module):
     Args:
       heads: number of attention heads.
       mlp_dim: hidden width of the perceptron.
-      activation: a name in `layers.ACTIVATIONS`.
+      activation: a name in `narrow.ACTIVATIONS`.
       dropout: rate after attention and after the perceptron.
       drop_path: rate of stochastic depth.
       layer_norm_eps: added to the variance.
