@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
@@ -113,9 +114,7 @@ def _run(settings: TritonSettings, arrays: tuple, mask: Array | None) -> tuple:
     )
 
 
-def _find_weights(
-    sizes: _Sizes, triton: Any, query: Array, key: Array, mask_ref: Any
-) -> Float[Array, "q k"]:
+def _find_weights(sizes: _Sizes, query: Array, key: Array, mask_ref: Any) -> Float[Array, "q k"]:
     """Returns the weights of a head; zero for keys that may not be attended to."""
     logits = triton.dot(query, key, trans_b=True) * binary_scale(sizes.channels)
     shape = logits.shape
@@ -131,33 +130,33 @@ def _find_weights(
     return powers / jnp.maximum(powers.sum(1, keepdims=True), 1e-30)
 
 
-def _forward(sizes: _Sizes, triton: Any, given: tuple, made: tuple) -> None:
+def _forward(sizes: _Sizes, given: tuple, made: tuple) -> None:
     """Computes the output of a head."""
-    query, key, value = (_load(sizes, triton, *each) for each in zip(given, "qkk", strict=False))
-    weights = _find_weights(sizes, triton, query, key, *given[3:] or [None])
-    _store(sizes, triton, made[0], "q", triton.dot(weights.astype(value.dtype), value))
+    query, key, value = (_load(sizes, *each) for each in zip(given, "qkk", strict=False))
+    weights = _find_weights(sizes, query, key, *given[3:] or [None])
+    _store(sizes, made[0], "q", triton.dot(weights.astype(value.dtype), value))
 
 
-def _backward(sizes: _Sizes, triton: Any, given: tuple, made: tuple) -> None:
+def _backward(sizes: _Sizes, given: tuple, made: tuple) -> None:
     """Computes the gradients of the queries, keys and values of a head."""
-    loaded = (_load(sizes, triton, *each) for each in zip(given, "qkkq", strict=False))
+    loaded = (_load(sizes, *each) for each in zip(given, "qkkq", strict=False))
     query, key, value, cotangent = loaded
-    weights = _find_weights(sizes, triton, query, key, *given[4:] or [None])
+    weights = _find_weights(sizes, query, key, *given[4:] or [None])
     rounded = weights.astype(value.dtype)
-    _store(sizes, triton, made[2], "k", triton.dot(rounded, cotangent, trans_a=True))
+    _store(sizes, made[2], "k", triton.dot(rounded, cotangent, trans_a=True))
     slope = triton.dot(cotangent, value, trans_b=True)
     slope = weights * (slope - (weights * slope).sum(1, keepdims=True))
     slope = (slope * sizes.channels**-0.5).astype(query.dtype)
-    _store(sizes, triton, made[0], "q", triton.dot(slope, key))
-    _store(sizes, triton, made[1], "k", triton.dot(slope, query, trans_a=True))
+    _store(sizes, made[0], "q", triton.dot(slope, key))
+    _store(sizes, made[1], "k", triton.dot(slope, query, trans_a=True))
 
 
-def _load(sizes: _Sizes, triton: Any, ref: Any, kind: str) -> Array:
+def _load(sizes: _Sizes, ref: Any, kind: str) -> Array:
     """Loads queries or keys; zero where there are none."""
     tokens = sizes.queries if kind == "q" else sizes.keys
-    return load_tile(triton, ref, tokens, sizes.channels)
+    return load_tile(ref, tokens, sizes.channels)
 
 
-def _store(sizes: _Sizes, triton: Any, ref: Any, kind: str, x: Array) -> None:
+def _store(sizes: _Sizes, ref: Any, kind: str, x: Array) -> None:
     tokens = sizes.queries if kind == "q" else sizes.keys
-    store_tile(triton, ref, tokens, sizes.channels, x)
+    store_tile(ref, tokens, sizes.channels, x)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from big_align.kernels.triton_tiles import binary_scale, load_tile, round_up, store_tile
@@ -101,18 +102,18 @@ class AttentionWork(NamedTuple):
         return binary_scale(self.channels)
 
 
-def run_forward(work: AttentionWork, triton: Any, given: tuple, made: tuple) -> None:
+def run_forward(work: AttentionWork, given: tuple, made: tuple) -> None:
     """Computes the output of a tile of queries, and the logarithms of its sums."""
     query_ref, key_ref, value_ref, *mask = given
 
     def attend(own: TokenTile) -> None:
-        query = _load(work, triton, query_ref, own)
+        query = _load(work, query_ref, own)
 
         def step(other: TokenTile, carry: tuple) -> tuple:
             highest, total, mean = carry
-            key, value = (_load(work, triton, ref, other) for ref in (key_ref, value_ref))
+            key, value = (_load(work, ref, other) for ref in (key_ref, value_ref))
             logits = triton.dot(query, key, trans_b=True)
-            logits = _hide(work, triton, logits, own, other, mask, 1)
+            logits = _hide(work, logits, own, other, mask, 1)
             higher = jnp.maximum(highest, logits.max(1) * work.scale)
             powers = jnp.exp2(logits * work.scale - higher[:, None])
             less = jnp.exp2(highest - higher)
@@ -123,51 +124,49 @@ def run_forward(work: AttentionWork, triton: Any, given: tuple, made: tuple) -> 
         none = lowest, jnp.zeros((own.size,)), jnp.zeros(query.shape, jnp.float32)
         highest, total, mean = _go_through(*_see_keys(work, own), step, none)
         total = jnp.maximum(total, 1e-30)  # of a row without a key, which stays zero
-        _store(work, triton, made[0], own, mean / total[:, None])
-        _store_numbers(triton, made[1], own, highest + jnp.log2(total))
+        _store(work, made[0], own, mean / total[:, None])
+        _store_numbers(made[1], own, highest + jnp.log2(total))
 
     _for_own(work.queries, attend)
 
 
-def run_backward_of_queries(work: AttentionWork, triton: Any, given: tuple, made: tuple) -> None:
+def run_backward_of_queries(work: AttentionWork, given: tuple, made: tuple) -> None:
     """Computes the gradient of a tile of queries, and the sums of outputs times gradients."""
     query_ref, key_ref, value_ref, cotangent_ref, sums_ref, out_ref, *mask = given
 
     def attend(own: TokenTile) -> None:
-        query, pulled, out = (
-            _load(work, triton, ref, own) for ref in (query_ref, cotangent_ref, out_ref)
-        )
+        query, pulled, out = (_load(work, ref, own) for ref in (query_ref, cotangent_ref, out_ref))
         along = (out.astype(jnp.float32) * pulled.astype(jnp.float32)).sum(1)
-        _store_numbers(triton, made[1], own, along)
-        sums = _load_numbers(triton, sums_ref, own)
+        _store_numbers(made[1], own, along)
+        sums = _load_numbers(sums_ref, own)
 
         def step(other: TokenTile, total: Array) -> Array:
-            key, value = (_load(work, triton, ref, other) for ref in (key_ref, value_ref))
+            key, value = (_load(work, ref, other) for ref in (key_ref, value_ref))
             logits = triton.dot(query, key, trans_b=True)
-            logits = _hide(work, triton, logits, own, other, mask, 1)
+            logits = _hide(work, logits, own, other, mask, 1)
             weights = jnp.exp2(logits * work.scale - sums[:, None])
             slope = weights * (triton.dot(pulled, value, trans_b=True) - along[:, None])
             return total + triton.dot(slope.astype(key.dtype), key)
 
         none = jnp.zeros(query.shape, jnp.float32)
         total = _go_through(*_see_keys(work, own), step, none)
-        _store(work, triton, made[0], own, total * work.channels**-0.5)
+        _store(work, made[0], own, total * work.channels**-0.5)
 
     _for_own(work.queries, attend)
 
 
-def run_backward_of_keys(work: AttentionWork, triton: Any, given: tuple, made: tuple) -> None:
+def run_backward_of_keys(work: AttentionWork, given: tuple, made: tuple) -> None:
     """Computes the gradients of a tile of keys and of its values."""
     query_ref, key_ref, value_ref, cotangent_ref, sums_ref, along_ref, *mask = given
 
     def attend(own: TokenTile) -> None:
-        key, value = (_load(work, triton, ref, own) for ref in (key_ref, value_ref))
+        key, value = (_load(work, ref, own) for ref in (key_ref, value_ref))
 
         def step(other: TokenTile, carry: tuple) -> tuple:
-            query, pulled = (_load(work, triton, ref, other) for ref in (query_ref, cotangent_ref))
-            sums, along = (_load_numbers(triton, ref, other) for ref in (sums_ref, along_ref))
+            query, pulled = (_load(work, ref, other) for ref in (query_ref, cotangent_ref))
+            sums, along = (_load_numbers(ref, other) for ref in (sums_ref, along_ref))
             logits = triton.dot(key, query, trans_b=True)
-            logits = _hide(work, triton, logits, other, own, mask, 0)
+            logits = _hide(work, logits, other, own, mask, 0)
             weights = jnp.exp2(logits * work.scale - sums[None])
             value_grad = carry[1] + triton.dot(weights.astype(pulled.dtype), pulled)
             slope = weights * (triton.dot(value, pulled, trans_b=True) - along[None])
@@ -177,8 +176,8 @@ def run_backward_of_keys(work: AttentionWork, triton: Any, given: tuple, made: t
         steps = work.queries.steps(own.size)
         first = own.start // steps.tile if work.causal else 0
         key_grad, value_grad = _go_through(steps, first, steps.whole, step, none)
-        _store(work, triton, made[0], own, key_grad * work.channels**-0.5)
-        _store(work, triton, made[1], own, value_grad)
+        _store(work, made[0], own, key_grad * work.channels**-0.5)
+        _store(work, made[1], own, value_grad)
 
     _for_own(work.keys, attend)
 
@@ -209,7 +208,6 @@ def _go_through(
 
 def _hide(
     work: AttentionWork,
-    triton: Any,
     logits: Float[Array, "r c"],
     queries: TokenTile,
     keys: TokenTile,
@@ -234,22 +232,22 @@ def _hide(
     return logits if seen is None else jnp.where(seen, logits, -jnp.inf)
 
 
-def _load(work: AttentionWork, triton: Any, ref: Any, part: TokenTile) -> Array:
+def _load(work: AttentionWork, ref: Any, part: TokenTile) -> Array:
     """Loads a tile; zero where there is nothing."""
-    return load_tile(triton, part.of(ref), part.real, work.channels)
+    return load_tile(part.of(ref), part.real, work.channels)
 
 
-def _store(work: AttentionWork, triton: Any, ref: Any, part: TokenTile, x: Array) -> None:
-    store_tile(triton, part.of(ref), part.real, work.channels, x)
+def _store(work: AttentionWork, ref: Any, part: TokenTile, x: Array) -> None:
+    store_tile(part.of(ref), part.real, work.channels, x)
 
 
-def _load_numbers(triton: Any, ref: Any, part: TokenTile) -> Float[Array, "t"]:
+def _load_numbers(ref: Any, part: TokenTile) -> Float[Array, "t"]:
     """Loads a number for each token; zero where there is none."""
     if part.real == part.size:
         return triton.load(part.of(ref))
     return triton.load(part.of(ref), mask=jnp.arange(part.size) < part.real, other=0.0)
 
 
-def _store_numbers(triton: Any, ref: Any, part: TokenTile, x: Float[Array, "t"]) -> None:
+def _store_numbers(ref: Any, part: TokenTile, x: Float[Array, "t"]) -> None:
     real = None if part.real == part.size else jnp.arange(part.size) < part.real
     triton.store(part.of(ref), x, mask=real)

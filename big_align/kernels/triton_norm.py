@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from big_align.devices import traced
@@ -137,10 +138,8 @@ def _blocks(channels: int, long: int) -> tuple[pl.BlockSpec, pl.BlockSpec, pl.Bl
 def _call(
     body: Any, programs: int, inputs: list, outputs: list, made: list, interpret: bool, name: str
 ) -> Any:
-    from jax.experimental.pallas import triton  # Only here: it takes seconds.
-
     call = pl.pallas_call(
-        functools.partial(body, triton),
+        body,
         grid=(programs,),
         in_specs=inputs,
         out_specs=outputs,
@@ -166,9 +165,7 @@ def _real(first: Any, count: int, channels: int, width: int) -> tuple[Array, Arr
     return rows, columns, rows[:, None] & columns[None]
 
 
-def _forward(
-    count: int, channels: int, epsilon: float, triton: Any, x, scale, bias, y, means, inverses
-) -> None:
+def _forward(count: int, channels: int, epsilon: float, x, scale, bias, y, means, inverses) -> None:
     first = pl.program_id(0) * _ROWS
     rows, columns, both = _real(first, count, channels, x.shape[1])
     wide = triton.load(x, mask=both, other=0.0).astype(jnp.float32)
@@ -183,7 +180,7 @@ def _forward(
 
 
 def _backward(
-    count: int, channels: int, long: int, triton: Any, scale, means, inverses, x, cotangent, *rest
+    count: int, channels: int, long: int, scale, means, inverses, x, cotangent, *rest
 ) -> None:
     *passed, x_grad, scale_grad, bias_grad = rest
     start, width = pl.program_id(0) * long, x.shape[1]

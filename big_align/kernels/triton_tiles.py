@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jaxtyping import Array, Bool
 
 from big_align.devices import traced
@@ -55,8 +56,7 @@ def run_kernel(
     """Runs a kernel for attention on one device.
 
     Args:
-      body: what a program does, from the module of Triton's operations, references to the arrays,
-        and references to what is made.
+      body: what a program does, from references to the arrays and to what is made.
       name: its name in traces.
       grid: numbers of programs.
       arrays: what it reads.
@@ -69,10 +69,9 @@ def run_kernel(
     Returns:
       What is made.
     """
-    from jax.experimental.pallas import triton  # Only here: it takes seconds.
 
     def program(*refs: jax.Ref) -> None:
-        body(triton, refs[: len(arrays)], refs[len(arrays) :])
+        body(refs[: len(arrays)], refs[len(arrays) :])
 
     call = pl.pallas_call(
         program,
@@ -88,13 +87,13 @@ def run_kernel(
         return call(*arrays)
 
 
-def load_tile(triton: Any, ref: Any, rows: int, channels: int) -> Array:
+def load_tile(ref: Any, rows: int, channels: int) -> Array:
     """Loads a tile, of which so many rows and channels are real; the others are zero."""
     real = _find_real(ref.shape, (rows, channels))
     return triton.load(ref, mask=real, other=None if real is None else 0.0)
 
 
-def store_tile(triton: Any, ref: Any, rows: int, channels: int, x: Array) -> None:
+def store_tile(ref: Any, rows: int, channels: int, x: Array) -> None:
     """Stores the real rows and channels of a tile, in the type of the array."""
     triton.store(ref, x.astype(ref.dtype), mask=_find_real(ref.shape, (rows, channels)))
 

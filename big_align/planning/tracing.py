@@ -88,9 +88,9 @@ def _options(
     if machine.stands_in:
         # Nothing is run, so what LLVM makes of the program does not matter.
         return options | {"xla_backend_optimization_level": 0}
-    if machine.chip.name in gpu_topologies.TARGETS:
+    if effort is None or machine.chip.name in gpu_topologies.TARGETS:
         return options
-    return options if effort is None else options | choose_effort(effort)
+    return options | choose_effort(effort)
 
 
 def trace(
