@@ -68,8 +68,8 @@ _PIPELINING: Options = (
     else {f"xla_gpu_enable_pipelined_{kind}": True for kind in _PIPELINED}
 )
 GPU_FLAGS: Options = {
-    # In trials XLA took cuBLAS for every large product of MLCD's step anyway (H200, jax 0.11.2). Where
-    # there is no choice, cuBLAS also adds biases and residual sums to what it multiplies.
+    # In trials XLA took cuBLAS for every large product of MLCD's step anyway (H200, jax 0.11.2).
+    # Where there is no choice, cuBLAS also adds biases and residual sums to what it multiplies.
     "xla_gpu_enable_triton_gemm": False,
 }
 """Options for GPUs."""

@@ -119,22 +119,22 @@ def _refuse_triton(problem: Problem, device: Any) -> str | None:
         return "the kernel needs jax 0.11"
     if problem.mesh is None and traced.may_be_split():
         return "it is not known which devices share the batch"
-    return _refuse_nvidia(problem, device, triton_attention)
+    return _refuse_nvidia(problem, device)
 
 
-def _refuse_nvidia(problem: Problem, device: Any, kernel: Any) -> str | None:
-    """Returns why a kernel for some of NVIDIA's GPUs and some types cannot be used."""
+def _refuse_nvidia(problem: Problem, device: Any) -> str | None:
+    """Returns why neither cuDNN's kernel nor ours for NVIDIA's GPUs can be used."""
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
         return "the kernel is for NVIDIA GPUs"
-    if float(device.compute_capability) < kernel.LEAST_CAPABILITY:
-        return f"the kernel is for compute capability {kernel.LEAST_CAPABILITY} on"
-    if problem.dtype not in kernel.DTYPES:
-        return f"the kernel is for {' and '.join(kernel.DTYPES)}"
+    if float(device.compute_capability) < 8:
+        return "the kernel is for compute capability 8.0 on"
+    if problem.dtype not in ("bfloat16", "float16"):
+        return "the kernel is for bfloat16 and float16"
     return None
 
 
 def _refuse_cudnn(problem: Problem, device: Any) -> str | None:
-    if reason := _refuse_nvidia(problem, device, cudnn_attention):
+    if reason := _refuse_nvidia(problem, device):
         return reason
     batch, queries, heads, channels = problem.query
     query = jax.ShapeDtypeStruct((batch, queries, heads, channels), problem.dtype)

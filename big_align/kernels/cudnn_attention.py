@@ -7,9 +7,6 @@ from jaxtyping import Array, Bool, Float
 
 from big_align import sharding
 
-DTYPES = ("bfloat16", "float16")
-LEAST_CAPABILITY = 8.0
-
 
 def attend_by_cudnn(
     query: Float[Array, "b q heads c"],
@@ -27,7 +24,7 @@ def attend_by_cudnn(
     `jax.checkpoint`; its results are the output and the logarithms of the sums.
 
     Args:
-      query: queries, of a type in `DTYPES`.
+      query: queries, of bfloat16 or float16.
       key: keys.
       value: values.
       mask: True where a key may be attended to; None if all may.

@@ -26,8 +26,6 @@ from big_align.kernels.triton_tiles import (
     store_tile,
 )
 
-DTYPES = ("bfloat16", "float16")
-LEAST_CAPABILITY = 8.0
 MOST_TOKENS, MOST_ELEMENTS = 128, 128 * 64
 """Tokens of a tile, and elements of a tile of queries, keys or values, which registers hold."""
 MOST_CHANNELS = triton_long_attention.MOST_CHANNELS
@@ -68,7 +66,7 @@ def attend_by_triton(
     """Computes what `models.parts.attention.attend` does, without dropout.
 
     Args:
-      query: queries, of a type in `DTYPES`, with at most `MOST_CHANNELS`.
+      query: queries, of bfloat16 or float16, with at most `MOST_CHANNELS`.
       key: keys.
       value: values.
       mask: True where a key may be attended to; None if all may.

@@ -44,7 +44,6 @@ def normalize(
     bias: Float[Array, "c"],
     epsilon: float,
     dtype: jnp.dtype,
-    interpret: bool = False,
 ) -> tuple[Float[Array, "*b c"], Float[Array, "*b"], Float[Array, "*b"]]:
     """Normalizes rows.
 
@@ -54,7 +53,6 @@ def normalize(
       bias: what is added to channels.
       epsilon: added to the variance.
       dtype: type of the result.
-      interpret: whether the kernel is emulated, on any device.
 
     Returns:
       Normalized rows; the means of rows; and one over their deviations.
@@ -69,7 +67,6 @@ def normalize(
         [rows, whole, whole],
         [rows, one, one],
         [jax.ShapeDtypeStruct((count, channels), dtype), vector, vector],
-        interpret,
         "norm_forward",
     )(x.reshape(count, channels), scale, bias)
     return y.reshape(x.shape), *(each.reshape(leading) for each in statistics)
@@ -82,7 +79,6 @@ def pull_back(
     scale: Float[Array, "c"],
     cotangent: Float[Array, "*b c"],
     passed: Float[Array, "*b c"] | None,
-    interpret: bool = False,
 ) -> tuple[Float[Array, "*b c"], Float[Array, "p c"], Float[Array, "p c"]]:
     """Computes the gradients of a normalization.
 
@@ -93,7 +89,6 @@ def pull_back(
       scale: factors of channels.
       cotangent: gradient of the normalized rows.
       passed: what is added to the gradient of the rows; None for nothing.
-      interpret: whether the kernel is emulated, on any device.
 
     Returns:
       The gradient of the rows, and partial sums of those of scale and bias.
@@ -115,7 +110,6 @@ def pull_back(
         [whole, one, one, *[rows] * len(flat)],
         [rows, partial, partial],
         [jax.ShapeDtypeStruct((count, channels), x.dtype), partial_sums, partial_sums],
-        interpret,
         "norm_backward",
     )(scale, mean.reshape(count), inverse.reshape(count), *flat)
     return x_grad.reshape(x.shape), *sums
@@ -135,9 +129,7 @@ def _blocks(channels: int, long: int) -> tuple[pl.BlockSpec, pl.BlockSpec, pl.Bl
     )
 
 
-def _call(
-    body: Any, programs: int, inputs: list, outputs: list, made: list, interpret: bool, name: str
-) -> Any:
+def _call(body: Any, programs: int, inputs: list, outputs: list, made: list, name: str) -> Any:
     call = pl.pallas_call(
         body,
         grid=(programs,),
@@ -147,7 +139,7 @@ def _call(
         compiler_params=triton.CompilerParams(
             num_warps=_ROWS * max(outputs[0].block_shape[-1] // _WIDE, 1), num_stages=1
         ),
-        interpret=interpret,
+        interpret=traced.traced_device().platform != "gpu",  # emulated elsewhere
         name=name,
     )
 

@@ -155,10 +155,9 @@ def _forward(settings: Settings, x: Array, scale: Array, bias: Array) -> tuple[A
     """
     epsilon, dtype = settings.epsilon, settings.dtype
     if settings.kernel:
-        emulated = traced.traced_device().platform != "gpu"
 
         def normalize(scale: Array, bias: Array, x: Array) -> tuple:
-            return triton_norm.normalize(x, scale, bias, epsilon, dtype, emulated)
+            return triton_norm.normalize(x, scale, bias, epsilon, dtype)
 
         y, mean, inverse = _on_devices(settings, normalize, (scale, bias), (x,))
     else:
@@ -171,11 +170,10 @@ def _backward(settings: Settings, kept: tuple, cotangent: Array, passed: Array |
     """Returns the gradients of rows, scale and bias, and adds what passed by to that of rows."""
     x, mean, inverse, scale, bias = kept
     if settings.kernel:
-        emulated = traced.traced_device().platform != "gpu"
 
         def pull_back(scale: Array, x: Array, mean: Array, inverse: Array, *given: Array) -> tuple:
             cotangent, passed = given if len(given) == 2 else (*given, None)
-            return triton_norm.pull_back(x, mean, inverse, scale, cotangent, passed, emulated)
+            return triton_norm.pull_back(x, mean, inverse, scale, cotangent, passed)
 
         rows = (x, mean, inverse, cotangent) + (() if passed is None else (passed,))
         x_grad, *partial = _on_devices(settings, pull_back, (scale,), rows)
