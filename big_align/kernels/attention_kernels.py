@@ -1,4 +1,4 @@
-"""Attention by kernels of our own: their derivative and their placement.
+"""Attention by kernels of our own: what they are given, their derivative and their placement.
 
 There is one for TPUs, and for NVIDIA GPUs there are two. Those that have whole sequences compute
 the weights of a softmax in one piece, so that their backward pass needs no more than the arguments.
@@ -7,31 +7,67 @@ Those that go through the keys in steps keep the output and the sums of the soft
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float, Int
 
 from big_align import sharding
 from big_align.devices.rematerialization import keep_result
+from big_align.kernels.attention_dropout import Dropout
 
-Run = Callable[[Any, tuple[Array, ...], Array | None], tuple[Array, ...]]
-"""Runs a kernel on one device: from settings, arrays, and the mask as float32. In the forward pass,
-the arrays are queries, keys and values, and it returns the output. If it returns more, the backward
-pass is given all of that after these arrays. The last array that the backward pass is given is the
-gradient of the output, and it returns the gradients of queries, keys and values."""
+
+class Terms(NamedTuple):
+    """What there is besides queries, keys and values, as `models.parts.attention.attend` has it.
+
+    Attributes:
+      mask: True where a key may be attended to [b k]; None if all may.
+      bias: added to the logits [n heads q k], to those of example i the bias i % n; None for none.
+      dropout: which weights are set to zero; None for none.
+      causal: whether a query attends to no key after its own position.
+    """
+
+    mask: Bool[Array, "b k"] | None = None
+    bias: Float[Array, "n heads q k"] | None = None
+    dropout: Dropout | None = None
+    causal: bool = False
+
+    @property
+    def rate(self) -> float:
+        """The rate of dropout."""
+        return 0.0 if self.dropout is None else self.dropout.rate
+
+
+class Parts(NamedTuple):
+    """What a kernel is given besides queries, keys and values; None for what there is not.
+
+    Attributes:
+      mask: 1 where a key may be attended to, else 0.
+      seeds: those of dropout, one an example.
+      bias: that of the terms, float32.
+    """
+
+    mask: Float[Array, "b k"] | None
+    seeds: Int[Array, "b"] | None
+    bias: Float[Array, "n heads q k"] | None
+
+
+Run = Callable[[Any, tuple[Array, ...], Parts], tuple[Array, ...]]
+"""Runs a kernel on one device: from settings, arrays, and parts. In the forward pass, the arrays
+are queries, keys and values, and it returns the output. If it returns more, the backward pass is
+given all of that after these arrays. The last array that the backward pass is given is the gradient
+of the output. It returns the gradients of queries, keys and values and, if there is a bias, parts
+of its gradient [parts n heads q k], to be added up."""
 
 
 def attend_by_kernel(
     run: Run,
     settings: Any,
     mesh: Mesh | None,
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Bool[Array, "b k"] | None,
+    arrays: tuple[Array, Array, Array],
+    terms: Terms,
 ) -> Array:
     """Computes attention by a kernel, on each device for its part of the batch.
 
@@ -39,45 +75,48 @@ def attend_by_kernel(
       run: runs the kernel.
       settings: what it is given, hashable.
       mesh: devices that the batch is split over; None for one that has all of it.
-      query: queries, in the layout of the kernel.
-      key: keys.
-      value: values.
-      mask: True where a key may be attended to; None if all may.
+      arrays: queries, keys and values, in the layout of the kernel.
+      terms: what there is besides.
 
     Returns:
       The weighted means of the values, in the layout of the queries.
     """
-    numbers = None if mask is None else mask.astype(jnp.float32)
-    return _attend((run, settings, mesh), query, key, value, numbers)
+    mask = None if terms.mask is None else terms.mask.astype(jnp.float32)
+    seeds = None if terms.dropout is None else terms.dropout.draw_seeds(len(arrays[0]))
+    bias = None if terms.bias is None else terms.bias.astype(jnp.float32)
+    return _attend((run, settings, mesh), arrays, Parts(mask, seeds, bias))
 
 
-def _run(how: tuple, arrays: tuple, mask: Array | None) -> tuple:
+def _run(how: tuple, arrays: tuple, parts: Parts) -> tuple:
     """Runs a kernel on every device."""
     run, settings, mesh = how
 
-    def on_device(_: tuple, given: tuple) -> tuple:
-        *arrays, mask = given
-        return tuple(run(settings, tuple(arrays), mask))
+    def on_device(bias: Array | None, given: tuple) -> tuple:
+        arrays, mask, seeds = given
+        return tuple(run(settings, arrays, Parts(mask, seeds, bias)))
 
-    given = *arrays, mask
-    return on_device((), given) if mesh is None else sharding.map_rows(on_device, (), given, mesh)
+    *rows, bias = parts
+    given = arrays, *rows
+    return (
+        on_device(bias, given) if mesh is None else sharding.map_rows(on_device, bias, given, mesh)
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(how: tuple, query: Array, key: Array, value: Array, mask: Array | None) -> Array:
-    return _run(how, (query, key, value), mask)[0]
+def _attend(how: tuple, arrays: tuple, parts: Parts) -> Array:
+    return _run(how, arrays, parts)[0]
 
 
-def _attend_forward(how: tuple, query: Array, key: Array, value: Array, mask: Array | None):
-    given = query, key, value
-    made = tuple(map(keep_result, _run(how, given, mask)))
-    return made[0], (given, made if len(made) > 1 else (), mask)
+def _attend_forward(how: tuple, arrays: tuple, parts: Parts) -> tuple[Array, tuple]:
+    made = tuple(map(keep_result, _run(how, arrays, parts)))
+    return made[0], (arrays, made if len(made) > 1 else (), parts)
 
 
 def _attend_backward(how: tuple, residuals: tuple, cotangent: Array) -> tuple:
-    given, made, mask = residuals
-    grads = _run(how, (*given, *made, cotangent), mask)
-    return *grads, None if mask is None else jnp.zeros_like(mask)
+    arrays, made, parts = residuals
+    grads = _run(how, (*arrays, *made, cotangent), parts)
+    bias = None if parts.bias is None else grads[3].sum(0)
+    return grads[:3], Parts(None, None, bias)  # None stands for zeros, too
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -34,6 +34,7 @@ class Problem(NamedTuple):
       causal: whether a query attends to no key after its own position.
       masked: whether there is a mask.
       dropped: whether some weights are set to zero at random.
+      biases: number of biases that examples have by turns; 0 if none is added to the logits.
       mesh: devices that the batch is split over, None if they are not known.
     """
 
@@ -43,6 +44,7 @@ class Problem(NamedTuple):
     causal: bool = False
     masked: bool = False
     dropped: bool = False
+    biases: int = 0
     mesh: Mesh | None = None
 
     @property
@@ -101,18 +103,29 @@ def _tell(way: str, problem: Problem, rest: str) -> str:
 
 def _refuse(problem: Problem) -> str | None:
     """Returns why no kernel computes this, None if nothing speaks against one."""
-    if problem.dropped:
-        return "dropout is applied to the weights"
     if not isinstance(problem.query[0], int):
         return "the size of the batch is left open"
     if problem.query[0] % problem.devices:
         return f"{problem.query[0]} examples do not divide over {problem.devices} devices"
+    if problem.biases and problem.query[0] // problem.devices % problem.biases:
+        return f"devices have parts of {problem.biases} examples with biases by turns"
     return None
+
+
+def _refuse_terms(problem: Problem, kernel: str) -> str | None:
+    """Returns why a kernel that has no bias and no dropout cannot be used."""
+    if problem.dropped:
+        return f"{kernel} has no dropout of weights"
+    return f"{kernel} adds no bias" if problem.biases else None
 
 
 def _refuse_triton(problem: Problem, device: Any) -> str | None:
     if problem.query[-1] > triton_attention.MOST_CHANNELS:
         return f"the kernel is for heads of {triton_attention.MOST_CHANNELS} channels at most"
+    (_, queries, _, channels), keys = problem.query, problem.keys
+    if not triton_attention.fits(queries, keys, channels):
+        if reason := _refuse_terms(problem, "the kernel for long sequences"):
+            return reason
     if device.platform != "gpu":  # it is emulated
         return None
     if jax.__version_info__ < (0, 11):
@@ -134,7 +147,7 @@ def _refuse_nvidia(problem: Problem, device: Any) -> str | None:
 
 
 def _refuse_cudnn(problem: Problem, device: Any) -> str | None:
-    if reason := _refuse_nvidia(problem, device):
+    if reason := _refuse_nvidia(problem, device) or _refuse_terms(problem, "cuDNN's kernel"):
         return reason
     batch, queries, heads, channels = problem.query
     query = jax.ShapeDtypeStruct((batch, queries, heads, channels), problem.dtype)
@@ -163,8 +176,9 @@ def _refuse_pallas(problem: Problem, device: Any) -> str | None:
     if device.platform == "tpu" and problem.mesh is None and traced.may_be_split():
         return "it is not known which devices share the batch"
     batch, *rest = problem.query
-    query = (batch // problem.devices, *rest)
-    if tpu_attention.choose_share(query, problem.keys, jnp.dtype(problem.dtype).itemsize) is None:
+    query = (batch // problem.devices // max(problem.biases, 1), *rest)
+    how = problem.keys, jnp.dtype(problem.dtype).itemsize, problem.biases > 0
+    if tpu_attention.choose_share(query, *how) is None:
         return "a sequence does not fit into the vector memory"
     return None
 

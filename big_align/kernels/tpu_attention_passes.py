@@ -8,6 +8,7 @@ The backward pass makes the weights again from queries and keys, and the sums th
 weights; it reads neither the output nor any statistics of the softmax.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
+from big_align.kernels.attention_dropout import drop_weights
+from big_align.kernels.attention_kernels import Parts
+
 LANES = 128
 _LOWEST = float(jnp.finfo(jnp.float32).min)
 
@@ -23,13 +27,27 @@ _LOWEST = float(jnp.finfo(jnp.float32).min)
 _CHANNELS, _KEYS, _QUERIES = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 
 
+class Settings(NamedTuple):
+    """What is asked of the kernel.
+
+    Attributes:
+      channels: channels of a head.
+      causal: whether a query attends to no key after its own position.
+      rate: the rate of dropout.
+      interpret: whether the kernel is emulated, on any device.
+    """
+
+    channels: int
+    causal: bool
+    rate: float
+    interpret: bool
+
+
 class Share(NamedTuple):
     """What a program has, and how it takes it.
 
     Attributes:
       channels: channels of a head.
-      causal: whether a query attends to no key after its own position.
-      masked: whether there is a mask.
       examples: examples of a program.
       lanes: channels of all heads of a program.
       period: channels after which heads lie in their lanes as before.
@@ -37,8 +55,6 @@ class Share(NamedTuple):
     """
 
     channels: int
-    causal: bool
-    masked: bool
     examples: int
     lanes: int
     period: int
@@ -59,23 +75,89 @@ def round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def run_forward(share: Share, *refs: Any) -> None:
-    """Computes the means of the values; the last of the references is the output's."""
-    query, key, value, *mask, out = refs
+class _Logits(NamedTuple):
+    """What the logits of some queries of a head are besides products.
+
+    Attributes:
+      settings: what is asked of the kernel.
+      parts: references to what it is given besides queries, keys and values.
+      example: the example, among those of the program.
+      head: the head, among those of the program.
+      number: the same, among all heads; only dropout needs it.
+      row: position of the first query.
+    """
+
+    settings: Settings
+    parts: Parts
+    example: Any
+    head: Any
+    number: Any
+    row: Any
+
+    def weigh(self, query: Array, key: Array) -> tuple[Array, Array]:
+        """Returns the weights before they are divided by their sums, and the inverse sums.
+
+        Args:
+          query: scaled queries, with zeros in the lanes of other heads.
+          key: keys.
+        """
+        logits, real = _multiply(query, key, _CHANNELS), None
+        if self.parts.bias is not None:
+            logits += self.parts.bias[self.head, pl.ds(self.row, len(logits))]
+        if self.parts.mask is not None:
+            real = jnp.broadcast_to(self.parts.mask[self.example] > 0, logits.shape)
+        if self.settings.causal:
+            past = self._positions(logits, 0) >= self._positions(logits, 1)
+            real = past if real is None else real & past
+        if real is not None:
+            logits = jnp.where(real, logits, _LOWEST)
+        weights = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
+        if real is not None:
+            weights = jnp.where(real, weights, 0.0)
+        # The largest weight is 1, so that a sum below it is that of a row without any key.
+        return weights, 1.0 / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1.0)
+
+    def drop(self, weights: Array) -> Array:
+        """Applies dropout to weights or to their gradients."""
+        if not self.settings.rate:
+            return weights
+        places = self.number, self._positions(weights, 0), self._positions(weights, 1)
+        return drop_weights(self.settings.rate, weights, self.parts.seeds[self.example], *places)
+
+    def _positions(self, x: Array, axis: int) -> Array:
+        first = self.row if axis == 0 else 0
+        return first + jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
+
+
+def _make_locate(share: Share, settings: Settings, parts: Parts) -> Callable[..., Any]:
+    """Returns what makes, for an example, lanes and a head, a function from a row to its logits."""
+    heads = share.lanes // share.channels
+    before = pl.program_id(1) * heads if settings.rate else 0
+
+    def locate(example: Any, first: Any, head: int) -> Callable[[Any], _Logits]:
+        head = first // share.channels + head
+        return functools.partial(_Logits, settings, parts, example, head, before + head)
+
+    return locate
+
+
+def run_forward(share: Share, settings: Settings, arrays: tuple, parts: Parts, out: Any) -> None:
+    """Computes the means of the values, from references to what is given to that of the output."""
+    query, key, value = arrays
+    locate = _make_locate(share, settings, parts)
 
     def run_group(example: Any, first: Any) -> None:
         _clear(out, example, first, share)
-        allowed = mask[0][example] if share.masked else None
         for head, span in enumerate(share.spans):
             at = _lanes(first, span)
             k, v = key[example, :, at], _scale(value[example, :, at], _ones(head, share, span))
             scales = _ones(head, share, span) * share.channels**-0.5
+            logits_of = locate(example, first, head)
 
-            def run_rows(row: Any, size: int, k=k, v=v, at=at, scales=scales) -> None:
-                rows = pl.ds(row, size)
-                q = _scale(query[example, rows, at], scales)
-                weights, inverse = _weigh(q, k, allowed, row if share.causal else None)
-                mean = _multiply(weights.astype(v.dtype), v, _KEYS) * inverse
+            def run_rows(row: Any, size: int, k=k, v=v, at=at, scales=scales, logits_of=logits_of):
+                rows, logits = pl.ds(row, size), logits_of(row)
+                weights, inverse = logits.weigh(_scale(query[example, rows, at], scales), k)
+                mean = _multiply(logits.drop(weights).astype(v.dtype), v, _KEYS) * inverse
                 _add(out, (example, rows, at), mean)
 
             _for_each(query.shape[1], share.rows, run_rows)
@@ -83,32 +165,44 @@ def run_forward(share: Share, *refs: Any) -> None:
     _for_each_group(query.shape[0], share, run_group)
 
 
-def run_backward(share: Share, *refs: Any) -> None:
-    """Computes the gradients of queries, keys and values; two sums in float32 come last."""
-    query, key, value, cotangent, *mask, q_grad, k_grad, v_grad, k_sum, v_sum = refs
+def run_backward(share: Share, settings: Settings, arrays: tuple, parts: Parts, *made: Any) -> None:
+    """Computes the gradients of queries, keys, values and bias; two sums in float32 come last."""
+    query, key, value, cotangent = arrays
+    q_grad, k_grad, v_grad, *bias_grad, k_sum, v_sum = made
+    locate = _make_locate(share, settings, parts)
+    for ref in bias_grad:
+        # Programs that have the same bias run in turn, by this axis of the grid.
+        pl.when(pl.program_id(2) == 0)(lambda ref=ref: ref.__setitem__(..., jnp.zeros_like(ref)))
 
     def run_group(example: Any, first: Any) -> None:
         _clear(q_grad, example, first, share)
         k_sum[...], v_sum[...] = jnp.zeros_like(k_sum), jnp.zeros_like(v_sum)
-        allowed = mask[0][example] if share.masked else None
         for head, span in enumerate(share.spans):
             at, ones = _lanes(first, span), _ones(head, share, span)
             scales = ones * share.channels**-0.5
             k, v = key[example, :, at], value[example, :, at]
+            logits_of = locate(example, first, head)
 
-            def run_rows(row: Any, size: int, k=k, v=v, at=at, ones=ones, scales=scales, span=span):
-                rows = pl.ds(row, size)
+            # fmt: off
+            def run_rows(
+                row, size, k=k, v=v, at=at, ones=ones, scales=scales, span=span, logits_of=logits_of
+            ):
+                # fmt: on
+                rows, logits = pl.ds(row, size), logits_of(row)
                 q = _scale(query[example, rows, at], scales)
-                weights, inverse = _weigh(q, k, allowed, row if share.causal else None)
+                weights, inverse = logits.weigh(q, k)
                 # Weights are divided by their sums where there are few numbers: in the cotangent.
                 g = _scale(cotangent[example, rows, at], ones * inverse)
-                slope = _multiply(g, v, _CHANNELS)
+                slope = logits.drop(_multiply(g, v, _CHANNELS))
                 mean = inverse * jnp.sum(weights * slope, axis=1, keepdims=True)
-                slope = (weights * (slope - mean)).astype(q.dtype)
+                slope = weights * (slope - mean)
+                for ref in bias_grad:
+                    ref[logits.head, rows] += slope
+                slope = slope.astype(q.dtype)
                 _add(q_grad, (example, rows, at), _multiply(slope, _scale(k, scales), _KEYS))
                 lanes = slice(*span)
                 k_sum[:, lanes] += _multiply(slope, q, _QUERIES)
-                v_sum[:, lanes] += _multiply(weights.astype(g.dtype), g, _QUERIES)
+                v_sum[:, lanes] += _multiply(logits.drop(weights).astype(g.dtype), g, _QUERIES)
 
             _for_each(query.shape[1], share.rows, run_rows)
         group = pl.ds(first, share.period)
@@ -116,31 +210,6 @@ def run_backward(share: Share, *refs: Any) -> None:
         v_grad[example, :, group] = v_sum[...].astype(v_grad.dtype)
 
     _for_each_group(query.shape[0], share, run_group)
-
-
-def _weigh(query: Array, key: Array, allowed: Array | None, row: Any | None) -> tuple:
-    """Returns a head's weights before they are divided by their sums, and the inverse sums.
-
-    Args:
-      query: scaled queries, with zeros in the lanes of other heads.
-      key: keys.
-      allowed: above 0 for keys that may be attended to, [1, keys]; None if all may.
-      row: position of the first query, if attention is causal, else None.
-    """
-    logits, real = _multiply(query, key, _CHANNELS), None
-    if allowed is not None:
-        real = jnp.broadcast_to(allowed > 0, logits.shape)
-    if row is not None:
-        position, other = (jax.lax.broadcasted_iota(jnp.int32, logits.shape, i) for i in (0, 1))
-        past = position + row >= other
-        real = past if real is None else real & past
-    if real is not None:
-        logits = jnp.where(real, logits, _LOWEST)
-    weights = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
-    if real is not None:
-        weights = jnp.where(real, weights, 0.0)
-    # The largest weight is 1, so that a sum below it is that of a row without any key.
-    return weights, 1.0 / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1.0)
 
 
 def _multiply(x: Array, y: Array, axes: tuple) -> Array:

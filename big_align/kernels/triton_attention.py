@@ -6,6 +6,9 @@ has all tokens of a head in one tile, and the time is that of reading and writin
 for Triton, which jax calls deprecated but has: Mosaic GPU, its successor, cannot copy 50 rows.
 """
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +16,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from big_align.kernels import triton_long_attention
-from big_align.kernels.attention_kernels import attend_by_kernel
+from big_align.kernels.attention_dropout import drop_weights
+from big_align.kernels.attention_kernels import Parts, Terms, attend_by_kernel
 from big_align.kernels.triton_tiles import (
     TritonSettings,
     binary_scale,
@@ -29,23 +33,27 @@ from big_align.kernels.triton_tiles import (
 MOST_TOKENS, MOST_ELEMENTS = 128, 128 * 64
 """Tokens of a tile, and elements of a tile of queries, keys or values, which registers hold."""
 MOST_CHANNELS = triton_long_attention.MOST_CHANNELS
-_FILL = -1e30
+_LEAST_PROGRAMS = 2048
+"""Programs that keep all of a GPU's processors busy; with fewer, none keeps a bias for longer."""
+_FILL = float(jnp.finfo(jnp.float32).min)
 
 
-class _Sizes(NamedTuple):
-    """What is real in the tiles of a program.
+class _Work(NamedTuple):
+    """What a program has, and is asked for.
 
     Attributes:
-      queries: tokens.
-      keys: tokens.
+      queries: tokens that are real in a tile of queries.
+      keys: tokens that are real in a tile of keys.
       channels: channels of a head.
-      causal: whether a query attends to no key after its own position.
+      examples: examples that it takes in turn.
+      settings: what is asked for.
     """
 
     queries: int
     keys: int
     channels: int
-    causal: bool
+    examples: int
+    settings: TritonSettings
 
 
 def fits(queries: int, keys: int, channels: int) -> bool:
@@ -58,19 +66,17 @@ def attend_by_triton(
     query: Float[Array, "b q heads c"],
     key: Float[Array, "b k heads c"],
     value: Float[Array, "b k heads c"],
-    mask: Bool[Array, "b k"] | None,
-    causal: bool,
+    terms: Terms,
     mesh: Mesh | None,
     interpret: bool = False,
 ) -> Float[Array, "b q heads c"]:
-    """Computes what `models.parts.attention.attend` does, without dropout.
+    """Computes what `models.parts.attention.attend` does.
 
     Args:
       query: queries, of bfloat16 or float16, with at most `MOST_CHANNELS`.
       key: keys.
       value: values.
-      mask: True where a key may be attended to; None if all may.
-      causal: whether a query attends to no key after its own position.
+      terms: what there is besides; of long sequences, see `fits`, neither a bias nor dropout.
       mesh: devices that the batch is split over; None for one that has all of it.
       interpret: whether the kernel is emulated, on any device.
 
@@ -79,82 +85,185 @@ def attend_by_triton(
     """
     short = fits(query.shape[1], key.shape[1], query.shape[-1])
     run = _run if short else triton_long_attention.run
-    return attend_by_kernel(run, TritonSettings(causal, interpret), mesh, query, key, value, mask)
+    settings = TritonSettings(terms.causal, terms.rate, interpret)
+    return attend_by_kernel(run, settings, mesh, (query, key, value), terms)
 
 
-def _run(settings: TritonSettings, arrays: tuple, mask: Array | None) -> tuple:
-    """Runs a pass of the kernel for short sequences."""
+def _run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
+    """Runs a pass of the kernel for short sequences.
+
+    Of examples that have biases by turns, as the windows of an image do, a program takes several
+    with the same bias, so that it reads the bias once and writes one sum of its gradients.
+    """
     (batch, queries, heads, channels), keys = arrays[0].shape, arrays[1].shape[1]
-    sizes = _Sizes(queries, keys, channels, settings.causal)
-    backward, width = len(arrays) == 4, round_up(channels)
+    backward, bias = len(arrays) == 4, parts.bias
+    turns = 1 if bias is None else len(bias)
+    together = 1 if bias is None else _choose_together(batch // turns, heads * turns)
+    work = _Work(queries, keys, channels, together, settings)
+
+    def split(x: Array | None) -> Array | None:
+        return None if x is None else x.reshape(-1, together, turns, *x.shape[1:])
+
+    arrays = tuple(map(split, arrays))
+    parts = Parts(split(parts.mask), split(parts.seeds), bias if bias is None else bias[None])
     made = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays[: 3 if backward else 1]]
-
-    def tile(tokens: int) -> pl.BlockSpec:
-        shape = None, round_up(tokens), None, width
-        return pl.BlockSpec(shape, lambda head, example: (example, 0, head, 0))
-
-    inputs = [tile(x.shape[1]) for x in arrays]
-    if mask is not None:
-        inputs.append(pl.BlockSpec((None, round_up(keys)), lambda head, example: (example, 0)))
-        arrays = *arrays, mask
+    outputs = list(map(_take_tokens, made))
+    if backward and bias is not None:
+        made.append(jax.ShapeDtypeStruct((len(arrays[0]), *bias.shape), bias.dtype))
+        outputs.append(_take_pairs(made[-1]))
     area = round_up(queries) * round_up(keys)
     body = _backward if backward else _forward
-    return run_kernel(
-        lambda *given: body(sizes, *given),
+    results = run_kernel(
+        functools.partial(body, work),
         f"attention_{'backward' if backward else 'forward'}",
-        (heads, batch),
-        arrays,
+        (heads, turns, len(arrays[0])),
+        (arrays, parts),
         made,
-        (inputs, [tile(x.shape[1]) for x in made]),
+        ((tuple(map(_take_tokens, arrays)), _take_parts(parts)), outputs),
         (4 if area <= 64 * 64 else 8, 1),
-        2 * (5 if backward else 2) * batch * heads * area * width,
+        2 * (5 if backward else 2) * batch * heads * area * round_up(channels),
         settings.interpret,
     )
+    return *(x.reshape(batch, *x.shape[3:]) for x in results[:3]), *results[3:]
 
 
-def _find_weights(sizes: _Sizes, query: Array, key: Array, mask_ref: Any) -> Float[Array, "q k"]:
-    """Returns the weights of a head; zero for keys that may not be attended to."""
-    logits = triton.dot(query, key, trans_b=True) * binary_scale(sizes.channels)
-    shape = logits.shape
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
-    seen = column < sizes.keys
-    if sizes.causal:
-        seen &= column <= row
-    if mask_ref is not None:
-        inside = jnp.arange(shape[1]) < sizes.keys
-        seen &= (triton.load(mask_ref, mask=inside, other=0.0) > 0)[None]
-    logits = jnp.where(seen, logits, _FILL)
-    powers = jnp.where(seen, jnp.exp2(logits - logits.max(1, keepdims=True)), 0.0)
-    return powers / jnp.maximum(powers.sum(1, keepdims=True), 1e-30)
+def _choose_together(examples: int, others: int) -> int:
+    """Returns how many examples a program takes, of which there are so many programs in all."""
+    several = [n for n in range(examples, 0, -1) if examples % n == 0]
+    return next((n for n in several if examples // n * others >= _LEAST_PROGRAMS), 1)
 
 
-def _forward(sizes: _Sizes, given: tuple, made: tuple) -> None:
-    """Computes the output of a head."""
-    query, key, value = (_load(sizes, *each) for each in zip(given, "qkk", strict=False))
-    weights = _find_weights(sizes, query, key, *given[3:] or [None])
-    _store(sizes, made[0], "q", triton.dot(weights.astype(value.dtype), value))
+def _take_tokens(x: Any) -> pl.BlockSpec:
+    """Takes what a program has of [parts together turns tokens heads channels]."""
+    _, together, _, tokens, _, channels = x.shape
+    shape = None, together, None, round_up(tokens), None, round_up(channels)
+    return pl.BlockSpec(shape, lambda head, turn, part: (part, 0, turn, 0, head, 0))
 
 
-def _backward(sizes: _Sizes, given: tuple, made: tuple) -> None:
-    """Computes the gradients of the queries, keys and values of a head."""
-    loaded = (_load(sizes, *each) for each in zip(given, "qkkq", strict=False))
-    query, key, value, cotangent = loaded
-    weights = _find_weights(sizes, query, key, *given[4:] or [None])
-    rounded = weights.astype(value.dtype)
-    _store(sizes, made[2], "k", triton.dot(rounded, cotangent, trans_a=True))
-    slope = triton.dot(cotangent, value, trans_b=True)
-    slope = weights * (slope - (weights * slope).sum(1, keepdims=True))
-    slope = (slope * sizes.channels**-0.5).astype(query.dtype)
-    _store(sizes, made[0], "q", triton.dot(slope, key))
-    _store(sizes, made[1], "k", triton.dot(slope, query, trans_a=True))
+def _take_pairs(x: Any) -> pl.BlockSpec:
+    """Takes what a program has of [parts turns heads queries keys]; a single part is of all."""
+    shape, several = (None, None, None, *map(round_up, x.shape[3:])), x.shape[0] > 1
+    return pl.BlockSpec(shape, lambda head, turn, part: (part * several, turn, head, 0, 0))
 
 
-def _load(sizes: _Sizes, ref: Any, kind: str) -> Array:
-    """Loads queries or keys; zero where there are none."""
-    tokens = sizes.queries if kind == "q" else sizes.keys
-    return load_tile(ref, tokens, sizes.channels)
+def _take_parts(parts: Parts) -> Parts:
+    """Takes what a program has of [parts together turns keys], [parts together turns] and pairs."""
+    mask, seeds, bias = parts
+    if mask is not None:
+        shape = None, mask.shape[1], None, round_up(mask.shape[3])
+        mask = pl.BlockSpec(shape, lambda head, turn, part: (part, 0, turn, 0))
+    if seeds is not None:
+        shape = None, seeds.shape[1], None
+        seeds = pl.BlockSpec(shape, lambda head, turn, part: (part, 0, turn))
+    return Parts(mask, seeds, None if bias is None else _take_pairs(bias))
 
 
-def _store(sizes: _Sizes, ref: Any, kind: str, x: Array) -> None:
-    tokens = sizes.queries if kind == "q" else sizes.keys
-    store_tile(ref, tokens, sizes.channels, x)
+class _Head(NamedTuple):
+    """The head of an example that a program computes.
+
+    Attributes:
+      work: what the program has.
+      parts: references to what there is besides queries, keys and values.
+      bias: that of the head, for powers of 2; None for none.
+      example: the example, among those of the program.
+    """
+
+    work: _Work
+    parts: Parts
+    bias: Float[Array, "q k"] | None
+    example: Any
+
+    def load(self, ref: Any, tokens: int) -> Array:
+        """Loads queries or keys; zero where there are none."""
+        return load_tile(ref.at[self.example], tokens, self.work.channels)
+
+    def store(self, ref: Any, tokens: int, x: Array) -> None:
+        """Stores what is like queries or keys."""
+        store_tile(ref.at[self.example], tokens, self.work.channels, x)
+
+    def find_weights(self, query: Array, key: Array) -> Float[Array, "q k"]:
+        """Returns the weights; zero for keys that may not be attended to."""
+        work, mask_ref = self.work, self.parts.mask
+        logits = triton.dot(query, key, trans_b=True) * binary_scale(work.channels)
+        logits = logits if self.bias is None else logits + self.bias
+        row, column = _find_places(logits)
+        seen = column < work.keys
+        if work.settings.causal:
+            seen &= column <= row
+        if mask_ref is not None:
+            inside = jnp.arange(logits.shape[1]) < work.keys
+            mask = triton.load(mask_ref.at[self.example], mask=inside, other=0.0)
+            seen &= (mask > 0)[None]
+        logits = jnp.where(seen, logits, _FILL)
+        powers = jnp.where(seen, jnp.exp2(logits - logits.max(1, keepdims=True)), 0.0)
+        return powers / jnp.maximum(powers.sum(1, keepdims=True), 1e-30)
+
+    def drop(self, weights: Float[Array, "q k"]) -> Float[Array, "q k"]:
+        """Applies dropout to weights or to their gradients."""
+        if not self.work.settings.rate:
+            return weights
+        seed = triton.load(self.parts.seeds.at[self.example])
+        return drop_weights(
+            self.work.settings.rate, weights, seed, pl.program_id(0), *_find_places(weights)
+        )
+
+
+def _find_places(x: Float[Array, "q k"]) -> tuple[Array, Array]:
+    """Returns the positions of queries and of keys."""
+    first, second = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
+    return first, second
+
+
+def _load_bias(work: _Work, parts: Parts) -> Float[Array, "q k"] | None:
+    """Loads the bias of a program, for powers of 2."""
+    if parts.bias is None:
+        return None
+    return load_tile(parts.bias, work.queries, work.keys) / math.log(2)
+
+
+def _forward(work: _Work, given: tuple, made: tuple) -> None:
+    """Computes the output of a head of some examples."""
+    (query_ref, key_ref, value_ref), parts = given
+    bias = _load_bias(work, parts)
+
+    def attend(example: Any, carry: None) -> None:
+        head = _Head(work, parts, bias, example)
+        query = head.load(query_ref, work.queries)
+        key, value = (head.load(ref, work.keys) for ref in (key_ref, value_ref))
+        weights = head.drop(head.find_weights(query, key))
+        head.store(made[0], work.queries, triton.dot(weights.astype(value.dtype), value))
+
+    _for_each(work.examples, attend, None)
+
+
+def _backward(work: _Work, given: tuple, made: tuple) -> None:
+    """Computes the gradients of the queries, keys and values of a head, and of its bias."""
+    (query_ref, key_ref, value_ref, cotangent_ref), parts = given
+    query_grad, key_grad, value_grad, *bias_grad = made
+    bias = _load_bias(work, parts)
+
+    def attend(example: Any, total: Array | None) -> Array | None:
+        head = _Head(work, parts, bias, example)
+        query, cotangent = (head.load(ref, work.queries) for ref in (query_ref, cotangent_ref))
+        key, value = (head.load(ref, work.keys) for ref in (key_ref, value_ref))
+        weights = head.find_weights(query, key)
+        rounded = head.drop(weights).astype(value.dtype)
+        head.store(value_grad, work.keys, triton.dot(rounded, cotangent, trans_a=True))
+        slope = head.drop(triton.dot(cotangent, value, trans_b=True))
+        slope = weights * (slope - (weights * slope).sum(1, keepdims=True))
+        total = None if total is None else total + slope
+        slope = (slope * work.channels**-0.5).astype(query.dtype)
+        head.store(query_grad, work.queries, triton.dot(slope, key))
+        head.store(key_grad, work.keys, triton.dot(slope, query, trans_a=True))
+        return total
+
+    total = _for_each(work.examples, attend, None if bias is None else jnp.zeros_like(bias))
+    if total is not None:
+        store_tile(bias_grad[0], work.queries, work.keys, total)
+
+
+def _for_each(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:
+    """Takes examples in turn; without a loop if there is one."""
+    if count == 1:
+        return step(jnp.int32(0), carry)
+    return jax.lax.fori_loop(0, count, step, carry)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
+from big_align.kernels.attention_kernels import Parts
 from big_align.kernels.triton_long_passes import (
     AttentionWork,
     TokenTiles,
@@ -58,14 +59,14 @@ _KERNELS = {
 none: a multiprocessor of an H200 has four programs. With 64 queries, the last would need 175."""
 
 
-def run(settings: TritonSettings, arrays: tuple, mask: Array | None) -> tuple:
+def run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
     """Runs a pass on one device.
 
     Args:
       settings: what is asked for.
       arrays: queries, keys and values; and for the backward pass, what the forward pass has
         returned, and the gradient of the output.
-      mask: 1 where a key may be attended to, else 0; None if all may.
+      parts: the mask, if there is one.
 
     Returns:
       The output, and by head and query the logarithm to base 2 of the sum of the softmax; or the
@@ -75,7 +76,7 @@ def run(settings: TritonSettings, arrays: tuple, mask: Array | None) -> tuple:
     batch, queries, heads, _ = query.shape
     by_query = jax.ShapeDtypeStruct((batch, heads, queries), jnp.float32)
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value)]
-    call = functools.partial(_call, settings, mask)
+    call = functools.partial(_call, settings, parts.mask)
     if not rest:
         return call("forward", (query, key, value), [like[0], by_query])
     out, sums, cotangent = rest
@@ -113,7 +114,7 @@ def _call(
         (own.count, heads, batch),
         arrays,
         made,
-        (inputs, [block(x) for x in made]),
+        (tuple(inputs), [block(x) for x in made]),
         (kernel.warps * max(1, width // 64), kernel.stages),
         2 * kernel.products * batch * heads * pairs * width,
         settings.interpret,

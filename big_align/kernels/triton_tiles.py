@@ -25,10 +25,12 @@ class TritonSettings(NamedTuple):
 
     Attributes:
       causal: whether a query attends to no key after its own position.
+      rate: the rate of dropout.
       interpret: whether the kernel is emulated, on any device.
     """
 
     causal: bool
+    rate: float
     interpret: bool
 
 
@@ -46,9 +48,9 @@ def run_kernel(
     body: Any,
     name: str,
     grid: tuple[int, ...],
-    arrays: tuple[Array, ...],
+    arrays: tuple[Any, ...],
     made: list[jax.ShapeDtypeStruct],
-    blocks: tuple[list[pl.BlockSpec], list[pl.BlockSpec]],
+    blocks: tuple[Any, list[pl.BlockSpec]],
     shape: tuple[int, int],
     flops: int,
     interpret: bool,
@@ -56,10 +58,11 @@ def run_kernel(
     """Runs a kernel for attention on one device.
 
     Args:
-      body: what a program does, from references to the arrays and to what is made.
+      body: what a program does, from a tuple of references to the arrays, and from one of those to
+        what is made.
       name: its name in traces.
       grid: numbers of programs.
-      arrays: what it reads.
+      arrays: what it reads, with None for what there is not.
       made: shapes and types of what it writes.
       blocks: what a program has of the arrays and of what is made.
       shape: warps of a program, and stages in which loops load ahead.
@@ -70,7 +73,7 @@ def run_kernel(
       What is made.
     """
 
-    def program(*refs: jax.Ref) -> None:
+    def program(*refs: Any) -> None:
         body(refs[: len(arrays)], refs[len(arrays) :])
 
     call = pl.pallas_call(

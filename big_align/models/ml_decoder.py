@@ -35,8 +35,8 @@ class CrossAttention(nn.Module):
             return y.reshape(*x.shape[:-1], self.heads, -1)
 
         key, value = project("key", tokens), project("value", tokens)
-        drop = attention.make_drop(self.dropout, train)
-        y = attention.attend(project("query", queries), key, value, None, drop)
+        dropout = attention.make_dropout(self, self.dropout, train)
+        y = attention.attend(project("query", queries), key, value, None, dropout=dropout)
         y = y.reshape(queries.shape)
         return layers.Dense(width, ("heads", "embed"), dtype=self.dtype, name="out")(y)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import einops
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -84,12 +83,14 @@ class WindowAttention(nn.Module):
       window: tokens along an edge of the current windows.
       table_window: edge of the window that the bias table is for.
       dtype: name of the type of the computation.
+      way: how it is computed, a name in `attention_ways.WAYS`.
     """
 
     heads: int
     window: int
     table_window: int
     dtype: str
+    way: str = "auto"
 
     @nn.compact
     def __call__(
@@ -107,18 +108,16 @@ class WindowAttention(nn.Module):
         Raises:
           ValueError: the width is not a multiple of the number of heads.
         """
-        query, key, value = attention.project_heads(x, self.heads, self.dtype)
-        query = query * query.shape[-1] ** -0.5
-        logits = jnp.einsum("bnqhc,bnkhc->bnhqk", query, key, preferred_element_type=jnp.float32)
         init = nn.with_logical_partitioning(layers.truncated_normal, ("positions", None))
         shape = ((2 * self.table_window - 1) ** 2, self.heads)
         table = self.param("relative_position_bias", init, shape)
         offsets = index_offsets(self.window, self.table_window)
-        logits += einops.rearrange(table[offsets], "q k h -> h q k")
+        bias = einops.rearrange(jnp.asarray(table)[offsets], "q k h -> 1 h q k")
         if mask is not None:
-            logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)
-        weights = jax.nn.softmax(logits).astype(value.dtype)
-        y = jnp.einsum("bnhqk,bnkhc->bnqhc", weights, value).reshape(x.shape)
+            bias = jnp.where(mask[:, None], bias, attention.AWAY)
+        # To attention, each window is an example.
+        heads = attention.project_heads(x.reshape(-1, *x.shape[2:]), self.heads, self.dtype)
+        y = attention.attend(*heads, None, bias=bias, way=self.way).reshape(x.shape)
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
 
 
@@ -135,6 +134,7 @@ class SwinBlock(nn.Module):
       drop_path: rate of stochastic depth.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
+      way: how attention is computed, a name in `attention_ways.WAYS`.
     """
 
     grid: tuple[int, int]
@@ -146,6 +146,7 @@ class SwinBlock(nn.Module):
     drop_path: float | Array
     layer_norm_eps: float
     dtype: str
+    way: str = "auto"
 
     @nn.compact
     def __call__(self, x: Float[Array, "b l c"], train: bool) -> Float[Array, "b l c"]:
@@ -173,7 +174,8 @@ class SwinBlock(nn.Module):
 
         sizes = dict(h=x.shape[1] // window, p=window, q=window)
         x = einops.rearrange(x, "b (h p) (w q) c -> b (h w) (p q) c", **sizes)
-        x = WindowAttention(self.heads, window, self.window, self.dtype, name="attention")(x, mask)
+        settings = self.heads, window, self.window, self.dtype, self.way
+        x = WindowAttention(*settings, name="attention")(x, mask)
         x = einops.rearrange(x, "b (h w) (p q) c -> b (h p) (w q) c", **sizes)
 
         x = jnp.roll(x, (shift, shift), (1, 2)) if shift else x
@@ -221,6 +223,7 @@ class Swin(nn.Module):
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
       scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
+      attention: how attention is computed, a name in `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "tiny"
@@ -235,6 +238,7 @@ class Swin(nn.Module):
     dtype: str = "float32"
     remat: str | bool = "none"
     scan: bool | None = None
+    attention: str = "auto"
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -294,6 +298,7 @@ class Swin(nn.Module):
                     drop_path=self.drop_path * (number + i) / last,
                     layer_norm_eps=self.layer_norm_eps,
                     dtype=self.dtype,
+                    way=self.attention,
                 )
                 for i in range(depth)
             ]

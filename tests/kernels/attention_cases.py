@@ -31,17 +31,22 @@ def both_passes(attend, arrays):
     return run(*arrays)
 
 
-def attend_plainly(mask, causal):
-    return lambda q, k, v: attention.attend(q, k, v, mask, causal=causal, way="plain")
+def attend_plainly(mask, causal, **rest):
+    return lambda q, k, v: attention.attend(q, k, v, mask, causal=causal, way="plain", **rest)
 
 
 def assert_like_the_formula(attend, arrays, mask, causal, tolerance=1e-5):
     """Compares both passes with the formula in float32, all relative to the largest number."""
     got = both_passes(attend, arrays)
     exact = both_passes(attend_plainly(mask, causal), [jnp.float32(x) for x in arrays])
-    for x, y, given in zip(got, exact, [arrays[0], *arrays[:3]], strict=True):
+    assert_close(got, exact, [arrays[0], *arrays[:3]], tolerance)
+    return got
+
+
+def assert_close(got, exact, alike, tolerance=1e-5):
+    """Compares arrays relative to the largest number, and their shapes and types with others."""
+    for x, y, given in zip(got, exact, alike, strict=True):
         assert x.dtype == given.dtype and x.shape == given.shape
         np.testing.assert_allclose(
             np.asarray(x, np.float32), y, rtol=0, atol=tolerance * float(jnp.abs(y).max())
         )
-    return got

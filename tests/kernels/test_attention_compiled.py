@@ -10,6 +10,7 @@ import pytest
 from big_align import sharding
 from big_align.devices import choices, traced
 from big_align.devices.compiler_flags import GPU_FLAGS, TPU_FLAGS
+from big_align.kernels.attention_dropout import Dropout
 from big_align.models.parts import attention
 from big_align.planning import gpu_topologies
 from big_align.planning.executed import count_executed_flops
@@ -23,31 +24,46 @@ needs_libtpu = pytest.mark.skipif(
 needs_compiler = pytest.mark.skipif(
     not gpu_topologies.has_compiler(), reason="JAX for CUDA: pip install '.[cuda]'"
 )
+WINDOWS = [(128, 3, 64), (32, 6, 16), (32, 12, 4), (16, 24, 1)]
+"""Examples, heads and biases in the four stages of a Swin-T."""
 COLLECTIVES = "all-gather", "all-reduce", "all-to-all", "collective-permute"
 
 
 def compile_both(
-    devices, query, masked=False, causal=False, dtype="bfloat16", options=None, way="auto"
+    devices,
+    query,
+    masked=False,
+    causal=False,
+    dtype="bfloat16",
+    options=None,
+    way="auto",
+    biases=0,
+    rate=0.0,
 ):
     """Returns the program, the targets that it calls, and what was told."""
     mesh = sharding.make_mesh(devices=devices)
-    rows = sharding.batch_sharding(mesh)
+    rows, same = sharding.batch_sharding(mesh), sharding.replicated(mesh)
     arrays = [jax.ShapeDtypeStruct(query, dtype, sharding=rows)] * 4
     mask = jax.ShapeDtypeStruct(query[:2], jnp.bool_, sharding=rows)
+    shape = biases, query[2], query[1], query[1]
+    bias = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=same) if biases else None
+    key = jax.ShapeDtypeStruct((), jax.random.key(0).dtype, sharding=same) if rate else None
 
-    def run(query, key, value, cotangent, mask):
-        def attend(query, key, value):
-            seen = mask if masked else None
-            return attention.attend(query, key, value, seen, causal=causal, way=way)
+    def run(query, key, value, bias, cotangent, mask, draw):
+        def attend(query, key, value, bias):
+            rest = dict(causal=causal, way=way, bias=bias)
+            rest["dropout"] = Dropout(rate, draw) if rate else None
+            return attention.attend(query, key, value, mask if masked else None, **rest)
 
         with traced.weights_on(mesh):
-            out, pull_back = jax.vjp(attend, query, key, value)
+            out, pull_back = jax.vjp(attend, query, key, value, bias)
             return out, pull_back(cotangent)
 
     with choices.collect() as lines:
-        lowered = jax.jit(run).lower(*arrays, mask)
+        lowered = jax.jit(run).lower(*arrays[:3], bias, arrays[3], mask, key)
     text = lowered.compile(compiler_options=dict(options or {}) or None).as_text()
-    assert not any(name in text for name in COLLECTIVES)
+    # Only gradients of biases are added up over devices.
+    assert [name for name in COLLECTIVES if name in text] in ([], ["all-reduce"][: bool(biases)])
     return parse_program(text), re.findall('custom_call_target="([^"]*)"', text), list(lines)
 
 
@@ -67,6 +83,22 @@ def test_a_tpu_runs_one_kernel_a_pass_which_counts_what_it_multiplies(topology):
     assert lines == ["attention: pallas for 77 tokens, 8 heads of 64, bfloat16"]
     # Of 128 channels that are multiplied, half are zeros.
     assert count_executed_flops(program) == {"bf16": 2 * 7 * 2 * 4 * 77 * 77 * 8 * 64}
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("query", "biases", "rate"),
+    [
+        *(((count, 49, heads, 32), windows, 0.0) for count, heads, windows in WINDOWS),
+        ((32, 144, 6, 32), 4, 0.0),
+        ((16, 40, 12, 64), 0, 0.1),
+        ((16, 257, 12, 64), 0, 0.1),
+    ],
+)
+def test_a_tpu_runs_one_kernel_a_pass_with_biases_and_dropout(query, biases, rate):
+    for topology in "v5e:2x2", "v5p:2x2x1":
+        _, targets, lines = compile_for_tpu(topology, query, 2, biases=biases, rate=rate)
+        assert targets.count("tpu_custom_call") == 2, lines
 
 
 LENGTHS = [
@@ -127,6 +159,31 @@ def test_gpus_run_one_kernel_a_pass_on_short_sequences(tokens, masked, tile, gpu
     assert count_executed_flops(program) == {"bf16": 7 * 2 * rows * 2 * tile * tile * 64}
     if not masked:  # forward 3 arrays in and 1 out, backward 4 and 3
         assert count_traffic(program) == 11 * rows * tokens * 2 * 64 * 2
+
+
+@needs_compiler
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize(("count", "heads", "windows"), WINDOWS)
+def test_gpus_read_windows_and_write_a_sum_of_slopes(count, heads, windows, gpus):
+    devices, query = gpu_topologies.describe_gpus("h100", 1, gpus), (8 * count, 49, heads, 32)
+    program, targets, lines = compile_both(devices, query, biases=windows)
+    assert lines == [f"attention: triton for 49 tokens, {heads} heads of 32, bfloat16"]
+    kernels = [target for target in targets if "triton" in target]
+    assert len(kernels) == 2 and not any("cublas" in target for target in targets)
+    rows = 8 * count // gpus
+    assert count_executed_flops(program) == {"bf16": 7 * 2 * rows * heads * 64 * 64 * 32}
+
+
+@needs_compiler
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
+def test_dropout_costs_no_memory_on_gpus():
+    devices, query = gpu_topologies.describe_gpus("h100", 1, 1), (16, 40, 12, 64)
+    program, targets, _ = compile_both(devices, query, True, rate=0.1)
+    assert sum("triton" in target for target in targets) == 2
+    plain, _, _ = compile_both(devices, query, True)
+    # Seeds are drawn, and read twice.
+    assert count_traffic(plain) < count_traffic(program) < count_traffic(plain) + 16 * 64
 
 
 @needs_compiler

@@ -4,10 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_cases import assert_like_the_formula, both_passes, draw, make_mask
+from attention_cases import (
+    assert_close,
+    assert_like_the_formula,
+    attend_plainly,
+    both_passes,
+    draw,
+    make_mask,
+)
 
 from big_align import sharding
 from big_align.devices import rematerialization
+from big_align.kernels import tpu_attention, triton_attention
+from big_align.kernels.attention_dropout import Dropout
+from big_align.kernels.attention_kernels import Terms
 from big_align.kernels.tpu_attention import attend_on_tpu
 from big_align.kernels.triton_attention import attend_by_triton, fits
 
@@ -16,7 +26,8 @@ SLOW = pytest.mark.slow
 
 def attend_with(kernel, mask=None, causal=False, mesh=None):
     """Returns a kernel as a function of queries, keys and values."""
-    return lambda query, key, value: kernel(query, key, value, mask, causal, mesh, True)
+    terms = Terms(mask, causal=causal)
+    return lambda query, key, value: kernel(query, key, value, terms, mesh, True)
 
 
 def on(lengths, *, of_tpu=()):
@@ -115,6 +126,93 @@ def test_eight_devices_are_like_one(kernel, tokens):
     for x, y in zip(eight, alone, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
         assert x.sharding.is_equivalent_to(sharding.batch_sharding(mesh), x.ndim)
+
+
+def with_bias(attend, bias, arrays):
+    """Returns the output, and the gradients of queries, keys, values and a bias."""
+
+    @jax.jit
+    def run(bias, query, key, value, cotangent):
+        out, pull_back = jax.vjp(attend, query, key, value, bias)
+        return out, *pull_back(cotangent)
+
+    return run(bias, *arrays)
+
+
+def draw_bias(turns, heads, queries, keys):
+    """Returns biases, of which the last keeps half of the keys away, as a window's border does."""
+    bias = 3 * jax.random.normal(jax.random.key(9), (turns, heads, queries, keys))
+    return bias.at[-1, :, :, : keys // 2].set(-1e30) if turns > 1 else bias
+
+
+KERNELS = pytest.mark.parametrize("kernel", [attend_on_tpu, attend_by_triton])
+BIASED = [(1, 49, 3, 32), (2, 49, 2, 32), (3, 16, 4, 64), (6, 9, 2, 16), (2, 64, 1, 128)]
+
+
+@KERNELS
+@pytest.mark.parametrize(("turns", "tokens", "heads", "channels"), BIASED)
+def test_a_bias_and_its_gradient_are_like_the_formula(kernel, turns, tokens, heads, channels):
+    arrays = draw(tokens, heads, channels, batch=6)
+    bias = draw_bias(turns, heads, tokens, tokens)
+    got = with_bias(lambda *x: kernel(*x[:3], Terms(bias=x[3]), None, True), bias, arrays)
+    exact = with_bias(lambda *x: attend_plainly(None, False, bias=x[3])(*x[:3]), bias, arrays)
+    assert_close(got, exact, [arrays[0], *arrays[:3], bias])
+    if turns > 1:
+        assert not np.any(got[4][-1, :, :, : tokens // 2])
+
+
+@KERNELS
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_a_bias_goes_with_everything_else(kernel, dtype, tolerance):
+    """Masks, causality, dropout, and another number of keys."""
+    arrays, mask = draw(24, 2, 32, dtype, batch=6, keys=17), make_mask(6, 17)
+    bias, drop = draw_bias(2, 2, 24, 17), Dropout(0.3, jax.random.key(4))
+
+    def attend(query, key, value, bias):
+        return kernel(query, key, value, Terms(mask, bias, drop, True), None, True)
+
+    def plain(query, key, value, bias):
+        return attend_plainly(mask, True, bias=bias, dropout=drop)(query, key, value)
+
+    got = with_bias(attend, bias, arrays)
+    exact = with_bias(plain, bias, [jnp.float32(x) for x in arrays])
+    assert_close(got, exact, [arrays[0], *arrays[:3], bias], tolerance)
+
+
+@KERNELS
+@pytest.mark.parametrize("parts", [1, 4])
+def test_parts_of_examples_add_up_to_the_gradient_of_a_bias(monkeypatch, kernel, parts):
+    monkeypatch.setattr(tpu_attention, "MOST_EXAMPLES", 8 // parts)
+    monkeypatch.setattr(triton_attention, "_LEAST_PROGRAMS", 3 * 2 * parts)
+    arrays, bias = draw(9, 2, 16, batch=24), draw_bias(3, 2, 9, 9)
+    got = with_bias(lambda *x: kernel(*x[:3], Terms(bias=x[3]), None, True), bias, arrays)
+    exact = with_bias(lambda *x: attend_plainly(None, False, bias=x[3])(*x[:3]), bias, arrays)
+    assert_close(got, exact, [arrays[0], *arrays[:3], bias])
+
+
+@KERNELS
+def test_biases_and_dropout_on_eight_devices_are_like_one(kernel):
+    arrays, bias = draw(11, 2, 16, batch=32), draw_bias(2, 2, 11, 11)
+    drop, mesh = Dropout(0.4, jax.random.key(4)), sharding.make_mesh(fsdp=2)
+
+    def run(mesh, arrays):
+        terms = Terms(dropout=drop)
+        attend = lambda *x: kernel(*x[:3], terms._replace(bias=x[3]), mesh, True)  # noqa: E731
+        return with_bias(attend, bias, arrays)
+
+    split = jax.device_put(arrays, sharding.batch_sharding(mesh))
+    for x, y in zip(run(mesh, split), run(None, arrays), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+@KERNELS
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+def test_dropped_weights_are_those_of_the_formula(kernel, rate):
+    arrays, mask, drop = draw(40, 3, 32), make_mask(3, 40), Dropout(rate, jax.random.key(1))
+    terms = Terms(mask, dropout=drop)
+    got = both_passes(lambda *x: kernel(*x, terms, None, True), arrays)
+    exact = both_passes(attend_plainly(mask, False, dropout=drop), arrays)
+    assert_close(got, exact, [arrays[0], *arrays[:3]])
 
 
 def kernels_of(jaxpr):

@@ -12,10 +12,12 @@ from attention_cases import assert_like_the_formula, draw, make_mask
 from big_align import sharding
 from big_align.devices import choices, rematerialization, traced
 from big_align.kernels import attention_ways
+from big_align.kernels.attention_dropout import Dropout
 from big_align.kernels.attention_ways import Problem, choose_way
 from big_align.models.bert import Bert, Roberta
 from big_align.models.clip_text import ClipText
 from big_align.models.parts import attention
+from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.training import flops
 from tests.models.drawn_variables import draw_variables
@@ -46,7 +48,10 @@ IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
         ("auto", TPU, {"dtype": "float32"}, "pallas", "float32$"),
         ("auto", TPU, {"dtype": "float16"}, "plain", "since the kernel is for bfloat16 and float"),
         ("auto", TPU, {"query": (16, 100, 16, 64)}, "pallas", "pallas for 100 to 257, 16 heads"),
-        ("auto", TPU, {"dropped": True}, "plain", "since dropout is applied to the weights"),
+        ("auto", TPU, {"dropped": True}, "pallas", "pallas for 257 tokens"),
+        ("auto", TPU, {"biases": 2, "query": (32, 64, 4, 32), "keys": 64}, "pallas", "64 tokens"),
+        ("auto", TPU, {"biases": 4}, "plain", "parts of 4 examples with biases by turns$"),
+        ("auto", TPU, {"biases": 1, "query": (8, 577, 12, 64), "keys": 577}, "plain", "not fit"),
         ("auto", TPU, {"query": (20, 257, 16, 64)}, "plain", "20 examples do not divide over 8"),
         ("auto", TPU, {"query": (16, 257, 16, 104)}, "plain", "does not fit into the vector mem"),
         ("auto", TPU, {"mesh": None}, "plain", "not known which devices share the batch"),
@@ -60,7 +65,9 @@ IMAGES = Problem((16, 257, 16, 64), 257, "bfloat16", mesh=EIGHT)
         ("triton", H100, {"query": (16, 257, 8, 136)}, "plain", "heads of 128 channels at most$"),
         ("cudnn", CPU, {}, "plain", "since the kernel is for NVIDIA GPUs"),
         ("pallas", CPU, {"mesh": None}, "pallas", "pallas for 257 tokens"),
-        ("cudnn", H100, {"dropped": True}, "plain", "since dropout is applied to the weights"),
+        ("cudnn", H100, {"dropped": True}, "plain", "since cuDNN's kernel has no dropout of weig"),
+        ("cudnn", H100, {"biases": 1}, "plain", "since cuDNN's kernel adds no bias$"),
+        ("triton", H100, {"dropped": True}, "plain", "kernel for long sequences has no dropout"),
     ],
 )  # fmt: skip
 def test_the_way_follows_from_device_type_and_shape(asked, device, changes, way, told):
@@ -73,7 +80,9 @@ def test_the_way_follows_from_device_type_and_shape(asked, device, changes, way,
 def test_short_sequences_have_a_kernel_of_their_own():
     short = IMAGES._replace(query=(16, 50, 16, 64), keys=50)
     assert choose_way("auto", short, H100)[0] == "triton"
-    for changes in {"dtype": "float32"}, {"mesh": None}, {"dropped": True}:
+    for changes in {"dropped": True}, {"biases": 2}:
+        assert choose_way("auto", short._replace(**changes), H100)[0] == "triton", changes
+    for changes in {"dtype": "float32"}, {"mesh": None}:
         assert choose_way("triton", short._replace(**changes), H100)[0] == "plain", changes
     assert choose_way("triton", IMAGES, H100)[0] == "triton"
 
@@ -183,6 +192,42 @@ SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "attention": "palla
 WORDS = SMALL | {"vocab_size": 20, "max_length": 8}
 
 
+def test_swin_passes_the_way_on():
+    tower = Swin(width=8, depths=(2,), heads=(2,), window=4, attention="pallas")
+    told = "attention: pallas for 16 tokens, 2 heads of 4, float32"
+    assert lines_of(tower, jnp.ones((2, 32, 32, 3)), train=True) == [told]
+
+
+@pytest.mark.parametrize("way", ["plain", "pallas", "triton"])
+def test_dropout_is_a_draw_a_step_with_the_weights_as_its_mean(way):
+    """In every way the same draw, and none out of training."""
+    tower = Bert(**WORDS | {"attention": way}, dropout=0.5)
+    variables = draw_variables(tower, *TEXT)
+
+    def run(train, key=0):
+        return tower.apply(variables, *TEXT, train, rngs={"dropout": jax.random.key(key)})[0]
+
+    again, other = run(True), run(True, 1)
+    plain = tower.clone(attention="plain")
+    same = plain.apply(variables, *TEXT, True, rngs={"dropout": jax.random.key(0)})[0]
+    np.testing.assert_allclose(again, same, atol=1e-5)
+    assert np.abs(again - other).max() > 0.1
+    np.testing.assert_allclose(run(False), tower.clone(dropout=0.0).apply(variables, *TEXT)[0])
+
+
+def test_dropped_weights_average_to_the_weights():
+    q, k, v, _ = draw(6, 2, 8)
+    exact = attention.attend(q, k, v, None)
+
+    @jax.vmap
+    def attend(key):
+        return attention.attend(q, k, v, None, dropout=Dropout(0.3, key))
+
+    draws = attend(jax.random.split(jax.random.key(0), 4000))
+    error = draws.std(0) / 4000**0.5
+    assert np.abs((draws.mean(0) - exact) / error).max() < 4.5
+
+
 @pytest.mark.parametrize("tower", [ViT("ti/4", **SMALL), ViT("ti/4", **SMALL, positions="rotary")])
 def test_image_towers_pass_the_way_on(tower):
     image = jnp.ones((2, 16, 16, 3))
@@ -193,13 +238,10 @@ def test_image_towers_pass_the_way_on(tower):
 
 
 @pytest.mark.parametrize("tower", [ClipText(**WORDS), Bert(**WORDS), Roberta(**WORDS)])
-def test_text_towers_pass_the_way_on_and_drop_weights_in_training_only(tower):
+def test_text_towers_pass_the_way_on(tower):
     taken = "attention: pallas for 6 tokens, 2 heads of 8, float32"
-    plain = taken.replace("pallas", "plain") + ", since dropout is applied to the weights"
-    assert lines_of(tower, *TEXT) == [taken]
-    assert lines_of(tower.clone(dropout=0.0), *TEXT, train=True) == [taken]
-    drops = isinstance(tower, Bert)
-    assert lines_of(tower, *TEXT, train=True) == [plain if drops else taken]
+    for train in (False, True):
+        assert lines_of(tower, *TEXT, train=train) == [taken]
     with pytest.raises(ValueError, match="attention='flash' is unknown"):
         lines_of(tower.clone(attention="flash"), *TEXT)
 

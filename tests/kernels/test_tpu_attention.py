@@ -6,11 +6,13 @@ import pytest
 from attention_cases import assert_like_the_formula, both_passes, draw, make_mask
 
 from big_align.kernels import tpu_attention
+from big_align.kernels.attention_kernels import Terms
 from big_align.training import flops
 
 
 def attend_with(mask=None, causal=False, mesh=None):
-    return lambda q, k, v: tpu_attention.attend_on_tpu(q, k, v, mask, causal, mesh, interpret=True)
+    terms = Terms(mask, causal=causal)
+    return lambda q, k, v: tpu_attention.attend_on_tpu(q, k, v, terms, mesh, interpret=True)
 
 
 @pytest.mark.parametrize("memory", [2**17, 2**19])

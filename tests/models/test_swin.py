@@ -11,6 +11,8 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
+from big_align import sharding
+from big_align.devices import traced
 from big_align.interop.tables.swin import SWIN, TIMM_SWIN
 from big_align.models import swin
 from big_align.models.swin import Merge, Swin, SwinBlock
@@ -84,9 +86,10 @@ def attend_by_hand(params, x, grid, window, shift, heads):
 @pytest.mark.parametrize(
     "grid", [(7, 5), *(pytest.param(g, marks=pytest.mark.slow) for g in ((6, 6), (4, 8)))]
 )
+@pytest.mark.parametrize("way", ["plain", "pallas", "triton"])
 @pytest.mark.parametrize("shift", [0, 1])
-def test_attention_equals_every_pair_by_itself(grid, shift):
-    block = SwinBlock(grid, 2, 3, shift, "gelu", 0.0, 0.0, 1e-5, "float32")
+def test_attention_equals_every_pair_by_itself(grid, shift, way):
+    block = SwinBlock(grid, 2, 3, shift, "gelu", 0.0, 0.0, 1e-5, "float32", way)
     x = jax.random.normal(jax.random.key(0), (2, grid[0] * grid[1], 4))
     variables = draw_variables(block, x, False)
     # The whole of a block is attention once its perceptron is off.
@@ -99,6 +102,31 @@ def test_attention_equals_every_pair_by_itself(grid, shift):
     y = np.asarray((x - mean) / np.sqrt(var + 1e-5) * norm["scale"] + norm["bias"])
     expected = np.stack([attend_by_hand(params, row, grid, 3, shift, 2) for row in y])
     np.testing.assert_allclose(attended, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["pallas", "triton"])
+def test_gradients_with_a_kernel_are_those_of_the_formula(way):
+    """Two images of two by three windows, shifted, on one device and on eight."""
+    settings = (8, 12), 2, 4, 2, "gelu", 0.0, 0.0, 1e-5, "float32"
+    x = jax.random.normal(jax.random.key(0), (16, 96, 16))
+    variables = draw_variables(SwinBlock(*settings), x, False)
+
+    def differentiate(way, x, mesh=None):
+        def loss(variables, x):
+            with traced.weights_on(mesh):
+                return (SwinBlock(*settings, way).apply(variables, x, False) ** 3).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1)))(variables, x)
+
+    exact = differentiate("plain", x)
+    mesh = sharding.make_mesh(fsdp=2)
+    split = jax.device_put(x, sharding.batch_sharding(mesh))
+    for got in differentiate(way, x), differentiate(way, split, mesh):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max())),
+            got,
+            exact,
+        )
 
 
 def test_map_within_a_window_is_one_window_with_the_middle_of_the_biases():

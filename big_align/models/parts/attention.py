@@ -1,7 +1,6 @@
 """Scaled dot-product attention, with masks and rotary positions."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,9 +9,12 @@ from jaxtyping import Array, Bool, Float
 
 from big_align.devices import choices, rematerialization, traced
 from big_align.kernels import attention_ways, cudnn_attention, tpu_attention, triton_attention
+from big_align.kernels.attention_dropout import Dropout
+from big_align.kernels.attention_kernels import Terms
 from big_align.models.parts import layers
 
-Drop = Callable[[Array], Array]
+AWAY = -1e30
+"""A bias that keeps a key away from a query which has other keys."""
 
 
 def attend(
@@ -20,7 +22,9 @@ def attend(
     key: Float[Array, "b k heads c"],
     value: Float[Array, "b k heads c"],
     mask: Bool[Array, "b k"] | None,
-    drop: Drop | None = None,
+    *,
+    bias: Float[Array, "n heads q k"] | None = None,
+    dropout: Dropout | None = None,
     causal: bool = False,
     way: str = "auto",
     keys: int | None = None,
@@ -32,7 +36,9 @@ def attend(
       key: keys that queries are compared with.
       value: values to be averaged.
       mask: True where a key may be attended to; None if all may.
-      drop: applied to the weights, which have shape [b heads q k]; None if nothing is.
+      bias: finite numbers that are added to the logits, to those of example i the bias i % n, as
+        for the windows of an image; n divides b. None for none.
+      dropout: which weights are set to zero; None for none.
       causal: whether a query attends to no key after its own position.
       way: how it is computed, a name in `attention_ways.WAYS`.
       keys: number of the first keys that may be attended to, instead of a mask; None for all.
@@ -41,12 +47,22 @@ def attend(
       The weighted means of the values; zero for a row that may not attend to any key.
 
     Raises:
-      ValueError: `way` is another name.
+      ValueError: `way` is another name, or n does not divide b.
     """
+    if bias is not None and query.shape[0] % len(bias):
+        raise ValueError(f"{len(bias)} biases do not divide {query.shape[0]} examples")
+    terms = Terms(mask, bias, dropout, causal)
     if rematerialization.is_left_out():
-        return _attend_plainly(query, key, value, mask, drop, causal)
-    rest = dict(causal=causal, masked=mask is not None, dropped=drop is not None)
-    problem = _describe(query.shape, key.shape[1], query.dtype.name, **rest)
+        return _attend_plainly(query, key, value, terms)
+    problem = _describe(
+        query.shape,
+        key.shape[1],
+        query.dtype.name,
+        causal=causal,
+        masked=mask is not None,
+        dropped=dropout is not None,
+        biases=0 if bias is None else len(bias),
+    )
     device = traced.traced_device()
     taken, line = attention_ways.choose_way(way, problem, device)
     if keys is None:  # otherwise `pad_tokens` has told
@@ -55,26 +71,26 @@ def attend(
     if taken == "cudnn":
         return cudnn_attention.attend_by_cudnn(query, key, value, mask, causal, mesh, keys)
     if keys is not None:
-        mask = jnp.broadcast_to(jnp.arange(key.shape[1]) < keys, key.shape[:2])
+        first = jnp.broadcast_to(jnp.arange(key.shape[1]) < keys, key.shape[:2])
+        terms = terms._replace(mask=first)
     match taken:
         case "pallas":
             emulated = device.platform != "tpu"
-            return tpu_attention.attend_on_tpu(query, key, value, mask, causal, mesh, emulated)
+            return tpu_attention.attend_on_tpu(query, key, value, terms, mesh, emulated)
         case "triton":
             emulated = device.platform != "gpu"
-            attend_by_triton = triton_attention.attend_by_triton
-            return attend_by_triton(query, key, value, mask, causal, mesh, emulated)
-    plain = rematerialization.remat_attention(
-        lambda query, key, value: _attend_plainly(query, key, value, mask, drop, causal)
-    )
+            return triton_attention.attend_by_triton(query, key, value, terms, mesh, emulated)
+    plain = rematerialization.remat_attention(lambda *arrays: _attend_plainly(*arrays, terms))
     return plain(query, key, value)
 
 
-def _attend_plainly(
-    query: Array, key: Array, value: Array, mask: Array | None, drop: Drop | None, causal: bool
-) -> Array:
+def _attend_plainly(query: Array, key: Array, value: Array, terms: Terms) -> Array:
     query = query * query.shape[-1] ** -0.5
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
+    mask, bias, dropout, causal = terms
+    if bias is not None:
+        by_bias = logits.reshape(-1, *bias.shape)
+        logits = (by_bias + bias).reshape(logits.shape)
     if mask is not None or causal:
         real = True if mask is None else mask[:, None, None, :]
         if causal:
@@ -85,12 +101,11 @@ def _attend_plainly(
         weights = jnp.where(real, jax.nn.softmax(logits), 0.0)
     else:
         weights = jax.nn.softmax(logits)
-    weights = weights.astype(value.dtype)
-    weights = weights if drop is None else drop(weights)
-    return jnp.einsum("bhqk,bkhc->bqhc", weights, value)
+    weights = weights if dropout is None else dropout.apply(weights)
+    return jnp.einsum("bhqk,bkhc->bqhc", weights.astype(value.dtype), value)
 
 
-def _describe(query: tuple, keys: int, dtype: str, **rest: bool) -> attention_ways.Problem:
+def _describe(query: tuple, keys: int, dtype: str, **rest: Any) -> attention_ways.Problem:
     place = traced.weight_place()
     mesh = None if place is None else place.mesh
     return attention_ways.Problem(query=query, keys=keys, dtype=dtype, mesh=mesh, **rest)
@@ -143,14 +158,15 @@ def pad_tokens(tokens: Tokens, heads: int, dropped: bool, causal: bool, way: str
     return Tokens(x, mask, angles, count if mask is None else None)
 
 
-def make_drop(rate: float, train: bool) -> Drop | None:
-    """Makes dropout of weights in the calling module; None where it would change nothing.
+def make_dropout(module: nn.Module, rate: float, train: bool) -> Dropout | None:
+    """Draws which weights a module drops; None where nothing would change.
 
     Args:
+      module: the calling module.
       rate: probability that a weight is set to zero.
       train: whether dropout is on.
     """
-    return nn.Dropout(rate, deterministic=False) if rate and train else None
+    return Dropout(rate, module.make_rng("dropout")) if rate and train else None
 
 
 def rotate(
@@ -242,7 +258,7 @@ class SelfAttention(nn.Module):
         query, key, value = project_heads(x, self.heads, self.dtype)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)
-        drop = make_drop(self.dropout, train)
-        how = self.causal, self.way, self.keys
-        y = attend(query, key, value, mask, drop, *how).reshape(x.shape)
+        dropout = make_dropout(self, self.dropout, train)
+        how = dict(dropout=dropout, causal=self.causal, way=self.way, keys=self.keys)
+        y = attend(query, key, value, mask, **how).reshape(x.shape)
         return layers.Dense(x.shape[-1], ("heads", "embed"), dtype=self.dtype, name="out")(y)
