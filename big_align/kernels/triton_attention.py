@@ -120,7 +120,7 @@ def _run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
         (arrays, parts),
         made,
         ((tuple(map(_take_tokens, arrays)), _take_parts(parts)), outputs),
-        (4 if area <= 64 * 64 else 8, 1),
+        (4 if area <= 64 * 64 else 8, 2 if together > 1 else 1),
         2 * (5 if backward else 2) * batch * heads * area * round_up(channels),
         settings.interpret,
     )
@@ -164,13 +164,11 @@ class _Head(NamedTuple):
     Attributes:
       work: what the program has.
       parts: references to what there is besides queries, keys and values.
-      bias: that of the head, for powers of 2; None for none.
       example: the example, among those of the program.
     """
 
     work: _Work
     parts: Parts
-    bias: Float[Array, "q k"] | None
     example: Any
 
     def load(self, ref: Any, tokens: int) -> Array:
@@ -185,7 +183,8 @@ class _Head(NamedTuple):
         """Returns the weights; zero for keys that may not be attended to."""
         work, mask_ref = self.work, self.parts.mask
         logits = triton.dot(query, key, trans_b=True) * binary_scale(work.channels)
-        logits = logits if self.bias is None else logits + self.bias
+        if self.parts.bias is not None:  # read again for each example: registers are few
+            logits += load_tile(self.parts.bias, work.queries, work.keys) / math.log(2)
         row, column = _find_places(logits)
         seen = column < work.keys
         if work.settings.causal:
@@ -214,20 +213,12 @@ def _find_places(x: Float[Array, "q k"]) -> tuple[Array, Array]:
     return first, second
 
 
-def _load_bias(work: _Work, parts: Parts) -> Float[Array, "q k"] | None:
-    """Loads the bias of a program, for powers of 2."""
-    if parts.bias is None:
-        return None
-    return load_tile(parts.bias, work.queries, work.keys) / math.log(2)
-
-
 def _forward(work: _Work, given: tuple, made: tuple) -> None:
     """Computes the output of a head of some examples."""
     (query_ref, key_ref, value_ref), parts = given
-    bias = _load_bias(work, parts)
 
     def attend(example: Any, carry: None) -> None:
-        head = _Head(work, parts, bias, example)
+        head = _Head(work, parts, example)
         query = head.load(query_ref, work.queries)
         key, value = (head.load(ref, work.keys) for ref in (key_ref, value_ref))
         weights = head.drop(head.find_weights(query, key))
@@ -240,10 +231,9 @@ def _backward(work: _Work, given: tuple, made: tuple) -> None:
     """Computes the gradients of the queries, keys and values of a head, and of its bias."""
     (query_ref, key_ref, value_ref, cotangent_ref), parts = given
     query_grad, key_grad, value_grad, *bias_grad = made
-    bias = _load_bias(work, parts)
 
-    def attend(example: Any, total: Array | None) -> Array | None:
-        head = _Head(work, parts, bias, example)
+    def attend(example: Any, sums: list) -> list:
+        head = _Head(work, parts, example)
         query, cotangent = (head.load(ref, work.queries) for ref in (query_ref, cotangent_ref))
         key, value = (head.load(ref, work.keys) for ref in (key_ref, value_ref))
         weights = head.find_weights(query, key)
@@ -251,15 +241,15 @@ def _backward(work: _Work, given: tuple, made: tuple) -> None:
         head.store(value_grad, work.keys, triton.dot(rounded, cotangent, trans_a=True))
         slope = head.drop(triton.dot(cotangent, value, trans_b=True))
         slope = weights * (slope - (weights * slope).sum(1, keepdims=True))
-        total = None if total is None else total + slope
+        sums = [total + slope for total in sums]
         slope = (slope * work.channels**-0.5).astype(query.dtype)
         head.store(query_grad, work.queries, triton.dot(slope, key))
         head.store(key_grad, work.keys, triton.dot(slope, query, trans_a=True))
-        return total
+        return sums
 
-    total = _for_each(work.examples, attend, None if bias is None else jnp.zeros_like(bias))
-    if total is not None:
-        store_tile(bias_grad[0], work.queries, work.keys, total)
+    sums = [jnp.zeros(ref.shape, ref.dtype) for ref in bias_grad]
+    for ref, total in zip(bias_grad, _for_each(work.examples, attend, sums), strict=True):
+        store_tile(ref, work.queries, work.keys, total)
 
 
 def _for_each(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:
