@@ -135,7 +135,7 @@ def _make_locate(share: Share, settings: Settings, parts: Parts) -> Callable[...
     before = pl.program_id(1) * heads if settings.rate else 0
 
     def locate(example: Any, first: Any, head: int) -> Callable[[Any], _Logits]:
-        head = first // share.channels + head
+        head += jax.lax.div(first, jnp.int32(share.channels))  # neither is negative
         return functools.partial(_Logits, settings, parts, example, head, before + head)
 
     return locate
