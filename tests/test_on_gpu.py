@@ -11,7 +11,7 @@ import pytest
 from benchmarks import on_gpu
 from benchmarks.gpu import steps, tables, traces
 from benchmarks.gpu.measurements import MARKS, MEASUREMENTS
-from big_align.configs import mlcd
+from big_align.configs import mlcd, unicl_imagenet
 from tests.pages import ROOT
 
 BLOCKED = (
@@ -116,6 +116,9 @@ def test_the_settings_are_those_of_the_config():
     ):
         assert repeated == {name: node[name] for name in repeated}
     assert steps.STEPS == config.total_steps
+    config = unicl_imagenet.get_config()
+    for tower, repeated in ("image", steps.UNICL_IMAGE), ("text", steps.UNICL_TEXT):
+        assert repeated == {name: config.model[tower][name] for name in repeated}
 
 
 CHILD = """

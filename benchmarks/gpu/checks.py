@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.gpu import ways
 from benchmarks.gpu.session import Row, Session, explain
+from big_align.kernels.attention_dropout import Dropout
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.cluster_discrimination import mlcd_loss
 from big_align.losses.contrastive import contrastive_loss
@@ -25,8 +26,33 @@ from big_align.models.parts.attention import attend
 BOUNDS = {"float32": 5e-3, "bfloat16": 3e-2}
 """Largest errors: NVIDIA multiplies float32 with 10 bits of mantissa, and bfloat16 has 7."""
 
-LENGTHS = ((50, False), (257, False), (577, False), (77, True))
-"""Tokens, and whether they are texts: causal, and of several lengths."""
+
+class Tokens(NamedTuple):
+    """What attention is checked with.
+
+    Attributes:
+      count: tokens of an example.
+      text: whether they are texts: causal, and of several lengths.
+      windows: biases that examples have by turns; 0 for none.
+      rate: the rate of dropout.
+    """
+
+    count: int
+    text: bool = False
+    windows: int = 0
+    rate: float = 0.0
+
+    def __str__(self) -> str:
+        told = [f"attention, {self.count} tokens"] + ["causal"] * self.text
+        told += [f"{self.windows} windows"] * (self.windows > 0) + ["dropout"] * (self.rate > 0)
+        return ", ".join(told)
+
+
+TOKENS = (
+    *(Tokens(50), Tokens(257), Tokens(577), Tokens(77, text=True)),
+    *(Tokens(49, windows=4), Tokens(40, text=True, rate=0.1)),
+)
+FEW_TOKENS = Tokens(12), Tokens(19, text=True), Tokens(9, windows=2), Tokens(7, rate=0.5)
 
 
 class Case(NamedTuple):
@@ -133,27 +159,52 @@ def _centers(tiny: bool) -> Iterator[Case]:
 
 
 def plain_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, causal: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    kept: jax.Array,
+    causal: bool,
 ) -> jax.Array:
-    """Attention as a formula; the result of a query without keys is zero."""
+    """Attention as a formula; the result of a query without keys is zero.
+
+    Args:
+      query: queries [b q heads c].
+      key: keys [b k heads c].
+      value: values, like keys.
+      bias: added to the logits [n heads q k], to those of example i the bias i % n.
+      mask: True where a key may be attended to [b k]; None if all may.
+      kept: what weights are multiplied by [b heads q k].
+      causal: whether a query attends to no key after its own position.
+    """
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key) / query.shape[-1] ** 0.5
+    if bias is not None:
+        logits += bias[jnp.arange(len(query)) % len(bias)]
     seen = jnp.ones(logits.shape[-2:], bool)
     seen = jnp.tril(seen) if causal else seen
     seen = seen if mask is None else seen & mask[:, None, None, :]
     powers = jnp.where(seen, jnp.exp(logits - logits.max(-1, keepdims=True)), 0.0)
     total = powers.sum(-1, keepdims=True)
-    return jnp.einsum("bhqk,bkhc->bqhc", powers / jnp.where(total > 0, total, 1.0), value)
+    weights = powers / jnp.where(total > 0, total, 1.0)
+    return jnp.einsum("bhqk,bkhc->bqhc", weights * kept, value)
 
 
 def _attention(tiny: bool) -> Iterator[Case]:
     batch, heads, width = (2, 2, 8) if tiny else (8, 12, 64)
-    for tokens, causal in ((12, False), (19, True)) if tiny else LENGTHS:
-        shape = batch, tokens, heads, width
+    for tokens in FEW_TOKENS if tiny else TOKENS:
+        shape = batch, tokens.count, heads, width
         *arrays, weights = (jax.random.normal(jax.random.key(n), shape) for n in range(4))
+        pairs = heads, tokens.count, tokens.count
+        if tokens.windows:
+            arrays.append(jax.random.normal(jax.random.key(4), (tokens.windows, *pairs)))
+        dropout = Dropout(tokens.rate, jax.random.key(5)) if tokens.rate else None
+        kept = jnp.ones((batch, *pairs))
+        kept = kept if dropout is None else dropout.apply(kept)
         mask = None
-        if causal:  # texts of several lengths
-            real = jnp.linspace(1, tokens, batch).astype(jnp.int32)
-            mask = jnp.arange(tokens) < real[:, None]
+        if tokens.text:
+            real = jnp.linspace(1, tokens.count, batch).astype(jnp.int32)
+            mask = jnp.arange(tokens.count) < real[:, None]
 
         def weigh(y: jax.Array, weights: jax.Array = weights, mask: Any = mask) -> Any:
             # Whatever padding is as a query does not matter.
@@ -161,15 +212,16 @@ def _attention(tiny: bool) -> Iterator[Case]:
             y = y if mask is None else y * mask[..., None, None]
             return (y * weights).sum(), y
 
-        def plain(*x: jax.Array, weigh=weigh, mask=mask, causal=causal) -> Any:
-            return weigh(plain_attention(*x, mask, causal))
+        def plain(*x: Any, weigh=weigh, given=(mask, kept, tokens.text)) -> Any:
+            return weigh(plain_attention(*x[:3], x[3] if x[3:] else None, *given))
 
-        def ours(*x: jax.Array, weigh=weigh, mask=mask, causal=causal, way: Any) -> Any:
-            return weigh(attend(*x, mask, causal=causal, **way))
+        given = {"dropout": dropout, "causal": tokens.text}
+
+        def ours(*x: Any, weigh=weigh, mask=mask, given=given, way: Any) -> Any:
+            return weigh(attend(*x[:3], mask, bias=x[3] if x[3:] else None, **given, **way))
 
         computed = {name: functools.partial(ours, way=way) for name, way in ways.ATTENTION.items()}
-        name = f"attention, {tokens} tokens{', causal' if causal else ''}"
-        yield Case(name, tuple(arrays), plain, computed, rounded=3)
+        yield Case(str(tokens), tuple(arrays), plain, computed, rounded=3)
 
 
 def check(session: Session, make: Callable[[bool], Iterator[Case]]) -> list[Row]:

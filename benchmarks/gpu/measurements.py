@@ -38,9 +38,11 @@ MEASUREMENTS = (
     _attention(50, 2048),
     _attention(257, 256),
     _attention(577, 64),
+    Measurement("attention_windows", 15, attention.measure_windows),
     Measurement("norms", 10, norms.measure_norms),
     Measurement(MLCD, 130, steps.measure_mlcd, apart=True),
     _clip(L14, steps.L14, 128, 240),
+    Measurement("unicl_swin", 100, steps.measure_unicl, apart=True),
     Measurement("largest_loss", 60, losses.find_largest, apart=True),
     _clip(B16, steps.B16, 256, 150),
 )

@@ -21,16 +21,18 @@ if MISSING:  # it is only named in annotations of what follows
     sys.modules[CONFIGS] = types.ModuleType(CONFIGS)
     sys.modules[CONFIGS].ConfigDict = type("ConfigDict", (), {})
 
-from benchmarks.gpu import theirs
+from benchmarks.gpu import theirs, ways
 from benchmarks.gpu.session import Call, Row, Session, extra_bytes, measure_turns
 from big_align import sharding
 from big_align.devices import choices
 from big_align.devices.compiler_flags import choose_options
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
+from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.objectives.clip import Clip
 from big_align.objectives.mlcd import Mlcd
+from big_align.objectives.unicl import Unicl
 from big_align.training import optimizers
 from big_align.training.flops import model_flops
 from big_align.training.state import describe_state
@@ -61,6 +63,14 @@ MLCD = {
     "scale": 64.0,
 }
 """The objective of configs/mlcd.py."""
+UNICL_IMAGE = {"variant": "tiny", "drop_path": 0.2, "dtype": "bfloat16"}
+UNICL_TEXT = {
+    "vocab_size": 49408,
+    "max_length": 77,
+    "activation": "quick_gelu",
+    "dtype": "bfloat16",
+}
+"""The towers of configs/unicl_imagenet.py."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +140,7 @@ def measure_step(
       objective: what is trained.
       batch: arrays.
       mesh: the device.
-      other: what makes the other step, by its name.
+      other: what makes the other step, with which ours is compared, by its name.
     """
     pairs, flops = len(batch["image"]), []
 
@@ -139,8 +149,8 @@ def measure_step(
         flops.append(count)
         return call
 
-    makers, reference = {OURS: ours, **other}, theirs.OPEN_CLIP_STEP
-    rows = measure_turns(session, makers, None, reference, rounds=4, turn=0.8)
+    reference = next(iter(other), "")
+    rows = measure_turns(session, {OURS: ours, **other}, None, reference, rounds=4, turn=0.8)
     for row in rows:
         if "ms" not in row:
             continue
@@ -174,6 +184,15 @@ def build_clip(mesh: Any, sizes: Sizes) -> Clip:
     return Clip(model, mesh)
 
 
+def build_unicl(mesh: Any, tiny: bool, attention: str = "auto") -> Unicl:
+    """Builds the objective of configs/unicl_imagenet.py."""
+    small = {"width": 8, "depths": (1,), "heads": (2,)}, {"width": 16, "depth": 1, "heads": 2}
+    image, text = small if tiny else ({}, {})
+    swin = Swin(**UNICL_IMAGE | image, attention=attention)
+    tower = ClipText(**UNICL_TEXT | text, attention=attention)
+    return Unicl(DualEncoder(swin, tower, 512, image_projection=True, projection_bias=False), mesh)
+
+
 def draw_images(size: int, pixels: int) -> dict[str, jax.Array]:
     """Returns noise, and that all of it is real."""
     shape = size, pixels, pixels, 3
@@ -190,6 +209,26 @@ def measure_mlcd(session: Session) -> list[Row]:
     clusters = jax.random.randint(jax.random.key(1), shape, 0, objective.num_clusters)
     batch = draw_images(size, pixels) | {"clusters": clusters}
     return measure_step(session, objective, sharding.place_batch(batch, mesh), mesh, {})
+
+
+def measure_unicl(session: Session) -> list[Row]:
+    """Measures the step of configs/unicl_imagenet.py at 512 pairs, and without attention's kernels.
+
+    Labels are those of images of a thousand classes, or of fewer if there are fewer images.
+    """
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    size, pixels = (4, 32) if session.tiny else (512, 224)
+    shape = size, UNICL_TEXT["max_length"]
+    text = jax.random.randint(jax.random.key(1), shape, 1, UNICL_TEXT["vocab_size"])
+    batch = draw_images(size, pixels) | {"text": text, "text_mask": jnp.ones(shape, bool)}
+    batch |= {"label": jax.random.randint(jax.random.key(2), (size,), 0, 1000)}
+    placed = sharding.place_batch(batch, mesh)
+
+    def without() -> Call:
+        return make_call(build_unicl(mesh, session.tiny, "plain"), placed, mesh)[0]
+
+    other = {ways.WITHOUT_KERNEL: without}
+    return measure_step(session, build_unicl(mesh, session.tiny), placed, mesh, other)
 
 
 def measure_clip(session: Session, sizes: Sizes, size: int) -> list[Row]:
