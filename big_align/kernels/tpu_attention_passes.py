@@ -8,7 +8,6 @@ The backward pass makes the weights again from queries and keys, and the sums th
 weights; it reads neither the output nor any statistics of the softmax.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -129,38 +128,29 @@ class _Logits(NamedTuple):
         return first + jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
 
 
-def _make_locate(share: Share, settings: Settings, parts: Parts) -> Callable[..., Any]:
-    """Returns what makes, for an example, lanes and a head, a function from a row to its logits."""
-    heads = share.lanes // share.channels
-    before = pl.program_id(1) * heads if settings.rate else 0
-
-    def locate(example: Any, first: Any, head: int) -> Callable[[Any], _Logits]:
-        head += jax.lax.div(first, jnp.int32(share.channels))  # neither is negative
-        return functools.partial(_Logits, settings, parts, example, head, before + head)
-
-    return locate
-
-
 def run_forward(share: Share, settings: Settings, arrays: tuple, parts: Parts, out: Any) -> None:
     """Computes the means of the values, from references to what is given to that of the output."""
     query, key, value = arrays
-    locate = _make_locate(share, settings, parts)
+    earlier = _count_earlier_heads(share, settings)
+
+    def run_head(example: Any, first: Any, head: int, span: tuple[int, int]) -> None:
+        at, ones, own = _lanes(first, span), _ones(head, share, span), _count(share, first) + head
+        k, v = key[example, :, at], _scale(value[example, :, at], ones)
+        scales = ones * share.channels**-0.5
+
+        def run_rows(row: Any, size: int) -> None:
+            logits = _Logits(settings, parts, example, own, earlier + own, row)
+            rows = pl.ds(row, size)
+            weights, inverse = logits.weigh(_scale(query[example, rows, at], scales), k)
+            mean = _multiply(logits.drop(weights).astype(v.dtype), v, _KEYS) * inverse
+            _add(out, (example, rows, at), mean)
+
+        _for_each(query.shape[1], share.rows, run_rows)
 
     def run_group(example: Any, first: Any) -> None:
         _clear(out, example, first, share)
         for head, span in enumerate(share.spans):
-            at = _lanes(first, span)
-            k, v = key[example, :, at], _scale(value[example, :, at], _ones(head, share, span))
-            scales = _ones(head, share, span) * share.channels**-0.5
-            logits_of = locate(example, first, head)
-
-            def run_rows(row: Any, size: int, k=k, v=v, at=at, scales=scales, logits_of=logits_of):
-                rows, logits = pl.ds(row, size), logits_of(row)
-                weights, inverse = logits.weigh(_scale(query[example, rows, at], scales), k)
-                mean = _multiply(logits.drop(weights).astype(v.dtype), v, _KEYS) * inverse
-                _add(out, (example, rows, at), mean)
-
-            _for_each(query.shape[1], share.rows, run_rows)
+            run_head(example, first, head, span)
 
     _for_each_group(query.shape[0], share, run_group)
 
@@ -169,47 +159,57 @@ def run_backward(share: Share, settings: Settings, arrays: tuple, parts: Parts, 
     """Computes the gradients of queries, keys, values and bias; two sums in float32 come last."""
     query, key, value, cotangent = arrays
     q_grad, k_grad, v_grad, *bias_grad, k_sum, v_sum = made
-    locate = _make_locate(share, settings, parts)
-    for ref in bias_grad:
-        # Programs that have the same bias run in turn, by this axis of the grid.
-        pl.when(pl.program_id(2) == 0)(lambda ref=ref: ref.__setitem__(..., jnp.zeros_like(ref)))
+    earlier = _count_earlier_heads(share, settings)
+
+    def run_head(example: Any, first: Any, head: int, span: tuple[int, int]) -> None:
+        at, ones, own = _lanes(first, span), _ones(head, share, span), _count(share, first) + head
+        scales, lanes = ones * share.channels**-0.5, slice(*span)
+        k, v = key[example, :, at], value[example, :, at]
+
+        def run_rows(row: Any, size: int) -> None:
+            logits = _Logits(settings, parts, example, own, earlier + own, row)
+            rows = pl.ds(row, size)
+            q = _scale(query[example, rows, at], scales)
+            weights, inverse = logits.weigh(q, k)
+            # Weights are divided by their sums where there are few numbers: in the cotangent.
+            g = _scale(cotangent[example, rows, at], ones * inverse)
+            slope = logits.drop(_multiply(g, v, _CHANNELS))
+            mean = inverse * jnp.sum(weights * slope, axis=1, keepdims=True)
+            slope = weights * (slope - mean)
+            for ref in bias_grad:
+                ref[own, rows] += slope
+            slope = slope.astype(q.dtype)
+            _add(q_grad, (example, rows, at), _multiply(slope, _scale(k, scales), _KEYS))
+            k_sum[:, lanes] += _multiply(slope, q, _QUERIES)
+            v_sum[:, lanes] += _multiply(logits.drop(weights).astype(g.dtype), g, _QUERIES)
+
+        _for_each(query.shape[1], share.rows, run_rows)
 
     def run_group(example: Any, first: Any) -> None:
         _clear(q_grad, example, first, share)
         k_sum[...], v_sum[...] = jnp.zeros_like(k_sum), jnp.zeros_like(v_sum)
         for head, span in enumerate(share.spans):
-            at, ones = _lanes(first, span), _ones(head, share, span)
-            scales = ones * share.channels**-0.5
-            k, v = key[example, :, at], value[example, :, at]
-            logits_of = locate(example, first, head)
-
-            # fmt: off
-            def run_rows(
-                row, size, k=k, v=v, at=at, ones=ones, scales=scales, span=span, logits_of=logits_of
-            ):
-                # fmt: on
-                rows, logits = pl.ds(row, size), logits_of(row)
-                q = _scale(query[example, rows, at], scales)
-                weights, inverse = logits.weigh(q, k)
-                # Weights are divided by their sums where there are few numbers: in the cotangent.
-                g = _scale(cotangent[example, rows, at], ones * inverse)
-                slope = logits.drop(_multiply(g, v, _CHANNELS))
-                mean = inverse * jnp.sum(weights * slope, axis=1, keepdims=True)
-                slope = weights * (slope - mean)
-                for ref in bias_grad:
-                    ref[logits.head, rows] += slope
-                slope = slope.astype(q.dtype)
-                _add(q_grad, (example, rows, at), _multiply(slope, _scale(k, scales), _KEYS))
-                lanes = slice(*span)
-                k_sum[:, lanes] += _multiply(slope, q, _QUERIES)
-                v_sum[:, lanes] += _multiply(logits.drop(weights).astype(g.dtype), g, _QUERIES)
-
-            _for_each(query.shape[1], share.rows, run_rows)
+            run_head(example, first, head, span)
         group = pl.ds(first, share.period)
         k_grad[example, :, group] = k_sum[...].astype(k_grad.dtype)
         v_grad[example, :, group] = v_sum[...].astype(v_grad.dtype)
 
+    @pl.when(pl.program_id(2) == 0)  # those with the same bias run in turn along this axis
+    def clear() -> None:
+        for ref in bias_grad:
+            ref[...] = jnp.zeros_like(ref)
+
     _for_each_group(query.shape[0], share, run_group)
+
+
+def _count(share: Share, lanes: Any) -> Any:
+    """Returns the number of heads in so many lanes."""
+    return jax.lax.div(lanes, jnp.int32(share.channels))  # neither is negative
+
+
+def _count_earlier_heads(share: Share, settings: Settings) -> Any:
+    """Returns the number of heads that earlier programs have; 0 if nobody needs it."""
+    return pl.program_id(1) * (share.lanes // share.channels) if settings.rate else 0
 
 
 def _multiply(x: Array, y: Array, axes: tuple) -> Array:

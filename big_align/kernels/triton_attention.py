@@ -202,9 +202,8 @@ class _Head(NamedTuple):
         if not self.work.settings.rate:
             return weights
         seed = triton.load(self.parts.seeds.at[self.example])
-        return drop_weights(
-            self.work.settings.rate, weights, seed, pl.program_id(0), *_find_places(weights)
-        )
+        places = pl.program_id(0), *_find_places(weights)
+        return drop_weights(self.work.settings.rate, weights, seed, *places)
 
 
 def _find_places(x: Float[Array, "q k"]) -> tuple[Array, Array]:
