@@ -255,9 +255,18 @@ def _for_each(total: int, size: int, run: Callable[[Any, int], None]) -> None:
 
 
 def _for_each_group(examples: int, share: Share, run: Callable[[Any, Any], None]) -> None:
-    """Calls `run(example, lane)` for the examples and the periods of a program's lanes."""
+    """Calls `run(example, lane)` for the examples and the periods of a program's lanes.
 
-    def run_example(example: Any, _: int) -> None:
-        _for_each(share.lanes, share.period, lambda first, _: run(example, first))
+    Two at a time: what one waits for, the other may use.
+    """
+    groups = share.lanes // share.period
+    if examples * groups == 1:
+        run(0, 0)
+        return
 
-    _for_each(examples, 1, run_example)
+    def run_number(number: Any, _: None) -> None:
+        # By `jax.lax`, since no number is negative.
+        example = jax.lax.div(number, jnp.int32(groups))
+        run(example, pl.multiple_of((number - example * groups) * share.period, share.period))
+
+    jax.lax.fori_loop(0, examples * groups, run_number, None, unroll=2 - examples * groups % 2)
