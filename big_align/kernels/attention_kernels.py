@@ -7,7 +7,7 @@ Those that go through the keys in steps keep the output and the sums of the soft
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +34,6 @@ class Terms(NamedTuple):
     dropout: Dropout | None = None
     causal: bool = False
 
-    @property
-    def rate(self) -> float:
-        """The rate of dropout."""
-        return 0.0 if self.dropout is None else self.dropout.rate
-
 
 class Parts(NamedTuple):
     """What a kernel is given besides queries, keys and values; None for what there is not.
@@ -54,7 +49,23 @@ class Parts(NamedTuple):
     bias: Float[Array, "n heads q k"] | None
 
 
-Run = Callable[[Any, tuple[Array, ...], Parts], tuple[Array, ...]]
+class KernelSettings(NamedTuple):
+    """What is asked of a kernel.
+
+    Attributes:
+      channels: channels of a head.
+      causal: whether a query attends to no key after its own position.
+      rate: the rate of dropout.
+      interpret: whether the kernel is emulated, on any device.
+    """
+
+    channels: int
+    causal: bool
+    rate: float
+    interpret: bool
+
+
+Run = Callable[[KernelSettings, tuple[Array, ...], Parts], tuple[Array, ...]]
 """Runs a kernel on one device: from settings, arrays, and parts. In the forward pass, the arrays
 are queries, keys and values, and it returns the output. If it returns more, the backward pass is
 given all of that after these arrays. The last array that the backward pass is given is the gradient
@@ -64,23 +75,27 @@ of its gradient [parts n heads q k], to be added up."""
 
 def attend_by_kernel(
     run: Run,
-    settings: Any,
-    mesh: Mesh | None,
     arrays: tuple[Array, Array, Array],
     terms: Terms,
+    channels: int,
+    mesh: Mesh | None,
+    interpret: bool,
 ) -> Array:
     """Computes attention by a kernel, on each device for its part of the batch.
 
     Args:
       run: runs the kernel.
-      settings: what it is given, hashable.
-      mesh: devices that the batch is split over; None for one that has all of it.
       arrays: queries, keys and values, in the layout of the kernel.
       terms: what there is besides.
+      channels: channels of a head.
+      mesh: devices that the batch is split over; None for one that has all of it.
+      interpret: whether the kernel is emulated, on any device.
 
     Returns:
       The weighted means of the values, in the layout of the queries.
     """
+    rate = 0.0 if terms.dropout is None else terms.dropout.rate
+    settings = KernelSettings(channels, terms.causal, rate, interpret)
     mask = None if terms.mask is None else terms.mask.astype(jnp.float32)
     seeds = None if terms.dropout is None else terms.dropout.draw_seeds(len(arrays[0]))
     bias = None if terms.bias is None else terms.bias.astype(jnp.float32)

@@ -17,10 +17,9 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from big_align.kernels.attention_kernels import Parts, Terms, attend_by_kernel
+from big_align.kernels.attention_kernels import KernelSettings, Parts, Terms, attend_by_kernel
 from big_align.kernels.tpu_attention_passes import (
     LANES,
-    Settings,
     Share,
     round_up,
     run_backward,
@@ -104,11 +103,11 @@ def attend_on_tpu(
       ValueError: a sequence does not fit, see `choose_share`.
     """
     flat = tuple(x.reshape(*x.shape[:2], -1) for x in (query, key, value))
-    settings = Settings(query.shape[-1], terms.causal, terms.rate, interpret)
-    return attend_by_kernel(_run, settings, mesh, flat, terms).reshape(query.shape)
+    mean = attend_by_kernel(_run, flat, terms, query.shape[-1], mesh, interpret)
+    return mean.reshape(query.shape)
 
 
-def _run(settings: Settings, arrays: tuple, parts: Parts) -> tuple:
+def _run(settings: KernelSettings, arrays: tuple, parts: Parts) -> tuple:
     """Runs a pass on one device."""
     (batch, queries, width), keys = arrays[0].shape, arrays[1].shape[1]
     bias, backward = parts.bias, len(arrays) == 4

@@ -17,29 +17,13 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from big_align.kernels.attention_dropout import drop_weights
-from big_align.kernels.attention_kernels import Parts
+from big_align.kernels.attention_kernels import KernelSettings, Parts
 
 LANES = 128
 _LOWEST = float(jnp.finfo(jnp.float32).min)
 
 # What two operands are summed over: the channels of both, or tokens.
 _CHANNELS, _KEYS, _QUERIES = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
-
-
-class Settings(NamedTuple):
-    """What is asked of the kernel.
-
-    Attributes:
-      channels: channels of a head.
-      causal: whether a query attends to no key after its own position.
-      rate: the rate of dropout.
-      interpret: whether the kernel is emulated, on any device.
-    """
-
-    channels: int
-    causal: bool
-    rate: float
-    interpret: bool
 
 
 class Share(NamedTuple):
@@ -86,7 +70,7 @@ class _Logits(NamedTuple):
       row: position of the first query.
     """
 
-    settings: Settings
+    settings: KernelSettings
     parts: Parts
     example: Any
     head: Any
@@ -128,7 +112,9 @@ class _Logits(NamedTuple):
         return first + jax.lax.broadcasted_iota(jnp.int32, x.shape, axis)
 
 
-def run_forward(share: Share, settings: Settings, arrays: tuple, parts: Parts, out: Any) -> None:
+def run_forward(
+    share: Share, settings: KernelSettings, arrays: tuple, parts: Parts, out: Any
+) -> None:
     """Computes the means of the values, from references to what is given to that of the output."""
     query, key, value = arrays
     earlier = _count_earlier_heads(share, settings)
@@ -155,7 +141,9 @@ def run_forward(share: Share, settings: Settings, arrays: tuple, parts: Parts, o
     _for_each_group(query.shape[0], share, run_group)
 
 
-def run_backward(share: Share, settings: Settings, arrays: tuple, parts: Parts, *made: Any) -> None:
+def run_backward(
+    share: Share, settings: KernelSettings, arrays: tuple, parts: Parts, *made: Any
+) -> None:
     """Computes the gradients of queries, keys, values and bias; two sums in float32 come last."""
     query, key, value, cotangent = arrays
     q_grad, k_grad, v_grad, *bias_grad, k_sum, v_sum = made
@@ -207,7 +195,7 @@ def _count(share: Share, lanes: Any) -> Any:
     return jax.lax.div(lanes, jnp.int32(share.channels))  # neither is negative
 
 
-def _count_earlier_heads(share: Share, settings: Settings) -> Any:
+def _count_earlier_heads(share: Share, settings: KernelSettings) -> Any:
     """Returns the number of heads that earlier programs have; 0 if nobody needs it."""
     return pl.program_id(1) * (share.lanes // share.channels) if settings.rate else 0
 

@@ -20,9 +20,8 @@ from jaxtyping import Array, Float
 
 from big_align.kernels import triton_long_attention
 from big_align.kernels.attention_dropout import drop_weights
-from big_align.kernels.attention_kernels import Parts, Terms, attend_by_kernel
+from big_align.kernels.attention_kernels import KernelSettings, Parts, Terms, attend_by_kernel
 from big_align.kernels.triton_tiles import (
-    TritonSettings,
     binary_scale,
     load_tile,
     round_up,
@@ -44,16 +43,14 @@ class _Work(NamedTuple):
     Attributes:
       queries: tokens that are real in a tile of queries.
       keys: tokens that are real in a tile of keys.
-      channels: channels of a head.
       examples: examples that it takes in turn.
       settings: what is asked for.
     """
 
     queries: int
     keys: int
-    channels: int
     examples: int
-    settings: TritonSettings
+    settings: KernelSettings
 
 
 def fits(queries: int, keys: int, channels: int) -> bool:
@@ -85,11 +82,11 @@ def attend_by_triton(
     """
     short = fits(query.shape[1], key.shape[1], query.shape[-1])
     run = _run if short else triton_long_attention.run
-    settings = TritonSettings(terms.causal, terms.rate, interpret)
-    return attend_by_kernel(run, settings, mesh, (query, key, value), terms)
+    arrays = query, key, value
+    return attend_by_kernel(run, arrays, terms, query.shape[-1], mesh, interpret)
 
 
-def _run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
+def _run(settings: KernelSettings, arrays: tuple, parts: Parts) -> tuple:
     """Runs a pass of the kernel for short sequences.
 
     Of examples that have biases by turns, as the windows of an image do, a program takes several
@@ -99,7 +96,7 @@ def _run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
     backward, bias = len(arrays) == 4, parts.bias
     turns = 1 if bias is None else len(bias)
     together = 1 if bias is None else _choose_together(batch // turns, heads * turns)
-    work = _Work(queries, keys, channels, together, settings)
+    work = _Work(queries, keys, together, settings)
 
     def split(x: Array | None) -> Array | None:
         return None if x is None else x.reshape(-1, together, turns, *x.shape[1:])
@@ -173,16 +170,16 @@ class _Head(NamedTuple):
 
     def load(self, ref: Any, tokens: int) -> Array:
         """Loads queries or keys; zero where there are none."""
-        return load_tile(ref.at[self.example], tokens, self.work.channels)
+        return load_tile(ref.at[self.example], tokens, self.work.settings.channels)
 
     def store(self, ref: Any, tokens: int, x: Array) -> None:
         """Stores what is like queries or keys."""
-        store_tile(ref.at[self.example], tokens, self.work.channels, x)
+        store_tile(ref.at[self.example], tokens, self.work.settings.channels, x)
 
     def find_weights(self, query: Array, key: Array) -> Float[Array, "q k"]:
         """Returns the weights; zero for keys that may not be attended to."""
         work, mask_ref = self.work, self.parts.mask
-        logits = triton.dot(query, key, trans_b=True) * binary_scale(work.channels)
+        logits = triton.dot(query, key, trans_b=True) * binary_scale(work.settings.channels)
         if self.parts.bias is not None:  # read again for each example: registers are few
             logits += load_tile(self.parts.bias, work.queries, work.keys) / math.log(2)
         row, column = _find_places(logits)
@@ -241,7 +238,7 @@ def _backward(work: _Work, given: tuple, made: tuple) -> None:
         slope = head.drop(triton.dot(cotangent, value, trans_b=True))
         slope = weights * (slope - (weights * slope).sum(1, keepdims=True))
         sums = [total + slope for total in sums]
-        slope = (slope * work.channels**-0.5).astype(query.dtype)
+        slope = (slope * work.settings.channels**-0.5).astype(query.dtype)
         head.store(query_grad, work.queries, triton.dot(slope, key))
         head.store(key_grad, work.keys, triton.dot(slope, query, trans_a=True))
         return sums

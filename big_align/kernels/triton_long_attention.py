@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from big_align.kernels.attention_kernels import Parts
+from big_align.kernels.attention_kernels import KernelSettings, Parts
 from big_align.kernels.triton_long_passes import (
     AttentionWork,
     TokenTiles,
@@ -23,7 +23,7 @@ from big_align.kernels.triton_long_passes import (
     run_backward_of_queries,
     run_forward,
 )
-from big_align.kernels.triton_tiles import TritonSettings, round_up, run_kernel
+from big_align.kernels.triton_tiles import round_up, run_kernel
 
 MOST_CHANNELS = 128
 
@@ -59,7 +59,7 @@ _KERNELS = {
 none: a multiprocessor of an H200 has four programs. With 64 queries, the last would need 175."""
 
 
-def run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
+def run(settings: KernelSettings, arrays: tuple, parts: Parts) -> tuple:
     """Runs a pass on one device.
 
     Args:
@@ -86,7 +86,7 @@ def run(settings: TritonSettings, arrays: tuple, parts: Parts) -> tuple:
 
 
 def _call(
-    settings: TritonSettings, mask: Array | None, name: str, arrays: tuple, made: list
+    settings: KernelSettings, mask: Array | None, name: str, arrays: tuple, made: list
 ) -> tuple[Array, ...]:
     """Calls one of `_KERNELS`."""
     (batch, queries, heads, channels), keys = arrays[0].shape, arrays[1].shape[1]

@@ -5,7 +5,7 @@ be larger than an array as long as what is outside is neither read nor written.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +18,6 @@ from big_align.kernels.stated_flops import state_flops
 
 SMALLEST = 16
 """The least edge of a product."""
-
-
-class TritonSettings(NamedTuple):
-    """What is asked of a kernel.
-
-    Attributes:
-      causal: whether a query attends to no key after its own position.
-      rate: the rate of dropout.
-      interpret: whether the kernel is emulated, on any device.
-    """
-
-    causal: bool
-    rate: float
-    interpret: bool
 
 
 def round_up(size: int) -> int:
