@@ -31,28 +31,32 @@ class Tokens(NamedTuple):
     """What attention is checked with.
 
     Attributes:
+      name: what it is.
       count: tokens of an example.
+      batch: number of examples.
       text: whether they are texts: causal, and of several lengths.
-      windows: biases that examples have by turns; 0 for none.
+      biases: number of biases that examples have by turns; 0 for none.
       rate: the rate of dropout.
     """
 
+    name: str
     count: int
+    batch: int = 8
     text: bool = False
-    windows: int = 0
+    biases: int = 0
     rate: float = 0.0
-
-    def __str__(self) -> str:
-        told = [f"attention, {self.count} tokens"] + ["causal"] * self.text
-        told += [f"{self.windows} windows"] * (self.windows > 0) + ["dropout"] * (self.rate > 0)
-        return ", ".join(told)
 
 
 TOKENS = (
-    *(Tokens(50), Tokens(257), Tokens(577), Tokens(77, text=True)),
-    *(Tokens(49, windows=4), Tokens(40, text=True, rate=0.1)),
+    *(Tokens("images", 50), Tokens("images", 257), Tokens("images", 577)),
+    *(Tokens("texts", 77, text=True), Tokens("texts with dropout", 40, text=True, rate=0.1)),
+    # So many that a program has several windows with the same bias.
+    *(Tokens("windows", 49, 1024, biases=4), Tokens("windows with dropout", 49, 8, False, 4, 0.1)),
 )
-FEW_TOKENS = Tokens(12), Tokens(19, text=True), Tokens(9, windows=2), Tokens(7, rate=0.5)
+FEW_TOKENS = (
+    *(Tokens("images", 12, 2), Tokens("texts", 19, 2, text=True)),
+    *(Tokens("windows", 9, 2, biases=2), Tokens("texts with dropout", 7, 2, True, 0, 0.5)),
+)
 
 
 class Case(NamedTuple):
@@ -162,10 +166,10 @@ def plain_attention(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    bias: jax.Array | None,
-    mask: jax.Array | None,
-    kept: jax.Array,
-    causal: bool,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    dropout: Dropout | None = None,
+    causal: bool = False,
 ) -> jax.Array:
     """Attention as a formula; the result of a query without keys is zero.
 
@@ -175,7 +179,7 @@ def plain_attention(
       value: values, like keys.
       bias: added to the logits [n heads q k], to those of example i the bias i % n.
       mask: True where a key may be attended to [b k]; None if all may.
-      kept: what weights are multiplied by [b heads q k].
+      dropout: which weights are set to zero.
       causal: whether a query attends to no key after its own position.
     """
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key) / query.shape[-1] ** 0.5
@@ -187,41 +191,45 @@ def plain_attention(
     powers = jnp.where(seen, jnp.exp(logits - logits.max(-1, keepdims=True)), 0.0)
     total = powers.sum(-1, keepdims=True)
     weights = powers / jnp.where(total > 0, total, 1.0)
-    return jnp.einsum("bhqk,bkhc->bqhc", weights * kept, value)
+    if dropout is not None:
+        weights *= dropout.apply(jnp.ones_like(weights))
+    return jnp.einsum("bhqk,bkhc->bqhc", weights, value)
 
 
 def _attention(tiny: bool) -> Iterator[Case]:
-    batch, heads, width = (2, 2, 8) if tiny else (8, 12, 64)
+    heads, width = (2, 8) if tiny else (12, 64)
     for tokens in FEW_TOKENS if tiny else TOKENS:
-        shape = batch, tokens.count, heads, width
+        shape = tokens.batch, tokens.count, heads, width
         *arrays, weights = (jax.random.normal(jax.random.key(n), shape) for n in range(4))
-        pairs = heads, tokens.count, tokens.count
-        if tokens.windows:
-            arrays.append(jax.random.normal(jax.random.key(4), (tokens.windows, *pairs)))
-        dropout = Dropout(tokens.rate, jax.random.key(5)) if tokens.rate else None
-        kept = jnp.ones((batch, *pairs))
-        kept = kept if dropout is None else dropout.apply(kept)
-        mask = None
+        if tokens.biases:
+            pairs = tokens.biases, heads, tokens.count, tokens.count
+            arrays.append(jax.random.normal(jax.random.key(4), pairs))
+        terms: dict[str, Any] = {"mask": None, "dropout": None, "causal": tokens.text}
+        if tokens.rate:
+            terms["dropout"] = Dropout(tokens.rate, jax.random.key(5))
         if tokens.text:
-            real = jnp.linspace(1, tokens.count, batch).astype(jnp.int32)
-            mask = jnp.arange(tokens.count) < real[:, None]
+            real = jnp.linspace(1, tokens.count, tokens.batch).astype(jnp.int32)
+            terms["mask"] = jnp.arange(tokens.count) < real[:, None]
 
-        def weigh(y: jax.Array, weights: jax.Array = weights, mask: Any = mask) -> Any:
+        def weigh(y: jax.Array, weights: jax.Array = weights, mask: Any = terms["mask"]) -> Any:
             # Whatever padding is as a query does not matter.
             y = y.astype(jnp.float32)
             y = y if mask is None else y * mask[..., None, None]
             return (y * weights).sum(), y
 
-        def plain(*x: Any, weigh=weigh, given=(mask, kept, tokens.text)) -> Any:
-            return weigh(plain_attention(*x[:3], x[3] if x[3:] else None, *given))
+        def compute(
+            *x: Any, attention: Callable[..., Any], weigh=weigh, terms=terms, **way: Any
+        ) -> Any:
+            bias = x[3] if len(x) > 3 else None
+            return weigh(attention(*x[:3], bias=bias, **terms, **way))
 
-        given = {"dropout": dropout, "causal": tokens.text}
-
-        def ours(*x: Any, weigh=weigh, mask=mask, given=given, way: Any) -> Any:
-            return weigh(attend(*x[:3], mask, bias=x[3] if x[3:] else None, **given, **way))
-
-        computed = {name: functools.partial(ours, way=way) for name, way in ways.ATTENTION.items()}
-        yield Case(str(tokens), tuple(arrays), plain, computed, rounded=3)
+        plain = functools.partial(compute, attention=plain_attention)
+        computed = {
+            name: functools.partial(compute, attention=attend, **way)
+            for name, way in ways.ATTENTION.items()
+        }
+        name = f"attention, {tokens.name}, {tokens.count} tokens"
+        yield Case(name, tuple(arrays), plain, computed, rounded=3)
 
 
 def check(session: Session, make: Callable[[bool], Iterator[Case]]) -> list[Row]:
@@ -283,5 +291,5 @@ def check_centers(session: Session) -> list[Row]:
 
 
 def check_attention(session: Session) -> list[Row]:
-    """Checks attention, with and without masks."""
+    """Checks attention: images, texts with masks, windows with biases, and dropout."""
     return check(session, _attention)

@@ -29,7 +29,7 @@ MEASUREMENTS = (
     Measurement(RATES, 15, measure_rates),
     Measurement("check_softmax", 60, checks.check_softmax),
     Measurement("check_centers", 15, checks.check_centers),
-    Measurement("check_attention", 30, checks.check_attention),
+    Measurement("check_attention", 45, checks.check_attention),
     Measurement("check_norms", 15, norms.check_norms),
     _loss(32768, "bfloat16", 35),
     _loss(8192, "float32", 20),
@@ -42,9 +42,9 @@ MEASUREMENTS = (
     Measurement("norms", 10, norms.measure_norms),
     Measurement(MLCD, 130, steps.measure_mlcd, apart=True),
     _clip(L14, steps.L14, 128, 240),
-    Measurement("unicl_swin", 100, steps.measure_unicl, apart=True),
     Measurement("largest_loss", 60, losses.find_largest, apart=True),
     _clip(B16, steps.B16, 256, 150),
+    Measurement("unicl_swin", 100, steps.measure_unicl, apart=True),
 )
 """The quick start, which runs the program itself, comes after them."""
 

@@ -60,10 +60,11 @@ def drop_weights(rate: float, weights: Array, seed: Array, head: Array, query: A
 def _find_kept(rate: float, seed: Array, head: Array, query: Array, key: Array) -> Bool[Array, "*"]:
     """Returns which weights are kept.
 
-    The seed comes in twice, so that no two examples or heads have the same draws in another order.
+    What is of a head comes in twice, so that no two have the same draws in another order. Kernels
+    and the formula agree because all of them call this.
     """
-    place = query * 65536 + key
-    bits = _mix(_mix(place ^ _mix(seed + head * _ODD)) + seed)
+    place, own = query * 65536 + key, _mix(seed + head * _ODD)
+    bits = _mix(_mix(place ^ own) + own + seed)
     drawn = jax.lax.shift_right_logical(bits, jnp.int32(32 - _DRAWN_BITS))
     return drawn >= round(rate * 2**_DRAWN_BITS)
 

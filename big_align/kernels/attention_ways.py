@@ -76,8 +76,9 @@ def choose_way(asked: str, problem: Problem, device: Any) -> tuple[str, str]:
         return "plain", _tell("plain", problem, "")
     reason = _refuse(problem)
     for kernel in () if reason else kernels:
-        reason = _REFUSALS[kernel](problem, device)
-        if not reason:
+        refused = _REFUSALS[kernel](problem, device)
+        reason = reason or refused  # the first is of the kernel that would be best
+        if not refused:
             queries = problem.query[1]
             padded = cudnn_attention.pad_tokens(queries) if kernel == "cudnn" else queries
             rest = f", padded to {padded}" if padded > queries else ""
@@ -108,7 +109,8 @@ def _refuse(problem: Problem) -> str | None:
     if problem.query[0] % problem.devices:
         return f"{problem.query[0]} examples do not divide over {problem.devices} devices"
     if problem.biases and problem.query[0] // problem.devices % problem.biases:
-        return f"devices have parts of {problem.biases} examples with biases by turns"
+        part = problem.query[0] // problem.devices
+        return f"the {part} examples of a device are not whole turns of {problem.biases} biases"
     return None
 
 
@@ -177,7 +179,7 @@ def _refuse_pallas(problem: Problem, device: Any) -> str | None:
         return "it is not known which devices share the batch"
     batch, *rest = problem.query
     query = (batch // problem.devices // max(problem.biases, 1), *rest)
-    how = problem.keys, jnp.dtype(problem.dtype).itemsize, problem.biases > 0
+    how = problem.keys, jnp.dtype(problem.dtype).itemsize, problem.biases > 0, problem.dropped
     if tpu_attention.choose_share(query, *how) is None:
         return "a sequence does not fit into the vector memory"
     return None

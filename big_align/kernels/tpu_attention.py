@@ -39,6 +39,7 @@ def choose_share(
     keys: int,
     item: int,
     biased: bool = False,
+    dropped: bool = False,
     backward: bool = True,
 ) -> Share | None:
     """Cuts the work so that a program fits into a TPU's vector memory.
@@ -48,6 +49,7 @@ def choose_share(
       keys: number of keys.
       item: bytes of an element.
       biased: whether a bias is added to the logits.
+      dropped: whether weights are dropped.
       backward: whether it is for the backward pass, which takes more memory.
 
     Returns:
@@ -62,7 +64,9 @@ def choose_share(
     rows = min(round_up(-(-queries // chunks), tile), queries)
     # Queries, outputs and their gradients; keys, values and their gradients; sums in float32.
     arrays = 3 * tall + 4 * long if backward else 2 * tall + 2 * long
-    fixed = 16 * rows * wide + (8 * long * round_up(period, LANES) if backward else 0)
+    fixed = (24 if dropped else 16) * rows * wide + (
+        8 * long * round_up(period, LANES) if backward else 0
+    )
     bias = 4 * round_up(queries, 8) * wide * (1 + backward) if biased else 0  # and its gradient
 
     def fits(examples: int, lanes: int) -> bool:
@@ -113,7 +117,8 @@ def _run(settings: KernelSettings, arrays: tuple, parts: Parts) -> tuple:
     bias, backward = parts.bias, len(arrays) == 4
     turns = 1 if bias is None else len(bias)
     query = batch // turns, queries, width // settings.channels, settings.channels
-    share = choose_share(query, keys, arrays[0].dtype.itemsize, bias is not None, backward)
+    terms = bias is not None, settings.rate > 0
+    share = choose_share(query, keys, arrays[0].dtype.itemsize, *terms, backward)
     if share is None:
         raise ValueError(f"a sequence of {keys} keys with {width} channels does not fit")
 

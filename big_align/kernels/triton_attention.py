@@ -161,11 +161,13 @@ class _Head(NamedTuple):
     Attributes:
       work: what the program has.
       parts: references to what there is besides queries, keys and values.
+      number: the head.
       example: the example, among those of the program.
     """
 
     work: _Work
     parts: Parts
+    number: Any
     example: Any
 
     def load(self, ref: Any, tokens: int) -> Array:
@@ -199,7 +201,7 @@ class _Head(NamedTuple):
         if not self.work.settings.rate:
             return weights
         seed = triton.load(self.parts.seeds.at[self.example])
-        places = pl.program_id(0), *_find_places(weights)
+        places = self.number, *_find_places(weights)
         return drop_weights(self.work.settings.rate, weights, seed, *places)
 
 
@@ -212,9 +214,10 @@ def _find_places(x: Float[Array, "q k"]) -> tuple[Array, Array]:
 def _forward(work: _Work, given: tuple, made: tuple) -> None:
     """Computes the output of a head of some examples."""
     (query_ref, key_ref, value_ref), parts = given
+    number = pl.program_id(0)
 
     def attend(example: Any, carry: None) -> None:
-        head = _Head(work, parts, example)
+        head = _Head(work, parts, number, example)
         query = head.load(query_ref, work.queries)
         key, value = (head.load(ref, work.keys) for ref in (key_ref, value_ref))
         weights = head.drop(head.find_weights(query, key))
@@ -227,9 +230,10 @@ def _backward(work: _Work, given: tuple, made: tuple) -> None:
     """Computes the gradients of the queries, keys and values of a head, and of its bias."""
     (query_ref, key_ref, value_ref, cotangent_ref), parts = given
     query_grad, key_grad, value_grad, *bias_grad = made
+    number = pl.program_id(0)
 
     def attend(example: Any, sums: list) -> list:
-        head = _Head(work, parts, example)
+        head = _Head(work, parts, number, example)
         query, cotangent = (head.load(ref, work.queries) for ref in (query_ref, cotangent_ref))
         key, value = (head.load(ref, work.keys) for ref in (key_ref, value_ref))
         weights = head.find_weights(query, key)

@@ -93,6 +93,7 @@ def test_a_tpu_runs_one_kernel_a_pass_which_counts_what_it_multiplies(topology):
         ((32, 144, 6, 32), 4, 0.0),
         ((16, 40, 12, 64), 0, 0.1),
         ((16, 257, 12, 64), 0, 0.1),
+        ((16, 1025, 12, 64), 0, 0.1),
     ],
 )
 def test_a_tpu_runs_one_kernel_a_pass_with_biases_and_dropout(query, biases, rate):
@@ -165,14 +166,21 @@ def test_gpus_run_one_kernel_a_pass_on_short_sequences(tokens, masked, tile, gpu
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize(("count", "heads", "windows"), WINDOWS)
-def test_gpus_read_windows_and_write_a_sum_of_slopes(count, heads, windows, gpus):
-    devices, query = gpu_topologies.describe_gpus("h100", 1, gpus), (8 * count, 49, heads, 32)
+def test_gpus_read_windows_once_and_write_one_sum_a_program(count, heads, windows, gpus):
+    devices, images = gpu_topologies.describe_gpus("h100", 1, gpus), 256 * gpus
+    query = images * windows, 49, heads, 32
     program, targets, lines = compile_both(devices, query, biases=windows)
     assert lines == [f"attention: triton for 49 tokens, {heads} heads of 32, bfloat16"]
     kernels = [target for target in targets if "triton" in target]
     assert len(kernels) == 2 and not any("cublas" in target for target in targets)
-    rows = 8 * count // gpus
+    rows = 256 * windows
     assert count_executed_flops(program) == {"bf16": 7 * 2 * rows * heads * 64 * 64 * 32}
+    programs = next(n for n in range(1, 257) if 256 % n == 0 and n * heads * windows >= 2048)
+    assert programs < 256
+    arrays, bias = 11 * rows * 49 * heads * 32 * 2, windows * heads * 49 * 49 * 4
+    sums = 2 * programs + 1  # written, read, and added up
+    collected = 2 * (gpus > 1)  # over the GPUs
+    assert count_traffic(program) == arrays + (2 + sums + collected) * bias
 
 
 @needs_compiler

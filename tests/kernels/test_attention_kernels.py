@@ -16,7 +16,7 @@ from attention_cases import (
 from big_align import sharding
 from big_align.devices import rematerialization
 from big_align.kernels import tpu_attention, triton_attention
-from big_align.kernels.attention_dropout import Dropout
+from big_align.kernels.attention_dropout import Dropout, drop_weights
 from big_align.kernels.attention_kernels import Terms
 from big_align.kernels.tpu_attention import attend_on_tpu
 from big_align.kernels.triton_attention import attend_by_triton, fits
@@ -161,10 +161,18 @@ def test_a_bias_and_its_gradient_are_like_the_formula(kernel, turns, tokens, hea
         assert not np.any(got[4][-1, :, :, : tokens // 2])
 
 
+def use_programs(monkeypatch, count):
+    """Lets the kernels have at least so many programs, which take several examples each."""
+    monkeypatch.setattr(tpu_attention, "MOST_EXAMPLES", 2)
+    monkeypatch.setattr(triton_attention, "_LEAST_PROGRAMS", count)
+
+
 @KERNELS
+@pytest.mark.parametrize("programs", [1, 2048])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_a_bias_goes_with_everything_else(kernel, dtype, tolerance):
+def test_a_bias_goes_with_everything_else(monkeypatch, kernel, programs, dtype, tolerance):
     """Masks, causality, dropout, and another number of keys."""
+    use_programs(monkeypatch, programs)
     arrays, mask = draw(24, 2, 32, dtype, batch=6, keys=17), make_mask(6, 17)
     bias, drop = draw_bias(2, 2, 24, 17), Dropout(0.3, jax.random.key(4))
 
@@ -182,8 +190,7 @@ def test_a_bias_goes_with_everything_else(kernel, dtype, tolerance):
 @KERNELS
 @pytest.mark.parametrize("parts", [1, 4])
 def test_parts_of_examples_add_up_to_the_gradient_of_a_bias(monkeypatch, kernel, parts):
-    monkeypatch.setattr(tpu_attention, "MOST_EXAMPLES", 8 // parts)
-    monkeypatch.setattr(triton_attention, "_LEAST_PROGRAMS", 3 * 2 * parts)
+    use_programs(monkeypatch, 3 * 2 * parts)
     arrays, bias = draw(9, 2, 16, batch=24), draw_bias(3, 2, 9, 9)
     got = with_bias(lambda *x: kernel(*x[:3], Terms(bias=x[3]), None, True), bias, arrays)
     exact = with_bias(lambda *x: attend_plainly(None, False, bias=x[3])(*x[:3]), bias, arrays)
@@ -191,7 +198,9 @@ def test_parts_of_examples_add_up_to_the_gradient_of_a_bias(monkeypatch, kernel,
 
 
 @KERNELS
-def test_biases_and_dropout_on_eight_devices_are_like_one(kernel):
+@pytest.mark.parametrize("programs", [1, 2048])
+def test_biases_and_dropout_on_eight_devices_are_like_one(monkeypatch, kernel, programs):
+    use_programs(monkeypatch, programs)
     arrays, bias = draw(11, 2, 16, batch=32), draw_bias(2, 2, 11, 11)
     drop, mesh = Dropout(0.4, jax.random.key(4)), sharding.make_mesh(fsdp=2)
 
@@ -203,6 +212,22 @@ def test_biases_and_dropout_on_eight_devices_are_like_one(kernel):
     split = jax.device_put(arrays, sharding.batch_sharding(mesh))
     for x, y in zip(run(mesh, split), run(None, arrays), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_no_two_heads_drop_the_same_places_in_another_order():
+    """With the seed once in the hash, heads 4 and 11 of this example would: by xor of places."""
+    seed, place = jnp.int32(429811644), jnp.arange(64)
+    places = place[:, None], place[None]
+    ones = jnp.ones((64, 64))
+    one, other = (
+        np.asarray(drop_weights(0.5, ones, seed, jnp.int32(head), *places)) > 0 for head in (4, 11)
+    )
+    equal = [
+        (one[np.ix_(place ^ row, place ^ column)] == other).mean()
+        for row in range(64)
+        for column in range(64)
+    ]
+    assert max(equal) < 0.6
 
 
 @KERNELS
