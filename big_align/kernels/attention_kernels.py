@@ -112,9 +112,9 @@ def _run(how: tuple, arrays: tuple, parts: Parts) -> tuple:
 
     *rows, bias = parts
     given = arrays, *rows
-    return (
-        on_device(bias, given) if mesh is None else sharding.map_rows(on_device, bias, given, mesh)
-    )
+    if mesh is None:
+        return on_device(bias, given)
+    return sharding.map_rows(on_device, bias, given, mesh)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -64,9 +64,8 @@ def choose_share(
     rows = min(round_up(-(-queries // chunks), tile), queries)
     # Queries, outputs and their gradients; keys, values and their gradients; sums in float32.
     arrays = 3 * tall + 4 * long if backward else 2 * tall + 2 * long
-    fixed = (24 if dropped else 16) * rows * wide + (
-        8 * long * round_up(period, LANES) if backward else 0
-    )
+    fixed = (24 if dropped else 16) * rows * wide
+    fixed += 8 * long * round_up(period, LANES) if backward else 0
     bias = 4 * round_up(queries, 8) * wide * (1 + backward) if biased else 0  # and its gradient
 
     def fits(examples: int, lanes: int) -> bool:

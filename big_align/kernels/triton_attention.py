@@ -33,7 +33,8 @@ MOST_TOKENS, MOST_ELEMENTS = 128, 128 * 64
 """Tokens of a tile, and elements of a tile of queries, keys or values, which registers hold."""
 MOST_CHANNELS = triton_long_attention.MOST_CHANNELS
 _LEAST_PROGRAMS = 2048
-"""Programs that keep all of a GPU's processors busy; with fewer, none keeps a bias for longer."""
+"""Programs that keep all of a GPU's processors busy: where there would be fewer, a program takes
+fewer examples with the same bias."""
 _FILL = float(jnp.finfo(jnp.float32).min)
 
 
@@ -90,7 +91,7 @@ def _run(settings: KernelSettings, arrays: tuple, parts: Parts) -> tuple:
     """Runs a pass of the kernel for short sequences.
 
     Of examples that have biases by turns, as the windows of an image do, a program takes several
-    with the same bias, so that it reads the bias once and writes one sum of its gradients.
+    with the same bias, which it then finds in the cache, and writes one sum of its gradients.
     """
     (batch, queries, heads, channels), keys = arrays[0].shape, arrays[1].shape[1]
     backward, bias = len(arrays) == 4, parts.bias
