@@ -132,7 +132,7 @@ MADE = {
     "data/coco.txt": "python -m big_align.tools.build_vocab --source=data/annotations",
     "data/files.txt": "python -m big_align.tools.build_vocab --source=data/laion ",
     "data/parquet.txt": "python -m big_align.tools.build_vocab --source='data/laion-*.parquet'",
-    "data/classes.txt": "python -m big_align.tools.build_vocab --config=configs/own_pairs.py",
+    "data/class_words.txt": "python -m big_align.tools.build_vocab --config=configs/own_pairs.py",
     "data/german.txt": "python -m big_align.tools.build_vocab"
     ' --source="$BIG_ALIGN_DATA/flickr8k_multilingual',
     "exported": "python -m big_align.tools.convert --input=workdirs/flickr8k",

@@ -14,8 +14,6 @@ KINDS = ("tfds", "clip_benchmark", "class_folders", "label_lists", "shards", "js
 JUDGED = ("composition", "similarity")
 """The tasks whose data are human judgments (`judged/`)."""
 SPLITS = ("train", "validation", "test")
-ABSENT = -1
-"""The position for a label of a layout whose class a benchmark leaves out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +138,4 @@ def take_classes(name: str, subset: tuple[int, ...] | None) -> ClassList:
     outside = [position for position in subset if not 0 <= position < len(classes)]
     if outside:
         raise UserError(f"the class list {name} has no position {outside[0]} of {len(classes)}")
-    fields = (classes.names, classes.descriptions, classes.ids)
-    taken = (tuple(field[position] for position in subset) for field in fields)
-    synonyms = tuple(classes.synonyms[p] for p in subset) if classes.synonyms else ()
-    return ClassList(*taken, classes.templates, synonyms)
+    return classes.take(subset)

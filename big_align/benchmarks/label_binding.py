@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from big_align.benchmarks.benchmark import Layout
 from big_align.data import boundary, examples
-from big_align.data.labels.label_check import normalize_name
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.label_names import match_names
+from big_align.data.labels.name_files import read_names
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.data.sources.table_source import read_table
 from big_align.errors import UserError, put_in_a_line
 
 CHECKED = 64  # examples whose captions are counted when a benchmark is opened
@@ -27,43 +28,40 @@ def bind_labels(source: examples.Source, layout: Layout, root: str, name: str) -
       UserError: the source names other classes, in another order, or not all of them.
     """
     order, own = layout.order or (), layout.own_names
-    if layout.kind == "class_folders":
-        return tuple(order[place] for place in match_folders(source, own or (), root, name))
     named_beside = layout.kind in ("clip_benchmark", "shards")
     found = _read_class_names(root, name) if named_beside else source.class_names
-    if found is not None and own is not None:
-        _check_names(found, own, root, name)
-    return order
+    if found is None or own is None:
+        return order
+    places = match_whole(found, own, root, name)
+    if named_beside and places != sorted(places):
+        first = next(label for label, place in enumerate(places) if place != label)
+        raise UserError(
+            f"{name}: label {first} is {found[first]!r} in {root} and {own[first]!r} in this "
+            "layout of it: the classes are the same in another order, and one of the two is wrong"
+        )
+    return tuple(order[place] for place in places)
 
 
-def match_folders(source: examples.Source, own: Sequence[str], where: str, name: str) -> list[int]:
-    """Returns the index among a layout's names for each folder that a source has found.
+def match_whole(found: Sequence[str], own: Sequence[str], where: str, name: str) -> list[int]:
+    """Returns the index among a layout's names for each name that was found.
 
     Args:
-      source: a source with one folder per class.
-      own: the names that the folders must have.
-      where: location of the folders, for error messages.
+      found: names of folders, or of a file beside the data.
+      own: the names that there must be.
+      where: location of the data, for error messages.
       name: name of the benchmark, for error messages.
 
     Raises:
-      UserError: a folder is not one of them, or one of them is missing.
+      UserError: a name is not one of them, or one of them is missing.
     """
-    places = {normalize_name(one): place for place, one in enumerate(own)}
-    found = [normalize_name(folder) for folder in source.class_names or ()]
-    strange = [n for n, folder in enumerate(found) if folder not in places]
-    if strange:
-        first = (source.class_names or ())[strange[0]]
-        raise UserError(
-            f"{name}: the folder {first!r} in {where} is no class of it; {len(strange)} of "
-            f"{len(found)} folders are none"
-        )
-    missing = sorted(places.keys() - set(found), key=places.__getitem__)
+    places = match_names(found, ClassList.from_names(own), where, name).tolist()
+    missing = sorted(set(range(len(own))) - set(places))
     if missing:
         raise UserError(
-            f"{name}: {where} has no folder {own[places[missing[0]]]!r}; {len(missing)} of "
-            f"{len(own)} classes are not there, and numbers of some of them would be others"
+            f"{name}: {where} has no class {own[missing[0]]!r}; {len(missing)} of {len(own)} "
+            "classes are not there, and a part of them is another benchmark, with other numbers"
         )
-    return [places[folder] for folder in found]
+    return places
 
 
 def check_captions(source: examples.Source, least: int, name: str) -> None:
@@ -97,29 +95,9 @@ def check_captions(source: examples.Source, least: int, name: str) -> None:
 
 def _read_class_names(root: str, name: str) -> tuple[str, ...]:
     try:
-        text = read_table(f"{root}/{CLASS_NAMES}")
+        return read_names(f"{root}/{CLASS_NAMES}")
     except UserError as error:
         raise UserError(
             f"{name}: {root} has no {CLASS_NAMES}, which names the labels, a line each; without "
             "it their order is not known"
         ) from error
-    return tuple(line.strip() for line in text.rstrip().split("\n"))
-
-
-def _check_names(found: Sequence[str], own: Sequence[str], where: str, name: str) -> None:
-    """Raises an error if names differ from those of the layout, in order; it names the first."""
-    if len(found) != len(own):
-        raise UserError(
-            f"{name}: {where} names {len(found)} classes, and this layout of it has {len(own)}; a "
-            "part of the classes is another benchmark, which says which they are"
-        )
-    pairs = list(zip(map(normalize_name, found), map(normalize_name, own), strict=True))
-    differing = [label for label, (one, other) in enumerate(pairs) if one != other]
-    if differing:
-        first = differing[0]
-        same = sorted(one for one, _ in pairs) == sorted(other for _, other in pairs)
-        raise UserError(
-            f"{name}: label {first} is {found[first]!r} in {where} and {own[first]!r} in this "
-            f"layout of it; {len(differing)} of {len(own)} differ"
-            + (": they are the same in another order" if same else "")
-        )

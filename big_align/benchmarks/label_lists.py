@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from big_align.data.labels.label_check import normalize_name
+from big_align.data.labels.label_names import normalize_name
 from big_align.data.sources.listed_source import ListedSource
 from big_align.data.sources.table_source import join
 from big_align.data.table_lines import BadLines, read_text_lines

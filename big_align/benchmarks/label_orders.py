@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from big_align.benchmarks.benchmark import ABSENT, take_classes
+from big_align.benchmarks.benchmark import take_classes
+from big_align.data.derived.relabeled_source import ABSENT
 from big_align.data.labels.classes import ClassList, read_classes
-from big_align.data.labels.label_check import normalize_name
+from big_align.data.labels.label_names import match_names
 
 Order = tuple[tuple[str, ...] | None, tuple[int, ...]]
 """The names that a layout has for its labels, or None, and the position of the class of each."""
@@ -17,8 +18,7 @@ def find_subset(class_list: str, wanted: Sequence[str | int]) -> tuple[int, ...]
     Raises:
       ValueError: one matches no class of the list, or several.
     """
-    places = _Places(read_classes(class_list))
-    return tuple(places.find(one) for one in wanted)
+    return _find_places(wanted, read_classes(class_list), class_list)
 
 
 def read_order(labels: Any, class_list: str, subset: tuple[int, ...] | None) -> Order:
@@ -40,12 +40,11 @@ def read_order(labels: Any, class_list: str, subset: tuple[int, ...] | None) -> 
     classes = take_classes(class_list, subset)
     if isinstance(labels, str):
         return _read_word(labels, read_classes(class_list), classes, subset)
-    places = _Places(classes)
     if isinstance(labels, dict):
-        return None, tuple(places.find(one) for one in labels["unnamed"])
+        return None, _find_places(labels["unnamed"], classes, class_list)
     pairs = [(one, one) if isinstance(one, str) else one for one in labels]
     own_names = tuple(own for own, _ in pairs)
-    return own_names, tuple(ABSENT if one is None else places.find(one) for _, one in pairs)
+    return own_names, _find_places([one for _, one in pairs], classes, class_list)
 
 
 def _read_word(
@@ -65,21 +64,14 @@ def _read_word(
     return tuple(own[n] for n in order), tuple(order)
 
 
-class _Places:
-    """Finds classes of a list by name and id."""
-
-    def __init__(self, classes: ClassList):
-        self._count = len(classes)
-        self._places: dict[str, set[int]] = {}
-        for position, texts in enumerate(zip(classes.names, classes.ids, strict=True)):
-            for text in filter(None, texts):
-                self._places.setdefault(normalize_name(text), set()).add(position)
-
-    def find(self, one: str | int) -> int:
-        if isinstance(one, int):
-            found = {one} & set(range(self._count))
-        else:
-            found = self._places.get(normalize_name(one), set())
-        if len(found) != 1:
-            raise ValueError(f"{one!r} stands for {len(found)} classes of {self._count}")
-        return next(iter(found))
+def _find_places(
+    wanted: Sequence[str | int | None], classes: ClassList, where: str
+) -> tuple[int, ...]:
+    """Returns the positions of classes given as names, ids or positions; ABSENT for None."""
+    names = [one for one in wanted if isinstance(one, str)]
+    found = iter(match_names(names, classes, where).tolist())
+    places = [next(found) if isinstance(one, str) else one for one in wanted]
+    for place in places:
+        if place is not None and place not in range(len(classes)):
+            raise ValueError(f"{where}: {place} is no position among {len(classes)} classes")
+    return tuple(ABSENT if place is None else place for place in places)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from big_align.benchmarks import caption_files, catalog, label_binding, label_lists, tfds_labels
-from big_align.benchmarks.benchmark import ABSENT, JUDGED, Benchmark, Layout
-from big_align.benchmarks.joined_source import JoinedSource
-from big_align.benchmarks.relabeled_source import RelabeledSource
+from big_align.benchmarks.benchmark import JUDGED, Benchmark, Layout
 from big_align.data import examples, files
+from big_align.data.derived.joined_source import JoinedSource
+from big_align.data.derived.relabeled_source import ABSENT, RelabeledSource
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import WordNet
 from big_align.data.sources.folder_source import FolderSource
@@ -201,7 +201,7 @@ def _open(benchmark: Benchmark, found: FoundLayout, index_dir: str | None) -> ex
         raise UserError(f"{benchmark.name}: {error}") from error
     if benchmark.wordnet:
         ids = _list_ids(benchmark, found.folder)
-        order = label_binding.match_folders(source, ids, found.root, benchmark.name)
+        order = label_binding.match_whole(source.class_names or (), ids, found.root, benchmark.name)
         return RelabeledSource(source, order, benchmark.name)
     if layout.order is None:
         label_binding.check_captions(source, benchmark.captions, benchmark.name)

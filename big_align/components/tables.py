@@ -46,7 +46,7 @@ SOURCES = {
     "images": "big_align.data.sources.folder_source:ImageFiles",
     "parquet": "big_align.data.sources.parquet_source:ParquetSource",
     "npz": "big_align.data.sources.array_source:read_npz",
-    "held_out": "big_align.data.sources.split_source:held_out_source",
+    "held_out": "big_align.data.derived.split_source:held_out_source",
     "digits": "big_align.data.sources.digits:digits_source",
     "benchmark": "big_align.benchmarks.opening:open_named",
 }

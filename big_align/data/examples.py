@@ -84,7 +84,7 @@ class Source(Protocol):
 
     A source whose examples have keys also offers `key(shard, index)`, which returns the key of the
     example that `read` returns, such as the path of its file, without reading it. Data are held out
-    by key (`sources/split_source.py`). A source that wraps another says in `has_keys` whether that
+    by key (`derived/split_source.py`). A source that wraps another says in `has_keys` whether that
     one has keys. If processes fill batches, each has a pickled copy (`data/workers/parcel.py`).
 
     A source in which texts can be missing or unusable beside a good image also offers

@@ -1,13 +1,15 @@
 """Accuracy of an objective's own classifier on images of its training classes."""
 
+from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
+from big_align.data.labels.classes import ClassList
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.zero_shot import ACCURACIES, measure_accuracy
 from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.exhibit import Measured
-from big_align.nodes import Node
+from big_align.nodes import Given, Node
 
 
 class Classification:
@@ -21,6 +23,8 @@ class Classification:
       transform: image operations, without randomness.
       first_class: index of the part's first class in the classifier: its label offset.
       num_classes: number of classes of the part; None for all from `first_class` on.
+      trained_classes: all classes of the classifier; None if only their number is known. A source
+        that names its classes is joined with them by name.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
@@ -41,12 +45,19 @@ class Classification:
         transform: str,
         first_class: int = 0,
         num_classes: int | None = None,
+        trained_classes: Given[ClassList | None] = None,
         max_broken_fraction: float = 0.01,
     ):
         if first_class < 0:
             raise ValueError(f"first_class = {first_class} must not be negative")
         if num_classes is not None and num_classes < 1:
             raise ValueError(f"num_classes = {num_classes} must be at least 1, or None")
+        self.names: tuple[str, ...] = ()
+        end = None if num_classes is None else first_class + num_classes
+        if trained_classes and (own := range(len(trained_classes))[first_class:end]):
+            part = trained_classes.take(own)
+            source = join_labels(source, part, "classification.source", "the classifier")
+            self.names = part.names
         self.source = source
         self.transform = transform
         self.first_class = first_class
@@ -85,8 +96,7 @@ class Classification:
                 f"classification: {outside.sum()} labels, {label[outside][0]} among them, are not "
                 f"in the {logits.shape[1]} classes from first_class = {self.first_class} on"
             )
-        names, count = self.source.class_names or (), logits.shape[1]
-        names = names if len(names) == count else [str(number) for number in range(count)]
+        names = self.names or [str(number) for number in range(logits.shape[1])]
         return Measured(
             measure_accuracy(logits, label), lambda: show_confusion(logits, label, names)
         )

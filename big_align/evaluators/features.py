@@ -1,6 +1,5 @@
 """What evaluators of frozen features share: reading features with labels, splits, random orders."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -171,19 +170,6 @@ def _name(source: Source, number: int) -> str:
     ends = np.cumsum(source.shard_sizes)
     shard = int(np.searchsorted(ends, number, side="right"))
     return source.name(shard, int(number - ends[shard] + source.shard_sizes[shard]))
-
-
-def check_class_names(one: Source, other: Source, where: str, where_other: str) -> None:
-    """Raises a UserError if two sources name their classes, but differently."""
-    names, others = one.class_names, other.class_names
-    if names is None or others is None or names == others:
-        return
-    pairs = enumerate(itertools.zip_longest(names, others, fillvalue="no class"))
-    label, pair = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
-    raise UserError(
-        f"label {label} is {pair[0]!r} in {where} and {pair[1]!r} in {where_other}, which have "
-        f"{len(names)} and {len(others)} classes; both must have the same, in the same order"
-    )
 
 
 def find_classes(

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.data.derived.relabeled_source import choose_classes, join_labels, join_sources
 from big_align.data.examples import Source
-from big_align.data.labels import label_check
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
@@ -17,7 +17,6 @@ from big_align.evaluators.classifiers.ridge_regression import RidgeRegression
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
     LabeledFeatures,
-    check_class_names,
     check_classes,
     check_what,
     read_kinds,
@@ -233,7 +232,7 @@ class FewShot:
 
     Raises:
       ValueError: a value is unknown or out of range, the class list cannot be read, or a source
-        names different classes than the list or the other source.
+        names a class that the list, or else `train_source`, lacks.
     """
 
     @classmethod
@@ -262,14 +261,19 @@ class FewShot:
             raise ValueError(
                 f"draws = {draws} must be at least 1 and temperature = {temperature} above 0"
             )
-        self.source, self.train_source, self.transform = source, train_source, transform
-        self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
-        check_class_names(source, train_source, "source", "train_source")
+        self.transform, self.tokenizer = transform, tokenizer
+        self.max_broken_fraction = max_broken_fraction
         self.names: tuple[str, ...] = ()
         if names is not None:
-            classes = label_check.find_classes(names, source, train_source)
+            classes = choose_classes(names, train_source)
+            source = join_labels(source, classes, "few_shot.source")
+            train_source = join_labels(train_source, classes, "few_shot.train_source")
             self.names = classes.phrases(with_descriptions)
             self.texts = fill_class_templates(classes, templates, with_descriptions)
+        else:
+            places = "few_shot.source", "few_shot.train_source"
+            source = join_sources(source, train_source, *places)
+        self.source, self.train_source = source, train_source
         self.shots, self.draws, self.what = shots, draws, check_what(what)
         self.temperature = temperature
 

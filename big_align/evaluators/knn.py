@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from big_align.data.derived.relabeled_source import join_sources
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
@@ -107,7 +108,8 @@ class KNN:
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: `what` is unknown, or a cut-off is below 1.
+      ValueError: `what` is unknown, a cut-off is below 1, or `source` has a class that
+        `train_source` lacks.
     """
 
     @classmethod
@@ -126,6 +128,8 @@ class KNN:
     ):
         if not ks or min(ks) < 1:
             raise ValueError(f"ks = {ks} must be one or more numbers from 1 on")
+        if train_source is not None:
+            source = join_sources(source, train_source, "knn.source", "knn.train_source")
         self.source, self.train_source, self.transform = source, train_source, transform
         self.what, self.ks = check_what(what), ks
         self.max_broken_fraction = max_broken_fraction

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.data.derived.relabeled_source import join_sources
 from big_align.data.examples import Source
 from big_align.errors import UserError
 from big_align.evaluators.classifiers.logistic_regression import (
@@ -18,7 +19,6 @@ from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import (
     VERBS,
     LabeledFeatures,
-    check_class_names,
     check_classes,
     check_what,
     find_classes,
@@ -295,7 +295,8 @@ class LinearProbe:
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is unknown or out of range, or the sources name different classes.
+      ValueError: a value is unknown or out of range, or a source names a class that
+        `train_source` lacks.
     """
 
     @classmethod
@@ -317,14 +318,15 @@ class LinearProbe:
         seed: int = 0,
         max_broken_fraction: float = 0.01,
     ):
-        self.source, self.transform = source, transform
-        self.train_source, self.validation_source = train_source, validation_source
+        names = "linear_probe.source", "linear_probe.validation_source"
+        self.source, self.validation_source = (
+            each and join_sources(each, train_source, name, "linear_probe.train_source")
+            for each, name in zip((source, validation_source), names, strict=True)
+        )
+        self.train_source, self.transform = train_source, transform
         self.what = check_what(what)
         self.settings = ProbeSettings(score, validation_fraction, max_iterations, tolerance, seed)
         self.max_broken_fraction = max_broken_fraction
-        for name in ("source", "validation_source"):
-            if getattr(self, name) is not None:
-                check_class_names(getattr(self, name), train_source, name, "train_source")
 
     @property
     def numbers(self) -> tuple[str, ...]:

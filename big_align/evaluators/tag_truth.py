@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.labels.classes import read_classes
+from big_align.data.labels.label_names import match_names
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.tags.tag_list import TagList, read_tag_list
@@ -154,7 +155,11 @@ def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np
     Raises:
       UserError: the labels have no names, or none of the names is a tag.
     """
-    names = read_classes(class_list).names if class_list else source.class_names
+    names = source.class_names
+    if class_list:
+        classes = read_classes(class_list)
+        places = range(len(classes)) if names is None else match_names(names, classes, "the source")
+        names = tuple(classes.names[place] for place in places)
     if names is None:
         raise UserError(
             "the source has no names of its labels; name a class list in `class_list`, so that "

@@ -11,13 +11,13 @@ import optax
 from jaxtyping import Float
 
 from big_align import sharding
+from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
-from big_align.data.labels import label_check
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.features import LabeledFeatures, check_class_names, read_kinds
+from big_align.evaluators.features import LabeledFeatures, read_kinds
 from big_align.evaluators.few_shot import draw_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
@@ -198,7 +198,7 @@ class FewShotText:
 
     Raises:
       ValueError: a value is out of range, the class list cannot be read, or a source names
-        different classes than the list or the other source.
+        a class that it lacks.
     """
 
     @classmethod
@@ -222,10 +222,11 @@ class FewShotText:
     ):
         if not shots or min(shots) < 1 or draws < 1:
             raise ValueError(f"shots = {shots} and draws = {draws} must be numbers from 1 on")
-        self.source, self.train_source, self.transform = source, train_source, transform
+        classes = choose_classes(names, train_source)
+        self.source = join_labels(source, classes, "few_shot_text.source")
+        self.train_source = join_labels(train_source, classes, "few_shot_text.train_source")
         self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
-        check_class_names(source, train_source, "source", "train_source")
-        classes = label_check.find_classes(names, source, train_source)
+        self.transform = transform
         self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.shots, self.draws, self.tuning = shots, draws, tuning
 

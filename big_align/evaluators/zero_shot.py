@@ -6,8 +6,8 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int
 
+from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
-from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
@@ -152,8 +152,8 @@ class ZeroShot:
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      UserError: the class list or the tag list cannot be read, the source names different classes,
-        or no class is a tag.
+      UserError: the class list or the tag list cannot be read, the source names a class that
+        the list lacks, or no class is a tag.
     """
 
     reads = ("label",)
@@ -174,10 +174,10 @@ class ZeroShot:
         tags: str | None = None,
         max_broken_fraction: float = 0.01,
     ):
-        self.source = source
+        classes = choose_classes(names, source)
+        self.source = join_labels(source, classes, "zero_shot.source")
         self.transform = transform
         self.tokenizer = tokenizer
-        classes = label_check.find_classes(names, source)
         self.names = classes.phrases(with_descriptions)
         self.texts = fill_class_templates(classes, templates, with_descriptions)
         self.seen = None

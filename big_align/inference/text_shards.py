@@ -9,9 +9,9 @@ import pyarrow as pa
 from absl import logging
 
 from big_align.data import boundary, files, row_groups
+from big_align.data.derived.split_source import key_of
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.sources.csv_source import read_csv
-from big_align.data.sources.split_source import key_of
 from big_align.data.sources.table_source import read_table
 from big_align.data.table_lines import BadLines
 from big_align.errors import UserError, suggest

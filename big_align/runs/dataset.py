@@ -17,12 +17,13 @@ from ml_collections import ConfigDict
 from big_align.components.signatures import advise, list_settable, lookup, make, make_named
 from big_align.components.source_flags import make_source
 from big_align.components.tables import SOURCES
+from big_align.data.derived.relabeled_source import join_labels
+from big_align.data.derived.split_source import SplitSource
 from big_align.data.examples import Source
 from big_align.data.labels.classes import OWN_NAMES, ClassList, join_classes, read_classes
 from big_align.data.loading.evaluation_loader import read_first_texts
 from big_align.data.loading.settings import SHARED, WINDOW
 from big_align.data.precomputed.shard_files import read_index
-from big_align.data.sources.split_source import SplitSource
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import ConfigError, UserError
@@ -130,10 +131,15 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
 def open_source(part: Part) -> Source:
     """Opens the examples that a part is trained on, without those that are held out.
 
+    Their labels are positions in the part's class list, by name.
+
     Raises:
       ConfigError: the source cannot be opened, or a field does not fit.
     """
     source = make_source(part.source, f"{part.where}.source")
+    if part.classes is not None:
+        where = f"{part.where}.source"
+        source = join_labels(source, part.classes, where, f"{part.where}.classes")
     hold_out = part.loader.get("hold_out")
     if not hold_out:
         return source

@@ -53,6 +53,7 @@ PROVIDERS: dict[str, Callable[[Context], Any]] = {
     "mesh": lambda context: context.mesh,
     "tokenizer": lambda context: context.tokenizer,
     "classes": read_classes,
+    "trained_classes": lambda context: dataset.all_classes(dataset.read_parts(context.config)),
     "num_classes": lambda context: len(read_classes(context)),
     "tags": lambda context: dataset.read_tags(context.config, context.tokenizer),
 }

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from big_align.benchmarks import catalog
-from big_align.benchmarks.benchmark import ABSENT, KINDS
-from big_align.data.labels.label_check import normalize_name
+from big_align.benchmarks.benchmark import KINDS
+from big_align.data.derived.relabeled_source import ABSENT
+from big_align.data.labels.label_names import normalize_name
 from big_align.errors import UserError
 from big_align.evaluators.scores import SCORES
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from big_align.benchmarks import catalog, opening
-from big_align.benchmarks.benchmark import ABSENT
-from big_align.data.labels.label_check import normalize_name
+from big_align.data.derived.relabeled_source import ABSENT
+from big_align.data.labels.label_names import normalize_name
 from big_align.errors import UserError
 
 FOUND = importlib.util.find_spec("tensorflow_datasets")

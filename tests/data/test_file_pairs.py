@@ -4,9 +4,9 @@ import fsspec
 import pytest
 from samples import encode_image, make_pixels
 
+from big_align.data.derived.split_source import SplitSource
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.folder_source import FolderSource
-from big_align.data.sources.split_source import SplitSource
 
 FLAT = ["002", "009", "020", "021", "023", "026", "028", "035", "039"]
 DOTTED = ["2023.02", "2023.06", "2023.18", "2023.34", "2023.35", "2023.39"]

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from big_align.data.derived.split_source import SplitSource
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.settings import SHARED, LoaderSettings
@@ -15,7 +16,6 @@ from big_align.data.loading.text_samplers import (
     LanguageSampler,
     TemplateSampler,
 )
-from big_align.data.sources.split_source import SplitSource
 
 PARTS = (
     *(ExampleStream, ImagePipeline, TrainLoader, SplitSource),

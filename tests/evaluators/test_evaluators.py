@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from big_align.data.examples import Caption
+from big_align.data.labels.classes import ClassList
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
@@ -271,21 +272,35 @@ def test_accuracy_of_seen_and_unseen_classes_by_hand(tmp_path):
         ZeroShot(data, "resize(2)", tokenize, **options)
 
 
-def test_zero_shot_refuses_a_source_whose_classes_are_in_another_order(tmp_path):
-    """A folder of wnids fits by the ids of the list; one folder in front shifts all labels."""
+def test_zero_shot_matches_the_classes_of_a_source_by_name(tmp_path):
+    """A folder of wnids fits by the ids of the list, in any order, and without some of them."""
     path = tmp_path / "classes.json"
     rows = [{"name": name, "id": f"n{n}"} for n, name in enumerate("012")]
 
     def make(names):
-        data = source([0, 1, 2], [["-"]] * 3, [0, 1, 2], class_names=names)
+        colors = [int(name[1:]) for name in names if name[0] == "n"]
+        labels = [names.index(f"n{color}") for color in colors]
+        data = source(colors, [["-"]] * len(colors), labels, class_names=names)
         return ZeroShot(data, "resize(2)", tokenize, str(path), templates=("{}",))
 
     path.write_text(json.dumps(rows))
-    assert make(("n0", "n1", "n2"))(OneHotEmbedder())["top1"] == 1
-    with pytest.raises(ValueError, match="label 1 is 'n2' .* and '1' .n1. in the class list"):
-        make(("n0", "n2", "n1"))
-    with pytest.raises(ValueError, match="has 4 classes and the class list has 3"):
+    for names in (("n0", "n1", "n2"), ("n2", "n0", "n1"), ("n1", "n2")):
+        assert make(names)(OneHotEmbedder())["top1"] == 1
+    with pytest.raises(UserError, match="label 0 is '.cache', which is no class of the class list"):
         make((".cache", "n0", "n1", "n2"))
+
+
+def test_classification_matches_the_classes_of_the_classifier_by_name():
+    """Colors are classes of the classifier; the source numbers those that it has, as folders do."""
+    trained = ClassList.from_names(["ant", "bee", "cow", "dog", "ant"])
+    data = source([1, 3, 2], [["-"]] * 3, [0, 1, 1], class_names=("bee", "dog"))
+    given = {"num_classes": 4, "trained_classes": trained}
+    evaluate = Classification(data, "resize(2)", **given)
+    assert evaluate(OneHotEmbedder())["top1"] == pytest.approx(2 / 3)
+    other = source([4], [["-"]], [0], class_names=("ant",))
+    assert Classification(other, "resize(2)", 4, **given)(OneHotEmbedder())["top1"] == 1
+    with pytest.raises(UserError, match="'emu', which is no class of the classifier"):
+        Classification(source([1], [["-"]], [0], ("emu",)), "resize(2)", **given)
 
 
 def test_classification_is_among_the_classes_of_the_part():

@@ -135,17 +135,24 @@ def test_mean_and_spread_are_over_draws_that_differ():
     assert three == run(3)
 
 
-def test_a_source_whose_classes_are_in_another_order_is_an_error():
+def test_sources_are_joined_by_the_names_of_their_classes():
     def source(*names):
         return make_source([0, 1], [0, 1], class_names=names)
 
-    right, swapped = source("cat", "dog"), source("dog", "cat")
+    def labels(evaluator):
+        sources = evaluator.source, evaluator.train_source
+        return [[each.read_text(0, n)[1] for n in (0, 1)] for each in sources]
+
+    right, swapped, other = source("cat", "dog"), source("dog", "cat"), source("cat", "cow")
     given = "resize(2)", tokenize
-    FewShot(right, *given, right, ("Cat", "dog"))
-    with pytest.raises(ValueError, match="label 0 is 'dog' in .*; 2 of 2 classes differ: they are"):
-        FewShot(swapped, *given, swapped, ("cat", "dog"))
-    with pytest.raises(ValueError, match="label 0 is 'dog' in source and 'cat' in train_source"):
-        FewShot(swapped, *given, right)
+    assert labels(FewShot(swapped, *given, right)) == [[(1,), (0,)], [(0,), (1,)]]
+    for evaluator in (FewShot, FewShotText):
+        joined = evaluator(right, *given, swapped, ("Cat", "dog", "cow"))
+        assert labels(joined) == [[(0,), (1,)], [(1,), (0,)]]
+        with pytest.raises(UserError, match="few_shot.*.train_source .*label 1 is 'cow', which is"):
+            evaluator(right, *given, other, ("cat", "dog"))
+    with pytest.raises(UserError, match="'cow', which is no class of few_shot.train_source"):
+        FewShot(other, *given, right)
 
 
 @pytest.mark.parametrize("evaluator", [FewShot, FewShotText, ZeroShot])

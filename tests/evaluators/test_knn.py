@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from big_align.errors import UserError
 from big_align.evaluators import knn
 from big_align.evaluators.knn import KNN, rank_of_label
 from tests.evaluators.colors import ColorEmbedder, make_source
@@ -18,6 +19,16 @@ def test_ranks_and_recalls_by_hand():
     test = make_source([2, 2, 2], [7, 8, 9])
     result = KNN(test, "resize(2)", train, ks=(1, 2, 4))(ColorEmbedder(CIRCLE))
     assert result == pytest.approx({"r1": 1 / 3, "r2": 2 / 3, "r4": 1})
+
+
+def test_classes_are_matched_by_name():
+    """Both sets number the classes that they have, as folders do; the test set lacks the first."""
+    train = make_source([0, 1, 3, 4], [0, 1, 1, 2], class_names=("ant", "bee", "cow"))
+    test = make_source([2, 2], [0, 1], class_names=("bee", "cow"))
+    result = KNN(test, "resize(2)", train, ks=(1, 2, 4))(ColorEmbedder(CIRCLE))
+    assert result == pytest.approx({"r1": 1 / 2, "r2": 1 / 2, "r4": 1})
+    with pytest.raises(UserError, match="'ant', which is no class of knn.train_source"):
+        KNN(train, "resize(2)", test)
 
 
 def test_without_a_training_set_no_image_is_its_own_neighbor():

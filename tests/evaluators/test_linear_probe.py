@@ -293,16 +293,19 @@ def test_labels_that_cannot_be_ranked_are_named():
         LinearProbe(good, "resize(2)", good)(embedder)
 
 
-def test_sources_that_name_other_classes_are_an_error():
+def test_sources_are_joined_by_the_names_of_classes():
     def source(*names):
         return make_source([0, 1] * 5, [0, 1] * 5, class_names=names)
 
     cats, swapped = source("cat", "dog"), source("dog", "cat")
     LinearProbe(cats, "resize(2)", cats, make_source([0], [0]))
-    with pytest.raises(ValueError, match="label 0 is 'dog' in source and 'cat' in train_source"):
-        LinearProbe(swapped, "resize(2)", cats)
-    with pytest.raises(ValueError, match="label 1 is 'no class' in validation_source.* 1 and 2 cl"):
-        LinearProbe(cats, "resize(2)", cats, source("cat"))
+    probe = LinearProbe(
+        swapped, "resize(2)", cats, make_source([0, 0], [0, 0], class_names=("dog",))
+    )
+    assert [probe.source.read_text(0, n)[1] for n in (0, 1)] == [(1,), (0,)]
+    assert probe.validation_source.read_text(0, 0)[1] == (1,)
+    with pytest.raises(UserError, match="'cow', which is no class of linear_probe.train_source"):
+        LinearProbe(cats, "resize(2)", cats, source("cat", "cow"))
 
 
 def test_bad_input_is_named():

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
 from big_align.benchmarks.measuring.outcomes import Outcome, describe_scores
+from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
-from big_align.data.labels.label_check import check_class_names
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.errors import UserError
 from big_align.evaluators.features import LabeledFeatures, mark_classes, take_readable
@@ -96,7 +96,7 @@ def read_labels(
     Raises:
       UserError: the source names other classes, or an example has several labels but may have one.
     """
-    check_class_names(source, classes)
+    source = join_labels(source, classes, "the data set")
     with EvalLoader(source, "resize(1)", 1, max_broken_fraction=max_broken_fraction) as loader:
         if not several:
             return loader.labels()

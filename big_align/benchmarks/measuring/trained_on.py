@@ -8,8 +8,8 @@ from absl import logging
 
 from big_align.benchmarks.measuring.pieces import digest_image
 from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.data.derived.split_source import key_of
 from big_align.data.examples import Source
-from big_align.data.sources.split_source import key_of
 from big_align.errors import UserError
 from big_align.runs import dataset, workdir
 

@@ -61,6 +61,13 @@ class ClassList:
     def __len__(self) -> int:
         return len(self.names)
 
+    def take(self, positions: Sequence[int]) -> "ClassList":
+        """Returns the classes at some positions, of which there must be one."""
+        fields = (self.names, self.descriptions, self.ids)
+        taken = (tuple(field[position] for position in positions) for field in fields)
+        synonyms = tuple(self.synonyms[p] for p in positions) if self.synonyms else ()
+        return ClassList(*taken, self.templates, synonyms)
+
     def phrases(self, with_descriptions: bool) -> tuple[str, ...]:
         """Returns what fills a template: "NAME", or "NAME, DESCRIPTION" (iCLIP eq. 5).
 

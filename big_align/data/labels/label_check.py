@@ -1,13 +1,11 @@
-"""Checks that the labels of a source, and its names for them, fit a class list."""
+"""Checks that the labels of a source are in a class list."""
 
 import concurrent.futures
 import functools
-import re
 
 import numpy as np
 
 from big_align.data import boundary, examples
-from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
@@ -68,66 +66,3 @@ def _check_places(source: examples.Source, num_classes: int, places: list[tuple[
         except examples.BrokenExample:
             continue
         check_label(source.name(*place), label, num_classes)
-
-
-def find_classes(names: tuple[str, ...] | str, *sources: examples.Source) -> ClassList:
-    """Returns a class list that the sources agree with.
-
-    Args:
-      names: the names of the classes, or what `read_classes` takes, or "source" for the names that
-        the first source has itself, with spaces for underscores.
-      *sources: what `check_class_names` compares it with.
-
-    Raises:
-      UserError: there is no such list, or a source names other classes, or the first one none.
-    """
-    if names == "source":
-        if sources[0].class_names is None:
-            raise UserError("names = 'source', but the source has no names of its own: name a list")
-        classes = ClassList.from_names([name.replace("_", " ") for name in sources[0].class_names])
-    else:
-        classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
-    for source in sources:
-        check_class_names(source, classes)
-    return classes
-
-
-def check_class_names(source: examples.Source, classes: ClassList) -> None:
-    """Compares the classes that a source names with a class list, label by label.
-
-    A name of the source may be the name or the id of its class in the list; case, underscores and
-    hyphens are ignored. A source that names no classes is not compared.
-
-    Raises:
-      UserError: their numbers differ, or some names do; the message gives the first.
-    """
-    if source.class_names is None:
-        return
-    where = source.shard_name(0)
-    found = [normalize_name(name) for name in source.class_names]
-    wanted = [
-        {normalize_name(name), normalize_name(id)}
-        for name, id in zip(classes.names, classes.ids, strict=True)
-    ]
-    if len(found) != len(wanted):
-        raise UserError(
-            f"the source of {where} has {len(found)} classes and the class list has {len(wanted)}: "
-            "label by label they must be the same. Set `classes` to the list of this source"
-        )
-    differing = [n for n, name in enumerate(found) if name not in wanted[n]]
-    if differing:
-        first = differing[0]
-        id = f" ({classes.ids[first]})" if classes.ids[first] else ""
-        reordered = all(any(name in names for names in wanted) for name in found)
-        raise UserError(
-            f"label {first} is {source.class_names[first]!r} in the source of {where} and "
-            f"{classes.names[first]!r}{id} in the class list; {len(differing)} of {len(found)} "
-            "classes differ"
-            + (": they are the same in another order. Sort" if reordered else ". Write")
-            + " the class list as the source has it"
-        )
-
-
-def normalize_name(name: str) -> str:
-    """Returns the words in lower case, separated by single spaces, as class names are compared."""
-    return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()

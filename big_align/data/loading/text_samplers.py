@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int32
 from big_align.data import examples
 from big_align.data.labels import label_check, prompts
 from big_align.data.labels.classes import ClassList
+from big_align.data.labels.label_names import match_names
 from big_align.data.loading import parallel
 from big_align.data.randomness import PositionRandom
 from big_align.data.text.caption_check import find_caption_fault
@@ -260,7 +261,13 @@ class TemplateSampler(TextSampler):
 
     def check(self, source: examples.Source) -> None:
         """Compares the classes of a source and many of its labels with the class list."""
-        label_check.check_class_names(source, self._classes)
+        where, names = f"the source of {source.shard_name(0)}", source.class_names or ()
+        for label, place in enumerate(match_names(names, self._classes, where)):
+            if label != place:
+                raise UserError(
+                    f"{where}: label {label} is {names[label]!r}, which is {place} in the class "
+                    "list; `join_labels(source, classes)` makes a source with the list's labels"
+                )
         label_check.check_labels(source, len(self._classes))
 
     def draw(

@@ -1,5 +1,6 @@
 """Parquet files with encoded images in a column, read a row group at a time."""
 
+import concurrent.futures
 import json
 import os
 from typing import Any
@@ -10,12 +11,14 @@ from absl import logging
 from jaxtyping import Int
 
 from big_align.data import columns, examples, files
+from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
 from big_align.data.text_members import check_languages, tell_captions
 from big_align.errors import UserError, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
+FOOTER_THREADS = 16  # reads wait for storage, not for the processor
 NO_TABLE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, LookupError)
 """What pyarrow raises if a file is not what it says."""
 
@@ -87,7 +90,8 @@ class ParquetSource:
         told = ", ".join(several) or caption
         found = columns.describe(image=self._image, caption=told, label=self._label)
         logging.info("%s: %s", where, found)
-        self.class_names = _class_names(schema, self._label)
+        self._united = _unite_names(paths, self._label)
+        self.class_names = self._united.names
         self._caption_lines = caption_lines
         indexes = shard_index.index_shards(
             paths,
@@ -151,6 +155,7 @@ class ParquetSource:
             captions = tell_captions(found, self._caption_lines)
         if self._label and values[self._label] is not None:
             labels = examples.clean_labels(values[self._label])
+            labels = self._united.renumber(labels, self._places[shard].file)
         return captions, labels
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
@@ -242,7 +247,23 @@ def _read_file(path: str, folder: str) -> bytes:
         raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
 
 
-def _class_names(schema: pa.Schema, label: str | None) -> tuple[str, ...] | None:
+def _unite_names(paths: list[str], label: str | None) -> UnitedNames:
+    """Joins the names that each file has for the classes of a column."""
+    if label is None:
+        return UnitedNames(None, ())
+
+    def read(path: str) -> Names:
+        try:
+            with files.files_of(path).open(path) as file:
+                return _class_names(open_table(file).schema_arrow, label)
+        except NO_TABLE:  # a file that is left out, and has no labels
+            return ()
+
+    with concurrent.futures.ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        return unite_names(list(pool.map(read, paths)), paths)
+
+
+def _class_names(schema: pa.Schema, label: str) -> Names:
     """Returns the names that the datasets library gives the classes of a column."""
     try:
         noted = json.loads((schema.metadata or {})[b"huggingface"])

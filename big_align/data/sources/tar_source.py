@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from big_align.data import examples, files, text_members
+from big_align.data.labels.label_names import UnitedNames
+from big_align.data.labels.name_files import unite_folders
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
 from big_align.errors import put_in_a_line
@@ -30,7 +32,8 @@ class TarSource:
         or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, mean one
         field each. None or "" reads no captions.
       label: likewise the class number, or a JSON list of them: `cls`, `json.label`,
-        `json.labels`. None reads none.
+        `json.labels`. None reads none. If `classes.txt` beside the shards names them, a line each,
+        they are joined by name.
       index_dir: a folder that keeps the scans for the next start.
       caption_lines: whether each line of a text is a caption of its own, as in the `txt` of
         CLIP_benchmark's shards.
@@ -48,8 +51,6 @@ class TarSource:
     Raises:
       ValueError: nothing matches the path, or no shard has an image with these members.
     """
-
-    class_names: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -78,6 +79,8 @@ class TarSource:
         others = [name for name, slot in slots.items() if slot >= required]
         self._paths = files.expand_paths(path, "*.tar")
         self._files = files.files_of(self._paths[0])
+        self._united = unite_folders(self._paths) if label else UnitedNames(None, ())
+        self.class_names = self._united.names
         self._indexes = shard_index.index_shards(
             self._paths,
             lambda file, size: _index(file, size, slots, required),
@@ -93,7 +96,7 @@ class TarSource:
     def read(self, shard: int, index: int) -> examples.Example:
         """Reads an example; raises BrokenExample."""
         image, *texts = self._members(shard, self._find_places(shard, index))
-        captions, labels = self._text_members.parse(texts)
+        captions, labels = self._parse(shard, texts)
         return examples.Example(self.key(shard, index), image, captions, labels)
 
     def read_image(self, shard: int, index: int) -> bytes:
@@ -103,7 +106,7 @@ class TarSource:
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
         places = self._find_places(shard, index)[2:]
-        return self._text_members.parse(self._members(shard, places))
+        return self._parse(shard, self._members(shard, places))
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
         """Returns other members of an example, or fields of them.
@@ -137,6 +140,10 @@ class TarSource:
     def shard_name(self, shard: int) -> str:
         """Names a shard."""
         return os.path.basename(self._paths[shard])
+
+    def _parse(self, shard: int, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
+        captions, labels = self._text_members.parse(texts)
+        return captions, self._united.renumber(labels, shard) if labels else labels
 
     def _find_places(self, shard: int, index: int) -> list[int]:
         """Returns where the image and its texts are; raises BrokenExample if one is missing."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from big_align.data import examples
-from big_align.data.sources.split_source import key_of
+from big_align.data.derived.split_source import key_of
 
 
 class JoinedSource:

@@ -1,0 +1,153 @@
+"""Labels joined by the names of their classes, since a number means another class in each source.
+
+Where labels of two sources meet, or those of a source and a class list, their names are compared.
+Labels are joined by number only if one side has no names.
+"""
+
+import collections
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+from jaxtyping import Int
+
+from big_align.data.examples import WrongLabel
+from big_align.data.labels.classes import ClassList
+from big_align.errors import UserError, suggest
+
+Names = tuple[str, ...] | None
+"""The name of each label; None if labels are only numbers."""
+
+
+def match_names(
+    names: Sequence[str], classes: ClassList, where: str, where_list: str = "the class list"
+) -> Int[np.ndarray, " k"]:
+    """Returns the position in a class list for each name.
+
+    A name may be the name or the id of its class. Case, underscores and hyphens are ignored, unless
+    they tell classes apart. Names of the whole list in its order match it, even if some classes
+    have the same name.
+
+    Args:
+      names: names of labels, of some or of all classes.
+      classes: the list.
+      where: what has the names, for error messages.
+      where_list: what has the list, for error messages.
+
+    Raises:
+      UserError: a name is that of no class, or of several.
+    """
+    listed = list(zip(classes.names, classes.ids, strict=True))
+    found = [normalize_name(name) for name in names]
+    if len(found) == len(listed) and all(
+        name in map(normalize_name, each) for name, each in zip(found, listed, strict=True)
+    ):
+        return np.arange(len(listed))
+    exact, alike = _find_places(listed, str), _find_places(listed, normalize_name)
+    places = [
+        exact.get(name) or exact.get(name.replace("_", " ")) or alike.get(normal, [])
+        for name, normal in zip(names, found, strict=True)
+    ]
+    strange = [label for label, at in enumerate(places) if not at]
+    if strange:
+        first = names[strange[0]]
+        raise UserError(
+            f"{where}: label {strange[0]} is {first!r}, which is no class of {where_list}"
+            f"{suggest(first, classes.names)}; {len(strange)} of its {len(names)} classes are not "
+            f"among the {len(listed)} there, {classes.names[0]!r} the first. Name a list that has "
+            "them, or leave them out"
+        )
+    for label, at in enumerate(places):
+        if len(at) > 1:
+            raise UserError(
+                f"{where}: label {label} is {names[label]!r}, the name of {len(at)} classes of "
+                f"{where_list}, {', '.join(map(str, at))}; name it by its id"
+            )
+    return np.array([at[0] for at in places], np.int64)
+
+
+def _find_places(
+    listed: Sequence[tuple[str, str]], form: Callable[[str], str]
+) -> dict[str, list[int]]:
+    """Returns the classes of each name and id, in some form."""
+    places = collections.defaultdict(list)
+    for place, each in enumerate(listed):
+        for name in {form(one) for one in each if one}:
+            places[name].append(place)
+    return places
+
+
+def tell_missing(places: Iterable[int], classes: ClassList, where: str) -> None:
+    """Warns of the classes of a list that a source does not name."""
+    missing = sorted(set(range(len(classes))) - set(places))
+    if missing:
+        logging.warning(
+            "%s has no class %r; %d of the %d classes of the list are not there, and the others "
+            "are matched by name", where, classes.names[missing[0]], len(missing), len(classes)
+        )  # fmt: skip
+
+
+class UnitedNames(NamedTuple):
+    """The names of several files, each of which numbers its labels by itself.
+
+    Attributes:
+      names: those of all.
+      tables: for each file, the position in `names` for each of its labels; None if that is the
+        label itself.
+    """
+
+    names: Names
+    tables: tuple[Int[np.ndarray, " k"] | None, ...]
+
+    def renumber(self, labels: tuple[int, ...], file: int) -> tuple[int, ...]:
+        """Returns the labels of an example of a file among those of all; raises WrongLabel."""
+        table = self.tables[file]
+        if table is None:
+            return labels
+        for label in labels:
+            if label >= len(table):
+                raise WrongLabel(f"the label {label} is beyond the {len(table)} that are named")
+        return tuple(int(table[label]) for label in labels)
+
+
+def unite_names(lists: Sequence[Names], titles: Sequence[str]) -> UnitedNames:
+    """Numbers the classes of several files together: those of the first, then what others add.
+
+    Args:
+      lists: the names of each file; () for one that has no examples.
+      titles: what the files are called.
+
+    Raises:
+      UserError: only some files have names, so that the labels of the others mean nothing; or names
+        differ, and two classes of a file have the same.
+    """
+    different = list(dict.fromkeys(filter(None, lists)))
+    if different and None in lists:
+        has, lacks = lists.index(different[0]), lists.index(None)
+        raise UserError(
+            f"{titles[has]} names its classes and {titles[lacks]} does not, so their labels cannot "
+            "be joined; name the classes in all, or read the files as two sources"
+        )
+    if len(different) < 2:
+        return UnitedNames(different[0] if different else None, (None,) * len(lists))
+    one, other = (titles[lists.index(names)] for names in different[:2])
+    twice = [name for each in different for name in set(each) if each.count(name) > 1]
+    if twice:
+        raise UserError(
+            f"{one} and {other} number their classes differently, and two classes are called "
+            f"{twice[0]!r}, so the labels cannot be joined by name"
+        )
+    logging.warning(
+        "%s and %s number their classes differently: all labels are matched by name", one, other
+    )
+    names = tuple(dict.fromkeys(name for each in different for name in each))
+    numbers = {name: number for number, name in enumerate(names)}
+    tables = {each: np.array([numbers[name] for name in each]) for each in different}
+    return UnitedNames(names, tuple(map(tables.get, lists)))
+
+
+def normalize_name(name: str) -> str:
+    """Returns the words in lower case, separated by single spaces, as class names are compared."""
+    return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()

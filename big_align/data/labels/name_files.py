@@ -1,0 +1,44 @@
+"""Files beside shards that name their labels, a line each."""
+
+from collections.abc import Sequence
+
+from big_align.data import files
+from big_align.data.labels.label_names import Names, UnitedNames, unite_names
+from big_align.errors import UserError
+
+NAME_FILES = "classes.txt", "classnames.txt"
+"""What `big_align.tools.prepare` and CLIP_benchmark call such a file."""
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Returns the names of the labels 0, 1, ... in a file.
+
+    Raises:
+      UserError: it cannot be read as text.
+    """
+    try:
+        text = files.files_of(path).read_all(path).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as text: {error}") from error
+    return tuple(line.strip() for line in files.split_lines(text.rstrip()))
+
+
+def unite_folders(paths: Sequence[str]) -> UnitedNames:
+    """Joins the names that the folders of some shards have for their labels.
+
+    Args:
+      paths: the shards.
+
+    Raises:
+      UserError: only some folders have names, or a file of names cannot be read.
+    """
+    folders = [path.rpartition("/")[0] or "." for path in paths]
+    found = {folder: _find_names(folder) for folder in dict.fromkeys(folders)}
+    return unite_names([found[folder] for folder in folders], folders)
+
+
+def _find_names(folder: str) -> Names:
+    for name in NAME_FILES:
+        if files.is_file(path := f"{folder}/{name}"):
+            return read_names(path)
+    return None
