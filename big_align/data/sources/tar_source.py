@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from big_align.data import examples, files, text_members
+from big_align.data import examples, files, listing, text_members
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
 from big_align.errors import put_in_a_line
@@ -53,7 +53,7 @@ class TarSource:
 
     def __init__(
         self,
-        path: files.Paths,
+        path: listing.Paths,
         caption: str | None = "txt",
         label: str | None = None,
         index_dir: str | None = None,
@@ -76,7 +76,7 @@ class TarSource:
         slots |= {name: slot for slot, name in enumerate(others, start=self._own)}
         self._slots = slots
         others = [name for name, slot in slots.items() if slot >= required]
-        self._paths = files.expand_paths(path, "*.tar")
+        self._paths = listing.expand_paths(path, "*.tar")
         self._files = files.files_of(self._paths[0])
         self._indexes = shard_index.index_shards(
             self._paths,
@@ -164,7 +164,7 @@ class TarSource:
             raise examples.BrokenExample("the shard has become shorter than its index says")
         return data
 
-    def _explain_nothing(self, path: files.Paths, texts: list[str]) -> str:
+    def _explain_nothing(self, path: listing.Paths, texts: list[str]) -> str:
         image = repr(self._image) if self._image else "an image"
         wanted = " and ".join([image, *map(repr, texts)])
         first = self._indexes[0]
