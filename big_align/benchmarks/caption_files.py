@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from big_align.data import files
+from big_align.data import files, listing
 from big_align.data.sources.table_source import Row, TableSource, read_table
 from big_align.errors import UserError, put_in_a_line
 
@@ -59,7 +59,7 @@ def read_lines(folder: str, path: str, captions: str) -> TableSource:
     """
     names = _lines(path)
     pattern = f"{glob.escape(folder)}/{captions}"
-    texts = sorted(files.files_of(folder).glob(pattern))
+    texts = listing.find(pattern)
     if not texts:
         raise UserError(f"{path} is there, and no captions {folder}/{captions} beside it")
     columns = [_lines(text) for text in texts]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from big_align.benchmarks import caption_files, catalog, label_binding, label_lists, tfds_labels
-from big_align.benchmarks.benchmark import JUDGED, Benchmark, Layout
-from big_align.data import examples, files
+from big_align.benchmarks.benchmark import ABSENT, JUDGED, Benchmark, Layout
+from big_align.data import examples, files, listing
 from big_align.data.derived.joined_source import JoinedSource
 from big_align.data.derived.relabeled_source import ABSENT, RelabeledSource
 from big_align.data.labels.classes import ClassList
@@ -181,7 +181,7 @@ def _list_places(layout: Layout, split: str, folder: str) -> list[tuple[str, str
 
 
 def _glob(root: str, pattern: str) -> list[str]:
-    return sorted(files.files_of(root).glob(f"{glob.escape(root)}/{pattern}"))
+    return listing.find(f"{glob.escape(root)}/{pattern}")
 
 
 def _explain_absence(benchmark: Benchmark, split: str, folder: str, tried: list[str]) -> str:

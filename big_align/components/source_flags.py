@@ -21,7 +21,7 @@ from big_align.components.signatures import (
     lookup,
     make_named,
 )
-from big_align.data import files
+from big_align.data import listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.sources.image_folder import is_list
 from big_align.data.tags import tag_counting
@@ -139,9 +139,8 @@ def _check_shards(path: str) -> None:
       UserError: it has shards deeper, or tables of Arrow.
     """
     shards = []
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
+    for folder, names in listing.walk([path]):
+        for name in names:
             if re.search(IMAGES, name, re.IGNORECASE):
                 return
             if name.endswith((".tar", ".parquet", ".arrow")):
@@ -171,11 +170,9 @@ def _has_class_folders(path: str) -> bool:
     Only then does a folder with a class per folder have them all. What begins with a dot is no
     image of anyone's: editors and file browsers leave such copies.
     """
-    for folder, folders, names in os.walk(path, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for folder, names in listing.walk([path]):
         depth = len(os.path.relpath(folder, path).split(os.sep)) if folder != path else 0
-        shown = [name for name in names if not name.startswith(".")]
-        if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in shown):
+        if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in names):
             return False
     return True
 
@@ -270,7 +267,7 @@ def find_text_files(path: str, name: str | None = None) -> list[str] | None:
     if (name or recognize_source(path)) != TEXT:
         return None
     try:
-        return files.expand_paths(path)
+        return listing.expand_paths(path)
     except ValueError as error:
         raise UserError(f"--source: {error}") from error
 

@@ -1,20 +1,16 @@
-"""Paths of shards, local or remote: expansion of patterns, sizes, and reads of byte ranges."""
+"""Files, local or remote: patterns, sizes, and reads of byte ranges."""
 
 import contextlib
 import functools
 import glob
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
 from big_align.errors import UserError, tell_in_a_line
-
-Paths = str | Sequence[str]
-"""One path with patterns, or a list of paths."""
 
 MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the memory
 PAUSES = 1.0, 5.0  # seconds before a remote file that could not be read is tried again
@@ -103,7 +99,7 @@ class LocalFiles:
         self._descriptor = functools.lru_cache(maxsize=OPEN_FILES)(_Descriptor)
 
     def glob(self, path: str) -> list[str]:
-        return glob.glob(path, recursive=True)
+        return glob.glob(path)
 
     def stamp(self, path: str) -> tuple[int, str]:
         status = os.stat(path)
@@ -265,77 +261,3 @@ def split_lines(text: str) -> list[str]:
     """
     lines = text.replace("\r\n", "\n").removesuffix("\n")
     return lines.split("\n") if text else []
-
-
-def expand_paths(path: Paths, shards: str = "") -> list[str]:
-    """Lists the files that a path with globs, braces and commas names, in order, each once.
-
-    Args:
-      path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
-        counts, `{a,b}` enumerates, and `~` is the home folder. Brackets are part of the names if
-        there is such a file, or if they match nothing as a pattern. Or a list of them, in which
-        commas are part of a name, and an entry that is the name of a file is no pattern.
-      shards: what files in a folder are called, as in "*.tar", if a folder is no file.
-
-    Returns:
-      The file names; those of one glob are sorted.
-
-    Raises:
-      ValueError: a pattern matches no file, or a folder is given instead of shards.
-    """
-    names = []
-    for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
-        entry = os.path.expanduser(entry)
-        if not isinstance(path, str) and _is_file(entry):
-            names.append(entry)  # brackets and braces may be part of its name
-            continue
-        for pattern in _expand_braces(entry):
-            if not (matches := _match(pattern)):
-                raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
-            names += matches
-    if not names:
-        raise ValueError(f"the path {path!r} names no file")
-    if shards and os.path.isdir(names[0]):
-        raise UserError(f"{names[0]} is a folder; write '{names[0].rstrip('/')}/{shards}'")
-    return list(dict.fromkeys(names))
-
-
-def _match(pattern: str) -> list[str]:
-    """Returns the files that a name or a pattern without braces means."""
-    if "[" in pattern and _is_file(pattern):
-        return [pattern]
-    if re.search(r"[*?\[]", pattern):
-        found = files_of(pattern).glob(pattern)
-        if not found and "[" in pattern:
-            found = files_of(pattern).glob(pattern.replace("[", "[[]"))
-        return sorted(found)
-    return [pattern] if exists(pattern) else []
-
-
-def _is_file(entry: str) -> bool:
-    """Returns whether an entry is the name of a file, and so no pattern."""
-    try:
-        return exists(entry)
-    except UserError:
-        raise
-    except (OSError, ValueError):  # too long for a name; or a bucket tells nothing of such a name
-        return False
-
-
-def _split_commas(path: str) -> list[str]:
-    """Splits at the commas outside braces."""
-    return [part.strip() for part in re.findall(r"(?:[^,{]|\{[^}]*\}|\{)+", path) if part.strip()]
-
-
-def _expand_braces(pattern: str) -> list[str]:
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if not match:
-        return [pattern]
-    count = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
-    if count:
-        first, last = int(count[1]), int(count[2])
-        choices = [str(number).zfill(len(count[1])) for number in range(first, last + 1)]
-    else:
-        choices = match[1].split(",")
-    head, tail = pattern[: match.start()], pattern[match.end() :]
-    return [name for choice in choices for name in _expand_braces(head + choice + tail)]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from absl import logging
 
-from big_align.data import boundary, files, row_groups
+from big_align.data import boundary, files, listing, row_groups
 from big_align.data.derived.split_source import key_of
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.sources.csv_source import read_csv
@@ -133,7 +133,7 @@ def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
 
 def _expand(paths: str) -> list[str]:
     try:
-        return files.expand_paths(paths)
+        return listing.expand_paths(paths)
     except ValueError as error:
         raise UserError(f"--source: {error}") from error
 

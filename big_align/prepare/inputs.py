@@ -14,7 +14,7 @@ import numpy as np
 
 from big_align.components import source_flags, tables
 from big_align.components.signatures import lookup, make_named
-from big_align.data import files
+from big_align.data import files, listing
 from big_align.data.examples import Source
 from big_align.data.row_groups import open_table
 from big_align.data.shard_offsets import ShardOffsets
@@ -117,7 +117,7 @@ def find_inputs(
         arguments = (*arguments, f"columns={keep!r}")
     single = kind not in BY_FILE or os.path.isdir(path)
     try:
-        paths = [path] if single else files.expand_paths(path)
+        paths = [path] if single else listing.expand_paths(path)
         stamps = tuple(_stamp_folder(each) if single else _stamp(each) for each in paths)
     except (ValueError, OSError) as error:
         raise UserError(f"--input: {put_in_a_line(str(error))}") from error
@@ -139,11 +139,8 @@ def _stamp_folder(path: str) -> str:
     if "://" in path:
         return ""
     try:
-        found = (
-            sorted(os.path.join(top, name) for top, _, names in os.walk(path) for name in names)
-            if os.path.isdir(path)
-            else files.expand_paths(path)
-        )
+        named = [path] if os.path.isdir(path) else listing.expand_paths(path)
+        found = [inner for name in named for inner in listing.list_inside(name)]
     except ValueError:  # the source says what is wrong, or it is no path at all
         return ""
     digest = hashlib.blake2b(digest_size=8)

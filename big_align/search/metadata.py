@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from big_align.data import columns, files
+from big_align.data import columns, files, listing
 from big_align.data.sources.table_source import join, read_json
 from big_align.errors import UserError, put_in_a_line
 
@@ -113,7 +113,7 @@ def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
     try:
         if ending == ".parquet":
             return pa.concat_tables(
-                [pq.read_table(name) for name in files.expand_paths(path)],
+                [pq.read_table(name) for name in listing.expand_paths(path)],
                 promote_options="permissive",
             )
         if ending == ".json":

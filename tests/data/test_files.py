@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import fsspec
 import pytest
 
-from big_align.data import files
+from big_align.data import files, listing
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.record_source import TFRecordSource
 from big_align.data.sources.tar_source import TarSource
@@ -20,7 +20,7 @@ def test_braces_globs_and_commas(tmp_path):
         (tmp_path / name).write_bytes(b"")
 
     def names(pattern):
-        return [path.rsplit("/", 1)[1] for path in files.expand_paths(pattern)]
+        return [path.rsplit("/", 1)[1] for path in listing.expand_paths(pattern)]
 
     assert names(f"{tmp_path}/a-*.tar") == ["a-0.tar", "a-1.tar", "a-2.tar"]
     assert names(f"{tmp_path}/a-{{1..2}}.tar") == ["a-1.tar", "a-2.tar"]
@@ -34,11 +34,13 @@ def test_an_entry_of_a_list_that_is_a_file_is_no_pattern(tmp_path):
     for name in names:
         (tmp_path / name).write_bytes(b"")
     paths = [f"{tmp_path}/{name}" for name in names]
-    assert files.expand_paths(paths) == paths
-    assert files.expand_paths([f"{tmp_path}/c{{0..1}}.tar"]) == paths[-2:]
+    assert listing.expand_paths(paths) == paths
+    assert listing.expand_paths([f"{tmp_path}/c{{0..1}}.tar"]) == paths[-2:]
     many = ",".join(["0"] * 1000)  # too long for the name of a file
-    assert files.expand_paths([f"{tmp_path}/c{{{many}}}.tar"]) == paths[-2:-1]
-    assert files.expand_paths(sorted(files.expand_paths(f"{tmp_path}/part*"))) == sorted(paths[:2])
+    assert listing.expand_paths([f"{tmp_path}/c{{{many}}}.tar"]) == paths[-2:-1]
+    assert listing.expand_paths(sorted(listing.expand_paths(f"{tmp_path}/part*"))) == sorted(
+        paths[:2]
+    )
 
 
 def test_brackets_are_part_of_a_name_that_is_there_or_that_no_pattern_finds(tmp_path):
@@ -46,18 +48,18 @@ def test_brackets_are_part_of_a_name_that_is_there_or_that_no_pattern_finds(tmp_
     for name in ("set [2024]/a.tar", "a1.tar", "a2.tar"):
         (tmp_path / name).write_bytes(b"")
     for name in ("set [2024]/a.tar", "set [2024]"):
-        assert files.expand_paths(f"{tmp_path}/{name}") == [f"{tmp_path}/{name}"]
-    assert len(files.expand_paths(f"{tmp_path}/a[12].tar")) == 2
-    assert files.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set [2024]/a.tar"]
-    assert files.expand_paths(f"{tmp_path}/set [2024]/?.tar") == [f"{tmp_path}/set [2024]/a.tar"]
+        assert listing.expand_paths(f"{tmp_path}/{name}") == [f"{tmp_path}/{name}"]
+    assert len(listing.expand_paths(f"{tmp_path}/a[12].tar")) == 2
+    assert listing.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set [2024]/a.tar"]
+    assert listing.expand_paths(f"{tmp_path}/set [2024]/?.tar") == [f"{tmp_path}/set [2024]/a.tar"]
     (tmp_path / "set 2").mkdir()
     (tmp_path / "set 2" / "b.tar").touch()  # found as a pattern, which counts first
-    assert files.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set 2/b.tar"]
+    assert listing.expand_paths(f"{tmp_path}/set [2024]/*.tar") == [f"{tmp_path}/set 2/b.tar"]
 
 
 def test_a_folder_instead_of_shards_is_told_with_their_pattern(tmp_path):
     (tmp_path / "a.tar").touch()
-    assert files.expand_paths(f"{tmp_path}/*.tar", "*.tar") == [f"{tmp_path}/a.tar"]
+    assert listing.expand_paths(f"{tmp_path}/*.tar", "*.tar") == [f"{tmp_path}/a.tar"]
     for source, ending in (
         (TarSource, "tar"),
         (ParquetSource, "parquet"),
@@ -71,11 +73,11 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.tar").write_bytes(b"")
     for path in ("~/a.tar", "~/*.tar", ["~/a.tar"]):
-        assert files.expand_paths(path) == [f"{tmp_path}/a.tar"]
+        assert listing.expand_paths(path) == [f"{tmp_path}/a.tar"]
 
 
 def test_brace_ranges_keep_their_zeros():
-    assert files._expand_braces("x-{008..010}-{a,b}") == [
+    assert listing._expand_braces("x-{008..010}-{a,b}") == [
         "x-008-a", "x-008-b", "x-009-a", "x-009-b", "x-010-a", "x-010-b",
     ]  # fmt: skip
 
@@ -84,7 +86,7 @@ def test_nothing_found_names_the_pattern(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"")
     for pattern in ("none-*.tar", "none.tar"):
         with pytest.raises(ValueError, match="no file matches '.*none") as error:
-            files.expand_paths(f"{tmp_path}/a.tar,{tmp_path}/{pattern}")
+            listing.expand_paths(f"{tmp_path}/a.tar,{tmp_path}/{pattern}")
         assert pattern in str(error.value)
 
 
@@ -184,10 +186,10 @@ def test_tensorflow_files_read_alike(tmp_path):
 
 def test_a_path_that_nothing_opens_is_told_with_what_would(monkeypatch):
     with pytest.raises(UserError, match="nothing://x/y.tar: .*nothing"):
-        files.expand_paths("nothing://x/y.tar")
+        listing.expand_paths("nothing://x/y.tar")
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
     with pytest.raises(UserError, match="s3://bucket/x.tar: .*s3fs"):
-        files.expand_paths("s3://bucket/x.tar")
+        listing.expand_paths("s3://bucket/x.tar")
 
 
 def test_many_files_do_not_stay_open(tmp_path):

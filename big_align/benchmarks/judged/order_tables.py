@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from big_align.benchmarks.judged.judgments import Choices, Numbering
 from big_align.benchmarks.judged.sources import PickedSource
-from big_align.data import boundary, files
+from big_align.data import boundary, files, listing
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.row_groups import open_table
 from big_align.data.shard_offsets import ShardOffsets
@@ -32,7 +32,7 @@ def read_order_tables(pattern: str) -> Choices:
     """
     source = ParquetSource(pattern, image="images", caption="", label="", key="")
     texts, cases = Numbering(), []
-    for path in files.expand_paths(pattern):
+    for path in listing.expand_paths(pattern):
         cases += _read_texts(path, texts)
     if len(cases) != source.shard_sizes.sum():
         raise UserError(

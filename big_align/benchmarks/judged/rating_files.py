@@ -9,7 +9,7 @@ from big_align.benchmarks.caption_files import KARPATHY_FOLDERS, find_folder
 from big_align.benchmarks.judged.judgments import Numbering, RatedCaptions, RatedWords, Ratings
 from big_align.benchmarks.judged.rows import JudgedRow, read_columns, read_json
 from big_align.benchmarks.judged.sources import list_images
-from big_align.data import files
+from big_align.data import listing
 from big_align.errors import UserError
 
 COCO_FOLDERS = ("", "/..", "/../coco", "/../../coco")
@@ -97,7 +97,7 @@ class _CocoSplit:
 def _find_coco(path: str, folder: str) -> str:
     tried = [f"{folder}{place}/{COCO_FILE}" for place in COCO_FOLDERS]
     for candidate in tried:
-        if files.files_of(candidate).glob(candidate):
+        if listing.find(candidate):
             return candidate
     raise UserError(
         f"{path} names captions of COCO, and Karpathy's {COCO_FILE} is none of {', '.join(tried)}"

@@ -1,12 +1,11 @@
 """Images beside files of their texts, as img2dataset's `files` and many scripts leave them."""
 
-import glob
 import os
 
 import numpy as np
 from absl import logging
 
-from big_align.data import examples, files
+from big_align.data import examples, files, listing
 from big_align.data.sources.folder_source import tell_unread
 from big_align.data.text_members import TextMembers
 from big_align.errors import FieldError, UserError, put_in_a_line
@@ -18,7 +17,8 @@ class FilePairsSource:
 
     The files are in the folder or in folders below it, as in img2dataset's FOLDER/00000/*.jpg.
     A name with several images, or without one of its texts, counts as broken. Endings are the same
-    in capitals. Each folder is a shard; its files are listed once and read on demand.
+    in capitals. Each folder is a shard; its files are listed once and read on demand. An image that
+    links give several names is one example, with the texts and labels beside all of them.
 
     Args:
       path: the folder; globs, braces and comma lists, local or any fsspec path; or a list of them.
@@ -41,7 +41,7 @@ class FilePairsSource:
 
     def __init__(
         self,
-        path: files.Paths,
+        path: listing.Paths,
         caption: str | None = "txt",
         label: str | None = None,
         caption_lines: bool = False,
@@ -49,7 +49,8 @@ class FilePairsSource:
         needs_texts: Given[bool] = True,
     ):
         self._text_members = TextMembers(caption, label, caption_lines, language)
-        listed = [name for root in files.expand_paths(path) for name in _list_files(root)]
+        roots = listing.expand_paths(path)
+        listed = list(dict.fromkeys(n for root in roots for n in listing.list_below(root)))
         if not listed:
             raise UserError(f"no file in the folder {path!r} or in a folder below it")
         tell_unread(path, listed)
@@ -58,8 +59,8 @@ class FilePairsSource:
         wanted = texts if needs_texts else []
         folders = _group(listed, {*examples.IMAGE_EXTENSIONS, *map(str.lower, texts)})
         self._respelled: dict[str, str] = {}
-        self._folders, self._names, broken, said = [], [], [], ""
-        stems: set[str] = set()
+        there: dict[str, tuple[list[str], int]] = {}
+        said = ""
         for folder, found in folders.items():
             whole, faults = _find_faults(found, wanted)
             if faults:
@@ -67,19 +68,32 @@ class FilePairsSource:
                 told = put_in_a_line(f"of the first, {folder}/{stem}, {fault}")
                 logging.warning("%s: %d images are left out; %s", folder, len(faults), told)
                 said = said or told
-            if whole or faults:
-                stems.update(whole)
-                for stem in whole:
-                    self._respelled |= _find_respelled(f"{folder}/{stem}", found[stem], texts)
-                names = [f"{stem}.{_image_kind(found[stem])}" for stem in whole]
-                self._folders.append(folder)
-                encoded = [name.encode("utf-8", "surrogateescape") for name in names]
-                self._names.append(np.array(encoded, dtype="S"))
-                broken.append(len(faults))
-        self.shard_sizes = np.array([len(names) for names in self._names], np.int64)
-        self.broken = np.array(broken, np.int64)
+            for stem in whole:
+                self._respelled |= _find_respelled(f"{folder}/{stem}", found[stem], texts)
+            names = [f"{stem}.{_image_kind(found[stem])}" for stem in whole]
+            there[folder] = names, len(faults)
+        self._place_names(there)
         if not self.shard_sizes.sum():
             raise _explain_nothing(path, listed, wanted, said)
+
+    def _place_names(self, there: dict[str, tuple[list[str], int]]) -> None:
+        """Makes a shard of each folder, from the names of its images and how many are broken."""
+        grouped = listing.group_names(
+            [f"{top}/{name}" for top, (names, _) in there.items() for name in names]
+        )
+        self._others = {path: others for path, others in grouped.items() if others}
+        self._folders, self._names, broken = [], [], []
+        stems: set[str] = set()
+        for folder, (names, faults) in there.items():
+            kept = [name for name in names if f"{folder}/{name}" in grouped]
+            if kept or faults:
+                stems.update(name.rpartition(".")[0] for name in kept)
+                self._folders.append(folder)
+                encoded = [name.encode("utf-8", "surrogateescape") for name in kept]
+                self._names.append(np.array(encoded, dtype="S"))
+                broken.append(faults)
+        self.shard_sizes = np.array([len(names) for names in self._names], np.int64)
+        self.broken = np.array(broken, np.int64)
         # as many repeat, or more: every folder has its main.jpg and its detail.jpg
         self._names_repeat = 2 * len(stems) <= self.shard_sizes.sum()
 
@@ -91,16 +105,26 @@ class FilePairsSource:
 
     def read_image(self, shard: int, index: int) -> bytes:
         """Reads the image alone; raises BrokenExample."""
-        return self._read(shard, self._name(shard, index))
+        return self._read(self.name(shard, index))
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
         """Reads captions and labels without the image; raises BrokenExample."""
-        stem, wanted = self._stem(shard, index), self._text_members.names
-        return self._text_members.parse([self._read(shard, f"{stem}.{kind}") for kind in wanted])
+        path = self.name(shard, index)
+        captions, labels = self._read_beside(path)
+        for other in self._others.get(path, ()):
+            more, further = self._read_beside(other)
+            captions += [text for text in more if text not in captions]
+            labels = tuple(dict.fromkeys(labels + further))
+        return captions, labels
+
+    def _read_beside(self, image: str) -> tuple[list[str], tuple[int, ...]]:
+        stem = image.rpartition(".")[0]
+        texts = [self._read(f"{stem}.{kind}") for kind in self._text_members.names]
+        return self._text_members.parse(texts)
 
     def key(self, shard: int, index: int) -> str:
         """Returns the name that the files of an example share, with its folder if names repeat."""
-        stem = self._stem(shard, index)
+        stem = self._name(shard, index).rpartition(".")[0]
         return f"{self._folders[shard]}/{stem}" if self._names_repeat else stem
 
     def name(self, shard: int, index: int) -> str:
@@ -111,29 +135,15 @@ class FilePairsSource:
         """Names a folder."""
         return self._folders[shard]
 
-    def _stem(self, shard: int, index: int) -> str:
-        return self._name(shard, index).rpartition(".")[0]
-
     def _name(self, shard: int, index: int) -> str:
         return self._names[shard][index].decode("utf-8", "surrogateescape")
 
-    def _read(self, shard: int, name: str) -> bytes:
-        path = f"{self._folders[shard]}/{name}"
+    def _read(self, path: str) -> bytes:
         path = self._respelled.get(path, path)
         try:
             return self._files.read_all(path)
         except (OSError, ValueError) as error:
             raise examples.BrokenExample(f"{path!r} cannot be read: {error}") from error
-
-
-def _list_files(root: str) -> list[str]:
-    """Lists the files of a folder and of all folders below it, in order."""
-    root = root.rstrip("/")
-    system, pattern, listed = files.files_of(root), f"{glob.escape(root)}/*", []
-    while found := system.glob(pattern):  # not every file system knows `**`
-        listed += found
-        pattern += "/*"
-    return sorted(listed)
 
 
 def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]]:
@@ -208,7 +218,7 @@ def _image_kind(kinds: list[str]) -> str:
 
 
 def _explain_nothing(
-    path: files.Paths, listed: list[str], wanted: list[str], said: str
+    path: listing.Paths, listed: list[str], wanted: list[str], said: str
 ) -> UserError:
     """Explains what is there instead of images with texts."""
     kinds = {os.path.basename(name).partition(".")[2] for name in listed} - {""}

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from big_align.data import examples, files
+from big_align.data import examples, listing
 from big_align.data.sources.listed_source import ListedSource
 from big_align.errors import UserError
 
 
 class FolderSource(ListedSource):
     """Images at PATH/CLASS/*.jpg; the label is the position of the class in the sorted folders.
+
+    A file that links put into the folders of several classes is one example with all of these
+    labels. A folder that is a link to another one, or to a folder above, is no class of its own.
 
     Args:
       path: the folder that holds the folders of classes, local or of any fsspec file system.
@@ -31,33 +34,38 @@ class FolderSource(ListedSource):
                 "is the class; write `*` for each folder below it"
             )
         path = os.path.expanduser(path).rstrip("/")
-        system = files.files_of(path)
         root = glob.escape(path)
-        names = system.glob(f"{root}/*/{pattern}")
+        remote = "://" in path  # where a folder is known only by what lies in it
+        inner = listing.find(f"{root}/*/*" if remote else f"{root}/*/")
+        inner = listing.drop_repeats([path, *inner])[1:]
+        # the class folder is what follows the path, whatever the file system puts before it
+        at = inner[0].count("/") - 1 if inner else 0
+        there = {name.split("/")[at] for name in inner}
+        tops = [f"{root}/*/"] if remote else list(map(glob.escape, inner))
+        names = [name for top in tops for name in listing.find(top + pattern)]
         tell_unread(path, names)
         images = sorted(name for name in names if _extension(name) in examples.IMAGE_EXTENSIONS)
+        found = listing.group_names(images)
         if not images:
             raise UserError(
                 f"no image at {path}/*/{pattern}: there must be one folder for each class, with "
                 f"files that end in {', '.join(examples.IMAGE_EXTENSIONS)}"
             )
-        deeper = sorted(filter(_ends_like_an_image, system.glob(f"{root}/*/{pattern}/**/*")))
+        below = (name for top in tops for name in listing.find(f"{top}{pattern}/**/*"))
+        deeper = sorted(filter(_ends_like_an_image, below))
         if deeper:
             logging.warning(
                 "%s: %d images lie deeper than %s and are left out, such as %s; set `pattern`, or "
                 "move them", path, len(deeper), f"CLASS/{pattern}", deeper[0]
             )  # fmt: skip
-        # the class folder is what follows the path, whatever the file system puts before it
-        depth = -2 - pattern.count("/")
-        folders = [name.split("/")[depth] for name in images]
-        classes = sorted(set(folders))
-        # A folder of a bucket is known only by what lies in it.
-        inner = system.glob(f"{root}/*/*") if "://" in path else glob.glob(f"{root}/*/")
-        self._check_folders(path, pattern, {name.split("/")[-2] for name in inner}, classes)
-        labels = {folder: (label,) for label, folder in enumerate(classes)}
-        super().__init__(
-            path, images, [labels[folder] for folder in folders], class_names=tuple(classes)
-        )
+        classes = sorted({name.split("/")[at] for name in images})
+        self._check_folders(path, pattern, there, classes)
+        numbers = {folder: label for label, folder in enumerate(classes)}
+        labels = [
+            tuple(sorted({numbers[n.split("/")[at]] for n in (name, *others)}))
+            for name, others in found.items()
+        ]
+        super().__init__(path, list(found), labels, class_names=tuple(classes))
 
     def _check_folders(
         self, path: str, pattern: str, folders: set[str], classes: list[str]
@@ -88,22 +96,22 @@ class ImageFiles(ListedSource):
       UserError: nothing matches, or there is no image.
     """
 
-    def __init__(self, path: files.Paths):
+    def __init__(self, path: listing.Paths):
         try:
-            listed = files.expand_paths(path)
+            listed = listing.expand_paths(path)
         except ValueError as error:
             raise UserError(str(error)) from error
-        names = [inner for name in listed for inner in _list_inside(name)]
+        names = [inner for name in listed for inner in listing.list_inside(name)]
         tell_unread(path, names)
-        images = [name for name in names if _ends_like_an_image(name)]
+        images = [name for name in names if _extension(name) in examples.IMAGE_EXTENSIONS]
         if not images:
             endings = ", ".join(examples.IMAGE_EXTENSIONS)
             raise UserError(f"no image at {path!r}: none of the files there ends in {endings}")
-        images = list(dict.fromkeys(images))
+        images = listing.drop_repeats(images)
         super().__init__(str(path), images, [()] * len(images))
 
 
-def tell_unread(path: files.Paths, names: Iterable[str]) -> None:
+def tell_unread(path: listing.Paths, names: Iterable[str]) -> None:
     """Warns of images whose endings are not read.
 
     Args:
@@ -117,13 +125,6 @@ def tell_unread(path: files.Paths, names: Iterable[str]) -> None:
             "left out from %s: %d with endings that are not read, %s; convert them to JPEG or PNG",
             path, len(found), endings,
         )  # fmt: skip
-
-
-def _list_inside(path: str) -> list[str]:
-    """Lists a file, or what is in a folder and in those below it."""
-    if "://" not in path and os.path.isdir(path):
-        return sorted(glob.glob(f"{glob.escape(path.rstrip('/'))}/**/*", recursive=True))
-    return [path]
 
 
 def _ends_like_an_image(name: str) -> bool:

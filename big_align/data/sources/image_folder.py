@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.data import columns, examples, files
+from big_align.data import columns, examples, files, listing
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.table_source import Row, TableSource, read_json
 from big_align.data.table_lines import BadLines, read_text_lines
@@ -104,7 +104,7 @@ def _find_metadata(folder: str) -> str:
         return f"{folder}/{name}"
     message = f"there is no {' or '.join(METADATA)} in the folder {folder}"
     root = glob.escape(folder)
-    deeper = sorted(path for name in METADATA for path in system.glob(f"{root}/*/{name}"))
+    deeper = sorted(path for name in METADATA for path in listing.find(f"{root}/*/{name}"))
     if deeper:
         raise FieldError(message, path=deeper[0].rpartition("/")[0])
     raise UserError(f"{message}; a folder for each class is read by the source folder")

@@ -10,7 +10,7 @@ import pyarrow as pa
 from absl import logging
 from jaxtyping import Int
 
-from big_align.data import columns, examples, files
+from big_align.data import columns, examples, files, listing
 from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
@@ -60,7 +60,7 @@ class ParquetSource:
 
     def __init__(
         self,
-        path: files.Paths,
+        path: listing.Paths,
         image: str | None = None,
         caption: str | None = None,
         label: str | None = None,
@@ -72,7 +72,7 @@ class ParquetSource:
     ):
         if cache_megabytes < 1:
             raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
-        paths = files.expand_paths(path, "*.parquet")
+        paths = listing.expand_paths(path, "*.parquet")
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)
         names = [*schema.names, *list_fields(schema)]

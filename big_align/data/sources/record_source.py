@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from big_align.data import columns, examples, files, tensorflow_on_cpu
+from big_align.data import columns, examples, files, listing, tensorflow_on_cpu
 from big_align.data.sources import shard_index
 from big_align.tf_records import CHECKSUM, LENGTH, mask_checksum
 
@@ -119,13 +119,13 @@ class TFRecordSource(RecordSource):
 
     def __init__(
         self,
-        path: files.Paths,
+        path: listing.Paths,
         image: str | None = None,
         caption: str | None = None,
         label: str | None = None,
         index_dir: str | None = None,
     ):
-        paths = files.expand_paths(path, "*.tfrecord*")
+        paths = listing.expand_paths(path, "*.tfrecord*")
         shards, broken = _open_records(paths, index_dir)
         names = [os.path.basename(path) for path in paths]
         image, caption, label = _find_features(shards, names, image, caption, label)

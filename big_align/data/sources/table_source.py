@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from big_align.data import columns, examples, files
+from big_align.data import columns, examples, files, listing
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
 from big_align.data.table_lines import CONVERTED, BadLines
 from big_align.errors import UserError
@@ -84,8 +84,11 @@ class TableSource(ListedSource):
             folder = _check_some(path, rows, folder)
         labels, class_names = _number_labels(rows, integers)
         grouped: dict[str, list[int]] = {}
-        for number, row in enumerate(rows):
-            grouped.setdefault(_normalize(row.image), []).append(number)
+        paths = [_normalize(join(folder, row.image)) for row in rows]
+        names = listing.group_names(paths).items()
+        known = {other: name for name, others in names for other in (name, *others)}
+        for number, name in enumerate(paths):
+            grouped.setdefault(known[name], []).append(number)
         if len(grouped) < len(rows):
             logging.info("%s: %d rows are %d images", path, len(rows), len(grouped))
         groups = list(grouped.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from big_align.data import examples, files, text_members
+from big_align.data import examples, files, listing, text_members
 from big_align.data.labels.label_names import UnitedNames
 from big_align.data.labels.name_files import unite_folders
 from big_align.data.sources import shard_index
@@ -54,7 +54,7 @@ class TarSource:
 
     def __init__(
         self,
-        path: files.Paths,
+        path: listing.Paths,
         caption: str | None = "txt",
         label: str | None = None,
         index_dir: str | None = None,
@@ -77,7 +77,7 @@ class TarSource:
         slots |= {name: slot for slot, name in enumerate(others, start=self._own)}
         self._slots = slots
         others = [name for name, slot in slots.items() if slot >= required]
-        self._paths = files.expand_paths(path, "*.tar")
+        self._paths = listing.expand_paths(path, "*.tar")
         self._files = files.files_of(self._paths[0])
         self._united = unite_folders(self._paths) if label else UnitedNames(None, ())
         self.class_names = self._united.names
@@ -171,7 +171,7 @@ class TarSource:
             raise examples.BrokenExample("the shard has become shorter than its index says")
         return data
 
-    def _explain_nothing(self, path: files.Paths, texts: list[str]) -> str:
+    def _explain_nothing(self, path: listing.Paths, texts: list[str]) -> str:
         image = repr(self._image) if self._image else "an image"
         wanted = " and ".join([image, *map(repr, texts)])
         first = self._indexes[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from big_align.data import files, tensorflow_on_cpu
+from big_align.data import files, listing, tensorflow_on_cpu
 from big_align.data.text import tokenizers
 from big_align.data.text.word_counts import (
     LONGEST_WORD,
@@ -202,7 +202,7 @@ def read_lines(paths: str) -> Iterator[str]:
     Raises:
       ValueError: nothing is found.
     """
-    for path in files.expand_paths(paths):
+    for path in listing.expand_paths(paths):
         yield from read_file(path)
 
 
