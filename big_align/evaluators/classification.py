@@ -29,6 +29,7 @@ class Classification:
 
     reads = ("label",)
     numbers = ACCURACIES
+    lower_is_better = ()
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:

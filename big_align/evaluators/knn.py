@@ -110,6 +110,8 @@ class KNN:
       ValueError: `what` is unknown, or a cut-off is below 1.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

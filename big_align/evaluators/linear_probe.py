@@ -298,6 +298,8 @@ class LinearProbe:
       ValueError: a value is unknown or out of range, or the sources name different classes.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

@@ -201,6 +201,8 @@ class FewShotText:
         different classes than the list or the other source.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""
