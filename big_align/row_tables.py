@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from big_align.errors import UserError
 from big_align.losses.blocks import count_blocks
 from big_align.losses.sampled_cluster_discrimination import BLOCK
+from big_align.row_samples import Sampling
 from big_align.sharding import Shards, locate_rows
 
 
@@ -112,25 +113,22 @@ def draw_rows(
 ) -> Drawn:
     """Draws all positives of a batch and a sample of all rows, inside a compiled function.
 
-    The sample is systematic: a device arranges its n rows in a circle, cuts it at a random place
-    into q runs as equal as possible, and takes one row of each. So a row, positive or not, is
-    sampled with probability q / n and never twice; the time is that of q rows, which are read from
-    memory in order. A row that is both positive and sampled is drawn once.
+    Every row, positive or not, is sampled with probability `ratio` (`row_samples.Sampling`), on any
+    number of devices. So a sum over the sample is on average `ratio` times that over the table. The
+    time is that of the sampled rows, which are read from memory in order. A row that is both
+    positive and sampled is drawn once.
 
     Args:
       values: the values of the table.
       labels: rows of the table; a number outside [0, `num_rows`) is not a label.
-      rng: the key of the step; the same key draws the same rows on the same number of devices.
+      rng: the key of the step; the same key draws the same rows on any number of devices.
       num_rows: rows of the table without padding.
       ratio: fraction of the rows that is sampled, in [0, 1].
       mesh: the devices.
     """
     devices, local = mesh.size, len(values) // mesh.size
-    ends = np.minimum(np.arange(devices + 1) * local, num_rows)
-    # Rounded at the ends, so that all devices together draw as many as one device would.
-    quotas = np.diff(np.floor(ratio * ends + 0.5).astype(np.int32))
-    real = np.diff(ends).astype(np.int32)
-    capacity, quota = min(local, labels.size), int(quotas.max())
+    sampling = Sampling(num_rows, ratio)
+    capacity, quota = min(local, labels.size), sampling.bound(local)
     width = capacity + quota
     width += -width % BLOCK if width > BLOCK else 0
     inside = jnp.where((labels >= 0) & (labels < num_rows), labels, -1)
@@ -143,11 +141,10 @@ def draw_rows(
         device = shards.index()
         labels = locate_rows(shards.gather(labels), device * local, local)
         positives = jnp.unique(labels, size=capacity, fill_value=local).astype(jnp.int32)
-        key = jax.random.fold_in(rng, device)
-        sampled, drawn = _sample(key, jnp.array(real)[device], jnp.array(quotas)[device], quota)
+        sampled = sampling.sample(rng, device * local, local)
         found = _find(positives, sampled)
-        both = drawn & (positives[found] == sampled)
-        drawn &= ~both
+        both = (sampled < local) & (positives[found] == sampled)
+        drawn = (sampled < local) & ~both
         places = jnp.concatenate([positives, jnp.where(drawn, sampled, local)])
         places = jnp.pad(places, (0, width - len(places)), constant_values=local)
         columns = jnp.where(labels < local, device * width + _find(positives, labels), -1)
@@ -163,25 +160,6 @@ def draw_rows(
 def _find(ordered: Int[Array, " n"], wanted: Int[Array, "..."]) -> Int[Array, "..."]:
     """Returns the indices of the wanted numbers; any valid index for a number that is not there."""
     return jnp.minimum(jnp.searchsorted(ordered, wanted), len(ordered) - 1).astype(jnp.int32)
-
-
-def _sample(
-    rng: PRNGKeyArray, rows: Int[Array, ""], quota: Int[Array, ""], size: int
-) -> tuple[Int[Array, " q"], Bool[Array, " q"]]:
-    """Samples `quota` of the first `rows` rows, systematically.
-
-    Returns:
-      `size` rows, and a mask of those that are drawn, since `size` may exceed `quota`.
-    """
-    cut_rng, run_rng = jax.random.split(rng)
-    rows = jnp.maximum(rows, 1)
-    run, length = jnp.arange(size, dtype=jnp.int32), rows // jnp.maximum(quota, 1)
-    longer = rows - length * quota  # this many runs have one more row
-    start = run * length + jnp.minimum(run, longer)
-    lengths = jnp.maximum(length + (run < longer), 1)
-    cut = jax.random.randint(cut_rng, (), 0, rows)
-    chosen = (cut + start + jax.random.randint(run_rng, (size,), 0, lengths)) % rows
-    return chosen.astype(jnp.int32), run < quota
 
 
 @dataclasses.dataclass(frozen=True)

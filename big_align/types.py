@@ -154,7 +154,8 @@ class Evaluator(Protocol):
                          fields of its config node;
       `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
                          measure this objective.
-    Its instances may list the names of the numbers they return in `numbers`.
+    Its instances may list the names of the numbers they return in `numbers`, and those of which
+    lower is better in `lower_is_better`; without the latter, the names of the numbers decide.
     One that shows more than numbers also has `measure(embedder)`, which returns an
     `exhibits.exhibit.Measured`: the same numbers, and a function that makes the pictures.
     """

@@ -57,7 +57,7 @@ def test_every_positive_is_drawn_and_no_row_twice(k, devices, ratio):
     assert len(set(real)) == len(real) and real.max() < k
     positives = set(labels[(labels >= 0) & (labels < k)])
     assert positives <= set(real)
-    assert len(real) <= len(positives) + np.floor(ratio * k + 0.5)
+    assert len(real) < len(positives) + ratio * k + 3
     if ratio == 1:
         assert set(real) == set(range(k))
     np.testing.assert_array_equal(drawn.rows[drawn.mask], np.asarray(values)[real])
@@ -78,7 +78,7 @@ def test_the_sample_is_that_of_no_labels_and_of_its_share(k, devices, ratio):
         sample = set(numbers[np.asarray(drawn.sampled)])
         assert sample == set(others[others >= 0]) and -1 not in sample
         np.testing.assert_array_equal(alone.sampled, alone.mask)
-        assert len(sample) == np.floor(ratio * k + 0.5)
+        assert abs(len(sample) - ratio * k) < 3
 
 
 def test_positives_beyond_any_quota_are_all_there():
@@ -93,21 +93,32 @@ def test_positives_of_a_single_device_are_all_there():
     assert set(range(40, 60)) <= set(numbers)
 
 
-@pytest.mark.parametrize("k, devices, ratio", [(80, 1, 0.1), (62, 8, 0.3), (10, 1, 0.7)])
-def test_every_row_is_sampled_equally_often(k, devices, ratio):
-    values, rounds = make_values(k, devices), 300
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("k, ratio", [(16, 0.1), (40, 0.1), (62, 0.3), (10, 0.7), (29, 0.02)])
+def test_every_row_is_sampled_with_the_ratio_as_its_probability(k, ratio, devices):
+    values, rounds = make_values(k, devices), 600
     labels = jnp.full((1, 1), -1)
     sample = make_draw(k, devices, ratio)
-    counts = np.zeros(k)
+    counts, sizes = np.zeros(k), []
     for seed in range(rounds):
         numbers = np.asarray(sample(values, labels, jax.random.key(seed)).ids)
         counts[numbers[numbers >= 0]] += 1
-    assert counts.sum() == rounds * np.floor(ratio * k + 0.5)
-    # Each device draws its own fraction exactly; within one a count is a binomial, or narrower.
-    local = pad_rows(k, make_mesh(devices)) // devices
-    for low in range(0, k, local):
-        part = counts[low : low + local]
-        assert np.abs(part - part.mean()).max() < 5 * np.sqrt(part.mean())
+        sizes.append((numbers >= 0).sum())
+    # One in a million of binomial counts would be farther away.
+    spread = np.sqrt(rounds * ratio * (1 - ratio))
+    assert np.abs(counts - rounds * ratio).max() < 5 * spread
+    assert counts.min() > 0
+    assert np.abs(np.array(sizes) - ratio * k).max() < 3
+
+
+@pytest.mark.parametrize("k, ratio", [(61, 0.1), (40, 0.1), (37, 0.4), (37, 0.6)])
+def test_a_sample_is_the_same_on_any_number_of_devices(k, ratio):
+    samples = []
+    for devices in (1, 2, 8):
+        draws = (draw(k, devices, ratio, np.array([[3, 5]]), seed) for seed in range(20))
+        samples.append([set(ids[np.asarray(drawn.sampled)]) for drawn, ids, _ in draws])
+    assert samples[0] == samples[1] == samples[2]
+    assert len(set(map(frozenset, samples[0]))) > 10
 
 
 def test_a_draw_is_replayed_by_its_key_and_another_key_draws_others():
@@ -120,7 +131,7 @@ def test_a_draw_is_replayed_by_its_key_and_another_key_draws_others():
 def test_every_device_draws_other_places():
     _, numbers, _ = draw(800, 8, 0.1, np.full((4, 1), -1))
     places = [tuple(part[part >= 0] % 100) for part in numbers.reshape(8, -1)]
-    assert len(set(places)) == 8 and all(len(each) == 10 for each in places)
+    assert len(set(places)) == 8 and all(9 <= len(each) <= 11 for each in places)
 
 
 def test_arrays_of_a_draw_do_not_grow_with_the_table():

@@ -33,6 +33,7 @@ class Classification:
 
     reads = ("label",)
     numbers = ACCURACIES
+    lower_is_better = ()
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:

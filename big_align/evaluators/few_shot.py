@@ -235,6 +235,8 @@ class FewShot:
         names a class that the list, or else `train_source`, lacks.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

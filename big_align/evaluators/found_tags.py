@@ -52,6 +52,8 @@ class FoundTags:
         *("frequent_precision", "frequent_recall", "frequent_map"),
     )
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

@@ -112,6 +112,8 @@ class KNN:
         `train_source` lacks.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

@@ -299,6 +299,8 @@ class LinearProbe:
         `train_source` lacks.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

@@ -166,6 +166,8 @@ class Retrieval:
 
     reads = ("caption",)
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

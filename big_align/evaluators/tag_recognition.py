@@ -48,6 +48,7 @@ class TagRecognition:
     """
 
     numbers = ("map", *CHOICES, "tags")
+    lower_is_better = ()
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:

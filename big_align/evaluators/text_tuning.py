@@ -201,6 +201,8 @@ class FewShotText:
         a class that it lacks.
     """
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

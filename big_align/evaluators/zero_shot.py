@@ -158,6 +158,8 @@ class ZeroShot:
 
     reads = ("label",)
 
+    lower_is_better = ()
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""

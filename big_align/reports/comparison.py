@@ -54,11 +54,12 @@ def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> It
     known = list(dict.fromkeys(key for record in records for key in record.evaluations))
     if not known:
         return
+    said = {name: low for record in records for name, low in record.said.items()}
     rows, marked = [], set()
     for key in known:
         series = [record.evaluations.get(key) for record in records]
         last = [values[-1][1] if values else None for values in series]
-        best = find_best(key, last)
+        best = find_best(key, last, said)
         if best is not None:
             marked |= {(len(rows), 1 + place) for place, x in enumerate(last) if x == last[best]}
         rows.append([key, *("" if x is None else format_number(x) for x in last)])

@@ -10,6 +10,7 @@ from typing import Any
 from big_align.errors import UserError
 from big_align.reports import forms, starts
 from big_align.reports.forms import check_form, fits
+from big_align.training.logs.directions import read_said
 from big_align.training.logs.line_files import number_of, parse_line, read_lines
 from big_align.training.saving.step_folders import find_folder
 
@@ -34,6 +35,7 @@ class RunRecord:
       seconds: where the time of all processes went, by phase.
       pictures: the step of the pictures, and exhibits by evaluator.
       saved: the step of the newest checkpoint; 0 if none is in reach.
+      said: the numbers of which lower is better, by evaluator, of evaluators that say so.
     """
 
     workdir: str
@@ -44,6 +46,7 @@ class RunRecord:
     seconds: dict[str, float]
     pictures: dict[str, Any]
     saved: int = 0
+    said: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -109,6 +112,7 @@ def read_record(workdir: str) -> RunRecord:
         {name: float(seconds) for name, seconds in (goodput or {}).items()},
         read_pictures(folder / "pictures.json"),
         _find_newest(config, folder),
+        read_said(read_lines(folder / "evaluations.jsonl", ("step",))),
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from big_align.reports import starts
 from big_align.reports.charts import COLORS, draw_chart, format_number
 from big_align.reports.run_record import RunRecord, Series
-from big_align.reports.scores import find_best, is_fact
+from big_align.reports.scores import find_best
+from big_align.training.logs.directions import NEITHER, find_direction
 from big_align.training.logs.phases import PHASES
 
 STYLE = """
@@ -103,7 +104,7 @@ def write_evaluations(record: RunRecord) -> Iterator[str]:
     yield "<h2>Evaluations</h2>"
     rows, marked = [], set()
     for name, values in record.evaluations.items():
-        best = find_best(name, [value for _, value in values])
+        best = find_best(name, [value for _, value in values], record.said)
         shown = ["", ""]
         if best is not None:
             shown = [format_number(values[best][1]), f"{values[best][0]:,}"]
@@ -134,7 +135,8 @@ def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
     groups: dict[str, dict[str, Series]] = {}
     for name, values in record.evaluations.items():
         evaluator, _, key = name.partition("/")
-        title = f"{evaluator}, for comparison" if is_fact(name) else evaluator
+        is_fact = find_direction(name, record.said) == NEITHER
+        title = f"{evaluator}, for comparison" if is_fact else evaluator
         groups.setdefault(title, {})[key] = values
     parted: dict[str, dict[str, Series]] = {}
     for title, curves in groups.items():

@@ -33,6 +33,8 @@ from big_align.runs.command_line import load_config
 from big_align.runs.providers import Context, provide
 from big_align.runs.streams import build_streams, check_class_texts, make_tokenizer
 from big_align.training import optimizers
+from big_align.training.logs.directions import UNSAID, Said, read_said
+from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.types import Evaluator, Objective, SavedPart, TrainingData
 
@@ -227,11 +229,23 @@ def build_checkpointer(
     config: Node,
     workdir: str,
     read_only: bool = False,
+    said: Said | None = None,
     parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
 ) -> Checkpointer:
-    """Builds the checkpointer of the training state, and of `parts` besides."""
-    node, given = without(config["checkpoint"], "every"), {"workdir": workdir, "parts": parts}
-    return make(Checkpointer, node, "config.checkpoint", read_only=read_only, **given)
+    """Builds the checkpointer of the training state, and of `parts` besides.
+
+    Args:
+      config: config of the run.
+      workdir: its workdir.
+      read_only: whether nothing is ever written.
+      said: which way the numbers of evaluators are better; None for what `evaluations.jsonl` says.
+      parts: what is saved besides the training state, by name.
+    """
+    node = without(config["checkpoint"], "every")
+    if said is None and node.get("keep_best"):
+        said = agreement.share("said", read_said(read_evaluations(workdir)))
+    given = {"workdir": workdir, "read_only": read_only, "parts": parts, "said": said or UNSAID}
+    return make(Checkpointer, node, "config.checkpoint", **given)
 
 
 def has_begun(config: Node, workdir: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import flax.linen as nn
 import jax
 import numpy as np
+from absl import logging
 
 from big_align.components import pipelines, tables
 from big_align.components.signatures import advise, check_arguments, lookup, make, without
@@ -26,6 +27,7 @@ from big_align.models.dual_encoder import TOWERS
 from big_align.nodes import Node
 from big_align.runs import build, cached_features, dataset
 from big_align.runs.initial_weights import check_init
+from big_align.training.logs.directions import collect_said, find_direction
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Retention
@@ -263,6 +265,12 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
     known += [f"{name}/..." for name, numbers in named.items() if numbers is None]
     evaluator = wanted.partition("/")[0]
     if wanted in known or (evaluator in named and named[evaluator] is None):
+        if evaluator not in (said := collect_said(evaluators)):
+            logging.warning(
+                "config.checkpoint.keep_best = %r: %s is taken for better, by the number's name, "
+                "since the evaluator does not say in lower_is_better which of its numbers are low",
+                *(wanted, find_direction(wanted, said)),
+            )
         return
     raise ConfigError(
         f"config.checkpoint.keep_best = {wanted!r} is no number of config.evaluators"

@@ -28,6 +28,7 @@ from big_align.reports.report import refresh_report
 from big_align.runs import build, check
 from big_align.runs.initial_weights import read_initial_weights
 from big_align.runs.restore import load_weights
+from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
 from big_align.training.logs.metrics import format_table
 from big_align.training.saving.checkpoint import Which
@@ -69,14 +70,14 @@ def evaluate_all(
     return results
 
 
-def describe_evaluators(config: Any) -> dict[str, Any]:
-    """Returns the kind of each evaluator and the sources of its examples, for JSON."""
+def describe_evaluators(config: Any, evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
+    """Returns each evaluator's kind, sources, and numbers of which lower is better, for JSON."""
     described = {}
     for name, node in config.evaluators.items():
         parts = {k: v.to_dict() for k, v in node.items() if isinstance(v, ConfigDict)}
         sources = {k: {f: x for f, x in v.items() if x is not None} for k, v in parts.items()}
         described[name] = {"name": node.name, **sources}
-    return {"evaluators": described}
+    return {"evaluators": described, FIELD: collect_said(evaluators)}
 
 
 def choose_retrieval(config: Any, tokenizer: Any, name: str | None = None) -> Retrieval:
@@ -190,7 +191,8 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
         where = f"{workdir} at step {step}" if step else "the weights of config.init"
         print(f"{where}\n{format_table(results)}", flush=True)
     try:
-        _record(config, workdir, step, results, seconds)
+        about = describe_evaluators(config, evaluators)
+        _record(config, workdir, step, results, seconds, about)
     except OSError as error:  # a folder of someone else, a full disk: the numbers are there
         place, reason = pathlib.Path(workdir, FILE), error.strerror or tell_in_a_line(error)
         print(f"warning: {place}: the evaluation is not recorded ({reason})", file=sys.stderr)
@@ -199,10 +201,15 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
 
 
 def _record(
-    config: Any, workdir: str, step: int, results: Mapping[str, float], seconds: float
+    config: Any,
+    workdir: str,
+    step: int,
+    results: Mapping[str, float],
+    seconds: float,
+    about: dict[str, Any],
 ) -> None:
     """Appends the numbers of a checkpoint to `evaluations.jsonl`; step 0 is `config.init`."""
-    about, folder = describe_evaluators(config), None
+    folder = None
     if step:
         folder = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
     else:

@@ -38,6 +38,7 @@ from big_align.runs.evaluate import describe_evaluators, evaluate_all
 from big_align.runs.initial_weights import create_state
 from big_align.runs.program import build_program
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
+from big_align.training.logs.directions import collect_said
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
 from big_align.training.logs.trackers import Tracker, open_trackers
@@ -213,7 +214,11 @@ def _run_on(
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
         checkpointer = stack.enter_context(
-            contextlib.closing(build.build_checkpointer(config, workdir, parts=loader.saved))
+            contextlib.closing(
+                build.build_checkpointer(
+                    config, workdir, said=collect_said(parts.evaluators), parts=loader.saved
+                )
+            )
         )
         stack.callback(clock.begin, "saving")  # closing waits for what is being written
         example = build.example_batch(config, parts.tokenizer)
@@ -236,13 +241,14 @@ def _run_on(
         trackers = _open_trackers(config, workdir)
         with clock.phase("compiling"):
             step, step_flops = program.compile_and_count(first_batch)
+        about = describe_evaluators(config, parts.evaluators)
         every = config.log_every, config.evaluate_every, config.checkpoint.every
         loop = Loop(
             workdir,
             Schedule(config.total_steps, *every),
             checkpointer=checkpointer,
             evaluate=_build_evaluation(config, parts, gallery),
-            evaluations=EvaluationLog(workdir, TRAINING, describe_evaluators(config)),
+            evaluations=EvaluationLog(workdir, TRAINING, about),
             pictures=gallery.finish,
             health=health,
             learning_rate=program.learning_rate,

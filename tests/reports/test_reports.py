@@ -1,5 +1,6 @@
 """The page about a run: what stands in a workdir stands there, whatever is missing or cut short."""
 
+import functools
 import json
 import re
 import subprocess
@@ -10,14 +11,15 @@ import pytest
 
 from big_align.exhibits.cosines import show_cosines
 from big_align.exhibits.exhibit import Confusion, Examples, Finding, Item, encode
-from big_align.reports import charts, pictures, report, run_record, sections
-from big_align.reports.comparison import name_runs
+from big_align.reports import charts, pictures, report, run_record, scores, sections
+from big_align.reports.comparison import compare_runs, name_runs
 from big_align.reports.gallery import Gallery
 from big_align.reports.run_record import RunRecord, read_record
-from big_align.reports.scores import find_best
 from big_align.reports.starts import compare_configs, record_start
 from big_align.tools import report as tool
-from big_align.training.saving.retention import Retention
+from big_align.training.logs.directions import FIELD
+from big_align.training.logs.evaluations import TRAINING, EvaluationLog
+from big_align.training.saving.retention import Evaluated, Retention
 
 CONFIG = {
     "total_steps": 4,
@@ -223,11 +225,38 @@ def test_configs_differ_by_field():
     assert compare_configs(after, after) == {}
 
 
-def test_the_best_is_high_but_of_losses_and_nothing_of_facts():
+LOW = ("loss", "itm_loss", "ece", "top1_error", "perplexity", "valloss", "valLoss", "loss_de")
+LOW += ("top1err", "cross_entropy", "rmse", "median_rank")
+
+
+@pytest.mark.parametrize("name", LOW + ("r1", "lossless", "place", "rank_correlation"))
+@pytest.mark.parametrize("said", [None, False, True])
+def test_a_page_and_what_is_kept_agree_on_the_best_which_the_evaluator_knows(name, said):
+    lower = name in LOW if said is None else said
+    words = {} if said is None else {"mine": [name] if said else ["other"]}
+    values = [2.0, 3.0, 1.0]
+    assert scores.find_best(f"mine/{name}", values, words) == (2 if lower else 1)
+    kept = Retention(1, None, f"mine/{name}", words)
+    found = kept.find_best([Evaluated(n, {f"mine/{name}": x}) for n, x in enumerate(values)])
+    assert found.step == (2 if lower else 1)
+
+
+def test_evaluations_say_which_way_is_better(tmp_path):
+    """Two runs, and an evaluator that says that its r1 is better if low."""
+    for folder, r1 in (("one", (0.3, 0.2)), ("two", (0.1, 0.25))):
+        workdir = make_workdir(tmp_path / folder, r1=r1)
+        about = {FIELD: {"pairs": ["r1"]}}
+        EvaluationLog(str(workdir), TRAINING, about).write(4, {"pairs/r1": r1[-1]}, 1.0, None)
+    records = [read_record(str(tmp_path / folder)) for folder in ("one", "two")]
+    assert "<td class='n best'>0.2<" in compare_runs(records)
+    # last, best and first
+    assert "pairs/r1 0.2 0.2 4 0.3" in texts_of(report.describe_run(records[0]))
+    assert "pairs/r1 0.25 0.1 2 0.1" in texts_of(report.describe_run(records[1]))
+
+
+def test_the_best_is_nothing_of_facts_and_of_equals():
+    find_best = functools.partial(scores.find_best, said={})
     assert find_best("a/r1", [0.1, 0.3, None, 0.3]) == 1
-    for low in ("a/loss", "a/itm_loss", "a/ece", "a/top1_error", "a/perplexity"):
-        assert find_best(low, [3.0, 1.0, 2.0]) == 1
-        assert Retention(1, None, low).rank({low: 1.0}) > Retention(1, None, low).rank({low: 2.0})
     assert find_best("a/r1", [0.2, 0.2]) is None and find_best("a/r1", [None, 0.2]) is None
     assert find_best("probe/strength", [1.0, 2.0]) is None
     assert find_best("found/found_per_image", [1.0, 2.0]) is None

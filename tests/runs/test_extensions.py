@@ -110,6 +110,17 @@ def config(tmp_path, monkeypatch):
     sys.modules.pop("outside", None)
 
 
+def test_an_evaluator_says_which_way_its_numbers_are_better(config, caplog):
+    config.checkpoint.keep_best = "length/length"
+    evaluator = build.build_evaluators(config, build.build_tokenizer(config))["length"]
+    check.check_keep_best(config, {"length": evaluator})
+    assert "'length/length': higher is taken for better, by the number's name" in caplog.text
+    caplog.clear()
+    evaluator.lower_is_better = ("length",)
+    check.check_keep_best(config, {"length": evaluator})
+    assert not caplog.records
+
+
 @pytest.mark.slow
 def test_it_is_checked_trained_and_measured(config, tmp_path):
     config.objective.strength = 2.0

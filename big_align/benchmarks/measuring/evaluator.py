@@ -94,6 +94,11 @@ class NamedBenchmark:
         """The names of the numbers it returns."""
         return self._kind.numbers
 
+    @property
+    def lower_is_better(self) -> tuple[str, ...]:
+        """Those that are errors."""
+        return tuple(name for name in self.numbers if name.endswith("ece"))
+
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Embeds all images and texts and returns the numbers."""
         return self.measure(embedder).numbers

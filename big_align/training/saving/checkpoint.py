@@ -1,9 +1,7 @@
 """Checkpoints: written in the background, atomic, checked, restored on any number of devices.
 
-A checkpoint holds the training state, a small record of what it was made with, and checksums of its
-files. A damaged one is set aside, and the one before it is used. Random keys need nothing of their
-own, and neither does the position in the data if it is a function of the step; if it is not,
-`parts` hold it.
+A checkpoint holds the training state, what it was made with, checksums of its files, and `parts`,
+such as a position in the data. A damaged one is set aside, and the one before it is used.
 """
 
 import contextlib
@@ -28,6 +26,7 @@ from big_align.errors import (
     tell_in_a_line,
 )
 from big_align.nodes import Given
+from big_align.training.logs.directions import UNSAID, Said
 from big_align.training.logs.evaluations import read_training_numbers
 from big_align.training.saving import checksums, handlers, leftovers, ownership, step_folders
 from big_align.training.saving.reading import read_state
@@ -54,10 +53,10 @@ class Checkpointer:
       keep_last: how many of the latest checkpoints are kept.
       keep_every: checkpoints at multiples of this step are kept for good; None keeps no others.
       keep_best: the number that decides which checkpoint is best, as "flickr/text_to_image_r10";
-        the best one is saved and kept. Higher is better, except for names that contain `loss` or
-        `error`, and `ece`.
+        the best one is saved and kept.
       folder: another folder for the checkpoints, as in `gs://bucket/run`.
       read_only: whether nothing is ever written (evaluation).
+      said: which way the numbers of evaluators are better.
       parts: what is saved besides the training state, by name; each writes and reads itself.
     """
 
@@ -69,11 +68,12 @@ class Checkpointer:
         keep_best: str | None = None,
         folder: str | None = None,
         read_only: Given[bool] = False,
+        said: Given[Said] = UNSAID,
         parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
     ):
         # Every process writes its part, so on several hosts this must be shared storage.
         self.folder = step_folders.find_folder(workdir, folder)
-        self._retention = Retention(keep_last, keep_every, keep_best)
+        self._retention = Retention(keep_last, keep_every, keep_best, said)
         if read_only:
             ownership.check_seen(self.folder, workdir)
         else:

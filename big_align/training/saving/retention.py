@@ -1,22 +1,13 @@
 """Which checkpoints of a run are kept, and which of them is the best."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from big_align.training.logs.directions import LOWER, UNSAID, Said, find_direction
+
 Numbers = Mapping[str, float]
 """Evaluation results, by `evaluator/name`."""
-LOW = re.compile(r"(^|_)(loss|error|perplexity|ece)($|_)")
-
-
-def is_better_low(name: str) -> bool:
-    """Returns whether an evaluation is the better the lower a number is.
-
-    Args:
-      name: `evaluator/number`.
-    """
-    return bool(LOW.search(name.rpartition("/")[2]))
 
 
 class Evaluated(NamedTuple):
@@ -43,6 +34,7 @@ class Retention:
       keep_every: checkpoints at multiples of this step are kept for good; None keeps no others.
       keep_best: the number, as `evaluator/name`, by which checkpoints are compared; None keeps none
         for that.
+      said: which way the numbers of evaluators are better.
 
     Attributes:
       numbers: evaluation results of the existing checkpoints, by step.
@@ -52,7 +44,11 @@ class Retention:
     """
 
     def __init__(
-        self, keep_last: int = 2, keep_every: int | None = None, keep_best: str | None = None
+        self,
+        keep_last: int = 2,
+        keep_every: int | None = None,
+        keep_best: str | None = None,
+        said: Said = UNSAID,
     ):
         if keep_last < 1:
             raise ValueError(f"keep_last = {keep_last} must be at least 1")
@@ -61,12 +57,12 @@ class Retention:
         if keep_best is not None and not all(keep_best.partition("/")):
             raise ValueError(f"keep_best = {keep_best!r} is no number: write EVALUATOR/NAME")
         self.keep_last, self.keep_every, self.keep_best = keep_last, keep_every, keep_best
+        self._sign = -1 if find_direction(keep_best or "", said) == LOWER else 1
         self.numbers: dict[int, Numbers | None] = {}
 
     def rank(self, numbers: Numbers | None) -> float:
         """Returns the score of an evaluation, higher is better; minus infinity for none, or NaN."""
-        value = float((numbers or {}).get(self.keep_best or "", math.nan))
-        value = -value if is_better_low(self.keep_best or "") else value
+        value = self._sign * float((numbers or {}).get(self.keep_best or "", math.nan))
         return -math.inf if math.isnan(value) else value
 
     def find_best(self, checkpoints: Sequence[Evaluated]) -> Evaluated | None:
