@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from big_align.benchmarks import caption_files, catalog, label_binding, label_lists, tfds_labels
-from big_align.benchmarks.benchmark import ABSENT, JUDGED, Benchmark, Layout
+from big_align.benchmarks.benchmark import JUDGED, Benchmark, Layout
 from big_align.data import examples, files, listing
 from big_align.data.derived.joined_source import JoinedSource
 from big_align.data.derived.relabeled_source import ABSENT, RelabeledSource
