@@ -295,8 +295,7 @@ class LinearProbe:
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
-      ValueError: a value is unknown or out of range, or a source names a class that
-        `train_source` lacks.
+      ValueError: a value is wrong, or a source names a class that `train_source` lacks.
     """
 
     lower_is_better = ()
@@ -320,13 +319,12 @@ class LinearProbe:
         seed: int = 0,
         max_broken_fraction: float = 0.01,
     ):
-        names = "linear_probe.source", "linear_probe.validation_source"
-        self.source, self.validation_source = (
-            each and join_sources(each, train_source, name, "linear_probe.train_source")
-            for each, name in zip((source, validation_source), names, strict=True)
+        place = "linear_probe.train_source"
+        self.source = join_sources(source, train_source, "linear_probe.source", place)
+        self.validation_source = validation_source and join_sources(
+            validation_source, train_source, "linear_probe.validation_source", place
         )
-        self.train_source, self.transform = train_source, transform
-        self.what = check_what(what)
+        self.train_source, self.transform, self.what = train_source, transform, check_what(what)
         self.settings = ProbeSettings(score, validation_fraction, max_iterations, tolerance, seed)
         self.max_broken_fraction = max_broken_fraction
 

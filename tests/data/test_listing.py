@@ -8,10 +8,10 @@ import random
 import tarfile
 
 import pytest
-from big_align.data.sources.split_source import SplitSource
 
 from big_align.components.source_flags import recognize_source
 from big_align.data import listing
+from big_align.data.derived.split_source import SplitSource
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.folder_source import FolderSource, ImageFiles
