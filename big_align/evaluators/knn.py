@@ -15,6 +15,7 @@ from big_align.evaluators.features import (
     check_what,
     read_features,
 )
+from big_align.evaluators.ties import reaches
 from big_align.nodes import Node
 
 NOWHERE = np.iinfo(np.int32).max
@@ -36,7 +37,7 @@ def _count_before(
     right = query_label[:, None] == label
     usable = right & (own[:, None] != jnp.arange(len(label)))
     best = jnp.where(usable, similarity, -jnp.inf).max(axis=1, keepdims=True)
-    before = ((similarity >= best) & ~right).sum(axis=1)
+    before = (reaches(similarity, best) & ~right).sum(axis=1)
     return jnp.where(usable.any(axis=1), before, NOWHERE)
 
 

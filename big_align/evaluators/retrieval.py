@@ -15,6 +15,7 @@ from big_align.data.text.language_counts import count_languages
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.ties import reaches
 from big_align.exhibits.cosines import show_pair_cosines
 from big_align.exhibits.exhibit import Exhibit, Measured
 from big_align.exhibits.pixels import read_pixels
@@ -46,8 +47,7 @@ def rank_of_match(
         similarity = queries[start : start + chunk] @ candidates.T
         right = query_owner[start : start + chunk, None] == candidate_owner[None, :]
         best = np.where(right, similarity, -np.inf).max(axis=1, keepdims=True)
-        # not "<" instead of ">=": what is compared with NaN is not found
-        ranks.append((~(similarity < best) & ~right).sum(axis=1))
+        ranks.append((reaches(similarity, best) & ~right).sum(axis=1))
     return np.concatenate(ranks)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.errors import UserError
+from big_align.evaluators.ties import is_above
 from big_align.evaluators.zero_shot import measure_accuracy
 
 Score = Callable[[np.ndarray, np.ndarray], float]
@@ -39,7 +40,7 @@ def real_accuracy(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n
         raise UserError("real_accuracy: no example has a class")
     right = np.where(present, scores, -np.inf).max(axis=1)
     wrong = np.where(present, -np.inf, scores).max(axis=1)
-    return float((right > wrong)[there].mean())
+    return float(is_above(right, wrong)[there].mean())
 
 
 def mean_top1_top5(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
@@ -103,7 +104,7 @@ def softmax(logits: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"]:
 
 
 def calibration_error(
-    probability: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+    probability: Float[np.ndarray, "n c"], right: Bool[np.ndarray, "n"]
 ) -> tuple[float, list[dict[str, int | float]]]:
     """Returns the expected calibration error, and the bins that it is computed from.
 
@@ -113,14 +114,12 @@ def calibration_error(
 
     Args:
       probability: probability of each class.
-      label: the right class of each example; a tie with another class is an error.
+      right: whether the right class of each example alone has the highest score.
 
     Returns:
       The error, and for each nonempty bin its number of examples, accuracy and confidence.
     """
     confidence = probability.max(axis=1)
-    own = np.take_along_axis(probability, label[:, None], axis=1)
-    right = (probability >= own).sum(axis=1) == 1
     place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
     bins = [
         {
@@ -133,7 +132,7 @@ def calibration_error(
         if (mine := place == number).any()
     ]
     gaps = (b["images"] * abs(b["accuracy"] - b["confidence"]) for b in bins)
-    return sum(gaps) / len(label), bins
+    return sum(gaps) / len(right), bins
 
 
 SCORES: dict[str, Score] = {

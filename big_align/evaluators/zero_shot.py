@@ -15,6 +15,7 @@ from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.ties import rank_of_class
 from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.cosines import show_class_cosines
 from big_align.exhibits.exhibit import Measured
@@ -82,8 +83,7 @@ def measure_accuracy(
       similarity: similarity of each example to each class.
       label: the right class of each example.
     """
-    own = np.take_along_axis(similarity, label[:, None], axis=1)
-    rank = (~(similarity < own)).sum(axis=1) - 1  # what is compared with NaN is not found
+    rank = rank_of_class(similarity, label)
     hit = rank == 0
     per_class = [hit[label == c].mean() for c in np.unique(label)]
     return {

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int, Num
 from scipy.stats import rankdata
 
 from big_align.errors import UserError
+from big_align.evaluators.ties import is_above, number_levels, reaches
 
 SAMPLES = 1000
 """Number of bootstrap samples (Parekh et al. 2021)."""
@@ -19,7 +20,7 @@ def choose_text(cosine: Float[np.ndarray, "n t"]) -> Bool[np.ndarray, "n"]:
     Args:
       cosine: cosines of the image of each case with its texts.
     """
-    return cosine[:, 0] > cosine[:, 1:].max(axis=1)
+    return is_above(cosine[:, 0], cosine[:, 1:].max(axis=1))
 
 
 class Matched(NamedTuple):
@@ -43,8 +44,8 @@ def match_two(cosine: Float[np.ndarray, "n 2 2"]) -> Matched:
       cosine: cosines of the images of each case, in rows, with its texts.
     """
     first, second = cosine[:, 0, 0], cosine[:, 1, 1]
-    text = (first > cosine[:, 0, 1]) & (second > cosine[:, 1, 0])
-    image = (first > cosine[:, 1, 0]) & (second > cosine[:, 0, 1])
+    text = is_above(first, cosine[:, 0, 1]) & is_above(second, cosine[:, 1, 0])
+    image = is_above(first, cosine[:, 1, 0]) & is_above(second, cosine[:, 0, 1])
     return Matched(text, image, text & image)
 
 
@@ -71,7 +72,8 @@ def correlate_ranks(one: Num[np.ndarray, "n"], other: Num[np.ndarray, "n"]) -> f
       one: values.
       other: values.
     """
-    a, b = (ranks - ranks.mean() for ranks in (rankdata(one), rankdata(other)))
+    ranks = [rankdata(number_levels(values)) for values in (one, other)]
+    a, b = (each - each.mean() for each in ranks)
     scale = np.sqrt((a * a).sum() * (b * b).sum())
     return float((a * b).sum() / scale) if scale > 0 else 0.0
 
@@ -141,9 +143,9 @@ def rank_of_positive(
         best = np.full(len(mine), -np.inf, similarity.dtype)
         np.maximum.at(best, place, right)
         # all that are as near as the best right one, minus the right ones among them
-        count = (similarity >= best[:, None]).sum(axis=1)
-        count -= np.bincount(place[right >= best[place]], minlength=len(mine))
+        count = reaches(similarity, best[:, None]).sum(axis=1)
+        count -= np.bincount(place[reaches(right, best[place])], minlength=len(mine))
         if itself:
-            count -= similarity[np.arange(len(mine)), mine] >= best
+            count -= reaches(similarity[np.arange(len(mine)), mine], best)
         ranks.append(count)
     return np.concatenate(ranks)

@@ -16,6 +16,7 @@ from big_align.evaluators.scores import (
     softmax,
 )
 from big_align.evaluators.tag_scores import mean_average_precision
+from big_align.evaluators.ties import rank_of_class
 from big_align.evaluators.zero_shot import measure_accuracy
 from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.exhibit import Confusion
@@ -65,7 +66,9 @@ def describe_scores(
     score = lookup_score(metric)(scores, label)
     if metric not in ("accuracy", "mean_per_class"):
         numbers[metric] = score
-    numbers["ece"], bins = calibration_error(softmax(scores / temperature), label)
+    numbers["ece"], bins = calibration_error(
+        softmax(scores / temperature), rank_of_class(scores, label) == 0
+    )
     taken, per_class = scores.argmax(axis=1), []
     for c in np.unique(label).tolist():
         mine = label == c

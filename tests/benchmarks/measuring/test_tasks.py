@@ -18,7 +18,7 @@ from big_align.exhibits.retrieval import Pairs
 def test_calibration_error_by_hand():
     """Two images at 0.9 with one right, in bin 13; one at 0.6 that is right, in bin 8."""
     probability = np.array([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]])
-    error, bins = calibration_error(probability, np.array([0, 0, 0]))
+    error, bins = calibration_error(probability, np.array([True, False, True]))
     assert [b["bin"] for b in bins] == [8, 13]
     assert bins[1]["accuracy"] == 0.5 and bins[1]["confidence"] == pytest.approx(0.9)
     assert error == pytest.approx((2 * 0.4 + 1 * 0.4) / 3)
@@ -26,10 +26,14 @@ def test_calibration_error_by_hand():
 
 def test_what_is_sure_and_right_is_calibrated_and_ties_are_errors():
     sure = np.eye(3)[[0, 1, 2, 0]]
-    assert calibration_error(sure, np.array([0, 1, 2, 0]))[0] == 0
-    assert calibration_error(sure, np.array([1, 2, 0, 1]))[0] == 1
+
+    def measure(scores, label):
+        return describe_scores(scores, np.array(label), ["a", "b", "c"], "accuracy", 1e-3).numbers
+
+    assert measure(sure, [0, 1, 2, 0])["ece"] == 0
+    assert measure(sure, [1, 2, 0, 1])["ece"] == 1
     level = np.full((4, 2), 0.5)
-    assert calibration_error(level, np.array([0, 1, 0, 1]))[0] == pytest.approx(0.5)
+    assert measure(level, [0, 1, 0, 1])["ece"] == pytest.approx(0.5)
 
 
 def test_the_temperature_changes_the_calibration_alone():

@@ -1,0 +1,53 @@
+"""What is equal but for rounding: one definition of a tie for all recalls and accuracies."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Num
+
+TOLERANCE = 1e-6
+"""The difference of equal scores: several float32 roundings of a product of unit-length rows.
+
+Products of equal rows differ in the last digits, since a library sums some columns in another
+order than others.
+"""
+
+
+def reaches(scores: Any, best: Any) -> Any:
+    """Returns which scores are as high as the best right one or higher, or are not comparable.
+
+    Those are counted against a query: equal scores, so that embeddings that have collapsed to a
+    point score nothing, and NaN.
+
+    Args:
+      scores: cosines, or scores of classifiers, as an array of NumPy or JAX.
+      best: the score to reach, of a shape that broadcasts.
+    """
+    return ~(scores < best - TOLERANCE * (1 + abs(best)))
+
+
+def rank_of_class(
+    scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> Int[np.ndarray, "n"]:
+    """Returns how many wrong classes have the score of the right one or a higher one.
+
+    Args:
+      scores: score of each example for each class.
+      label: the right class of each example.
+    """
+    own = np.take_along_axis(scores, label[:, None], axis=1)
+    return reaches(scores, own).sum(axis=1) - 1
+
+
+def number_levels(values: Num[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    """Returns numbers in the order of the values, the same for equal values, NaN for NaN."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    levels = np.zeros(len(values))
+    levels[order[1:]] = np.cumsum(is_above(ordered[1:], ordered[:-1]))
+    return np.where(np.isnan(values), np.nan, levels)
+
+
+def is_above(scores: Num[np.ndarray, "..."], others: Any) -> Bool[np.ndarray, "..."]:
+    """Returns which right scores are higher than the highest of wrong ones."""
+    return ~reaches(others, scores)
