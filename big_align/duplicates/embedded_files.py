@@ -18,6 +18,7 @@ from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import INDEX
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError, tell_in_a_line
+from big_align.interop.formats.architecture import find_edges
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.prepare.inputs import SKIPPING, FileRows, Inputs
 from big_align.progress import make_bar
@@ -55,7 +56,8 @@ def make_unit_encoder(
     """
     what = what or ("embedding" if model.kind == "dual" else "features")
     if transform is None and model.image_size:
-        transform = f"resize({model.image_size})"
+        edges = dict.fromkeys(find_edges(model.image_size))
+        transform = f"resize({', '.join(map(str, edges))})"
     return UnitEncoder(*make_encoder(model, what, transform, batch_size))
 
 

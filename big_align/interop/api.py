@@ -135,6 +135,12 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
     if pretrained.classifier and format in OTHERS:
         told = "%s: the classifier of %d classes is left out; format='big_align' keeps it"
         logging.warning(told, path, len(pretrained.classifier.names))
+    if isinstance(pretrained.image_size, tuple) and format in OTHERS:
+        height, width = pretrained.image_size
+        raise WeightsMismatch(
+            f"format = {format!r} is for square images, the model's are {height} x {width}; "
+            "format='big_align' keeps them"
+        )
     seen = pretrained.preprocessing
     if seen and seen.operations and format in OTHERS:
         raise UserError(

@@ -68,7 +68,7 @@ def _shape_images(pretrained: Pretrained) -> tuple[int, ...]:
     """Returns height, width and channels of the images that the model is given."""
     if seen := pretrained.preprocessing:
         return shape_of_image(seen.transform, "transform")
-    return pretrained.image_size, pretrained.image_size, 3
+    return *architecture.find_edges(pretrained.image_size), 3
 
 
 def _measure_texts(pretrained: Pretrained) -> int:

@@ -185,18 +185,29 @@ class ViT(nn.Module):
         if self.pool == "cls":
             cls_token = self.param("cls_token", nn.initializers.zeros, (width,))
             x = jnp.concatenate([jnp.broadcast_to(cls_token, x[:, :1].shape).astype(x.dtype), x], 1)
-        if self.positions == "rotary":
-            return x
+        return x if self.positions == "rotary" else layers.add_weight(x, self._table(image))
 
-        name, shape = "position_embedding", x.shape[1:]
+    def _table(self, image: Float[Array, "b h w 3"]) -> Float[Array, "l c"]:
+        """Returns the learned position of every token, the class token's first.
+
+        Those of patches are a grid, since 2 x 8 patches are as many as 4 x 4 but not in their
+        places.
+        """
+        name, width = "position_embedding", self.resolved["width"]
+        grid = image.shape[1] // self.patch, image.shape[2] // self.patch
         if self.has_variable("params", name):
             held = nn.meta.unbox(self.get_variable("params", name)).shape
-            if held != shape:
+            if held[:2] != grid:
                 raise ValueError(
-                    f"{name} holds {held[0]} positions, an image of {image.shape[1]} x "
-                    f"{image.shape[2]} has {shape[0]}: use the image size of training"
+                    f"{name} is for {held[0]} x {held[1]} patches, an image of {image.shape[1]} x "
+                    f"{image.shape[2]} has {grid[0]} x {grid[1]}: use the image size of training"
                 )
-        return layers.add_weight(x, self.param(name, transformer.init_positions, shape))
+        table = jnp.asarray(self.param(name, transformer.init_grid, (*grid, width)))
+        table = table.reshape(-1, width)
+        if self.pool == "mean":
+            return table
+        first = self.param("class_position", layers.truncated_normal, (width,))
+        return jnp.concatenate([jnp.asarray(first)[None], table])
 
     def _angles(self, image: Float[Array, "b h w 3"]) -> Float[Array, "l half"]:
         """Returns the angles of every token, the class token's first."""

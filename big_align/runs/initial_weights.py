@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.distributed import agreement
 from big_align.errors import ConfigError, WeightsMismatch, suggest
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.models.parts import resize
+from big_align.interop.transfer.tables import fit_table
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import build, dataset, workdir
@@ -79,7 +79,7 @@ def read_initial_weights(
 ) -> tuple[Flat, list[str]]:
     """Reads the arrays that a model takes over from other models.
 
-    A tower may come from a tower or from a dual encoder. Position tables are resized to the
+    A tower may come from a tower or from a dual encoder. Tables of positions are made to fit the
     model's; arrays that the source lacks keep their fresh values.
 
     Args:
@@ -87,8 +87,8 @@ def read_initial_weights(
       sources: a file, folder or workdir for "all", "image" and "text"; the narrower one wins.
 
     Returns:
-      Arrays by path, and a report: for each source, which arrays were taken, resized or left fresh,
-      and how its inputs were made.
+      Arrays by path, and a report: for each source, which arrays were taken, made to fit or left
+      fresh, and how its inputs were made.
 
     Raises:
       WeightsMismatch: arrays have shapes that do not fit; the message lists all of them.
@@ -108,19 +108,21 @@ def read_initial_weights(
                 f"like {', '.join(sorted(found)[:3])}, the model's like {', '.join(wanted[:3])}"
             )
         leading = _count_leading(source)
-        resized = [name for name in fitting if found[name].shape != fresh[name]]
+        fitted: dict[str, list[str]] = {}
         for name in fitting:
             array = read[name] = found[name]
-            if name in resized:
-                array = resize_positions(name, array, fresh[name], leading)
-            if array is None:
-                faults.append(
-                    f"{name}: {list(found[name].shape)} in {path}, {list(fresh[name])} in the model"
-                )
-            else:
+            if array.shape == fresh[name]:
                 taken[name] = array
+            elif made := fit_table(name, array, fresh[name], leading):
+                taken[name], told = made
+                fitted.setdefault(told, []).append(name)
+            else:
+                faults.append(
+                    f"{name}: {list(array.shape)} in {path}, {list(fresh[name])} in the model"
+                )
         report.append(f"init.{part} = {path}: {len(fitting)} of {len(wanted)} arrays taken")
-        report += _list_names("resized", resized)
+        for told, names in fitted.items():
+            report += _list_names(told, names)
         report += _list_names("fresh", sorted(set(wanted) - set(fitting)))
         report += _list_names("not used", sorted(set(found) - set(fitting)))
         report += _describe_inputs(source)
@@ -286,37 +288,6 @@ def _count_leading(source: Pretrained) -> int:
     """Returns how many rows of the text tower's position table are before the first position."""
     text = source.model if source.kind == "text" else getattr(source.model, "text", None)
     return getattr(text, "rows_before_positions", 0)
-
-
-def resize_positions(
-    name: str, array: np.ndarray, shape: Sequence[int], leading: int = 0
-) -> np.ndarray | None:
-    """Resizes a position table, as timm and open_clip do.
-
-    Args:
-      name: its path within a dual encoder.
-      array: the table.
-      shape: the shape that is wanted.
-      leading: rows before the first position in the table of a text tower.
-
-    Returns:
-      The resized table; None if it is not a position table, or one of a different kind.
-    """
-    if array.ndim != 2 or len(shape) != 2 or array.shape[1] != shape[1]:
-        return None
-    rows = len(array), shape[0]
-    if name.endswith("relative_position_bias"):
-        old, new = ((round(n**0.5) + 1) // 2 for n in rows)
-        return resize.resize_relative_bias(array, old, new)
-    if not name.endswith("position_embedding"):
-        return None
-    if _belongs(name, "text"):
-        return resize.resize_positions_1d(array, shape[0], leading)
-    for tokens in (1, 0):  # with and without a class token
-        old, new = (round((n - tokens) ** 0.5) for n in rows)
-        if (old**2 + tokens, new**2 + tokens) == rows:
-            return resize.resize_positions(array, (old, old), (new, new), tokens)
-    return None
 
 
 def _list_names(title: str, names: Collection[str]) -> list[str]:

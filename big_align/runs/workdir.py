@@ -123,12 +123,13 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
     node = _find_trained(config.model.to_dict(), params["model"])
     if not node["text"] and not node["image_projection"]:  # the tower is the whole model
         node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
-    size = build.example_batch(config, made)["image"].shape[-2]
+    height, width = build.example_batch(config, made)["image"].shape[-3:-1]
+    size = height if height == width else (height, width)
     return Pretrained(
         node,
         jax.tree.map(np.asarray, weights),
         size,
-        preprocessing=_find_preprocessing(config, size, path),
+        preprocessing=_find_preprocessing(config, (height, width), path),
         tokenizer=config.tokenizer.to_dict(),
         temperature=_find_temperature(objective, params),
         bias=float(params[BIAS]) if has_bias(params) else None,
@@ -218,7 +219,9 @@ def _find_temperature(objective: Objective, params: Params) -> float | None:
     return None if scale is None else float(1 / scale)
 
 
-def _find_preprocessing(config: ConfigDict, size: int, path: pathlib.Path) -> Preprocessing:
+def _find_preprocessing(
+    config: ConfigDict, size: tuple[int, int], path: pathlib.Path
+) -> Preprocessing:
     """Returns the image operations of the first evaluator, if possible one for other libraries."""
     model = build_model(config)
     colors = tuple(model.image_mean), tuple(model.image_std)
@@ -226,7 +229,9 @@ def _find_preprocessing(config: ConfigDict, size: int, path: pathlib.Path) -> Pr
     found = [Preprocessing.from_transform(text, *colors) for text in transforms if text]
     if found:
         return min(found, key=lambda seen: seen.operations is not None)
-    guess = Preprocessing(size, size, True, *colors)
+    square = f"resize_small({size[0]})|central_crop({size[0]})"
+    guessed = square if size[0] == size[1] else f"resize{size}"
+    guess = Preprocessing.from_transform(guessed, *colors)
     told = "%s: no evaluator says how images are prepared; this guess is used: %s"
     logging.warning(told, path, guess.transform)
     return guess

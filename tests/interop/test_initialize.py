@@ -1,5 +1,7 @@
 """`config.init`: what is taken, resized and fresh, and that a run starts from it."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def make_dual(image=VIT, text=BERT, **more):
 def save(path, node, size=32, **more):
     """Draws weights for a model and leaves them in a folder."""
     text = jnp.ones((1, 4), jnp.int32), jnp.ones((1, 4), bool)
-    image = jnp.zeros((1, size, size, 3))
+    image = jnp.zeros((1, *architecture.find_edges(size), 3))
     inputs = {"dual": (image, *text), "image": (image,), "text": text}[architecture.kind_of(node)]
     variables = draw_variables(architecture.make_model(node), *inputs)
     pretrained = interop.Pretrained(node, variables, size, **more)
@@ -73,29 +75,71 @@ def test_modules_without_weights_are_reported_and_the_narrower_source_wins(tmp_p
     np.testing.assert_array_equal(weights[name], wide[name])
 
 
-@pytest.mark.parametrize("length", [6, 20])
-def test_robertas_rows_before_the_first_position_stay(tmp_path, length):
-    roberta = BERT | dict(name="roberta")
-    source = save(tmp_path / "text", roberta)["params/position_embedding"]
-    node = make_dual(text=roberta | dict(max_length=length))
-    table = take(node, 32, text=tmp_path / "text")[0]["params/text/position_embedding"]
-    np.testing.assert_array_equal(table[:2], source[:2])
-    np.testing.assert_array_equal(table[2:], resize.resize_positions_1d(source[2:], length))
+@pytest.mark.parametrize("name, leading", [("bert", 0), ("roberta", 2)])
+def test_positions_of_texts_are_cut_to_a_shorter_length_and_interpolated_to_a_longer(
+    tmp_path, name, leading
+):
+    text = BERT | dict(name=name)
+    source = save(tmp_path / "text", text)["params/position_embedding"]
+    path = "params/text/position_embedding"
+    weights, report = take(make_dual(text=text | dict(max_length=6)), 32, text=tmp_path / "text")
+    np.testing.assert_array_equal(weights[path], source[: 6 + leading])
+    assert f"8 positions of texts there, the first 6 taken: {path}" in report
+    weights, report = take(make_dual(text=text | dict(max_length=20)), 32, text=tmp_path / "text")
+    expected = resize.fit_text_positions(source, 20 + leading, leading)
+    np.testing.assert_array_equal(weights[path], expected)
+    assert "8 positions of texts there, interpolated to 20" in report
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "clip_text"])
+def test_a_shorter_window_changes_no_text_that_fits(tmp_path, name):
+    text = BERT | dict(name=name, variant="b" if name == "clip_text" else "mini", max_length=12)
+    save(tmp_path / "text", text)
+    node = make_dual(text=text | dict(max_length=6))
+    flat = {
+        k.replace("/text/", "/"): x for k, x in take(node, 32, text=tmp_path / "text")[0].items()
+    }
+    whole = big_align.load(tmp_path / "text")
+    tokens = jnp.array([[5, 3, 9, 2, 0, 0]])
+    mask = tokens > 0
+    expected, _ = whole.model.apply(whole.variables, tokens, mask)
+    short = architecture.make_model(node["text"])
+    actual, _ = short.apply(architecture.unflatten(flat), tokens, mask)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
-def test_positions_of_a_vit_follow_the_image_size(tmp_path, pool):
-    image, size = VIT | dict(pool=pool), 48
+@pytest.mark.parametrize("size, grid", [(48, (6, 6)), ((16, 64), (2, 8)), ((16, 72), (2, 9))])
+def test_positions_of_a_vit_follow_the_grid_of_the_images(tmp_path, pool, size, grid):
+    """2 x 8 patches are as many as the 4 x 4 of the source, which is no reason to take them."""
+    image = VIT | dict(pool=pool)
     source = save(tmp_path / "dual", make_dual(image))
-    text = BERT | dict(max_length=12)
-    weights, report = take(make_dual(image, text), size, all=tmp_path / "dual")
-    name = "params/image/position_embedding"
-    expected = resize.resize_positions(source[name], (4, 4), (6, 6), int(pool == "cls"))
-    np.testing.assert_array_equal(weights[name], expected)
-    name = "params/text/position_embedding"
-    np.testing.assert_array_equal(weights[name], resize.resize_positions_1d(source[name], 12))
-    resized = "params/image/position_embedding, params/text/position_embedding"
-    assert f"resized: {resized}" in report and "fresh" not in report
+    weights, report = take(make_dual(image), size, all=tmp_path / "dual")
+    path = "params/image/position_embedding"
+    np.testing.assert_array_equal(weights[path], resize.resize_grid(source[path], grid))
+    if pool == "cls":
+        first = "params/image/class_position"
+        np.testing.assert_array_equal(weights[first], source[first])
+    told = "positions of 4 x 4 patches there, interpolated to {} x {}".format(*grid)
+    assert f"{told}: {path}" in report and "fresh" not in report
+
+
+def test_a_model_of_oblong_images_is_read_with_its_grid(tmp_path):
+    """A grid is compared, not the number of its patches: 4 x 4 images are not taken for 2 x 8."""
+    size = 16, 64
+    flat = save(tmp_path / "vit", VIT, size)
+    model = big_align.load(tmp_path / "vit")
+    assert model.image_size == size and flat["params/position_embedding"].shape == (2, 8, 16)
+    for edges in ((32, 32), (64, 16)):
+        with pytest.raises(ValueError, match="is for 2 x 8 patches, an image of"):
+            model.model.apply(model.variables, jnp.zeros((1, *edges, 3)))
+    for format in ("timm", "transformers"):
+        with pytest.raises(WeightsMismatch, match="square images, the model's are 16 x 64"):
+            big_align.save(tmp_path / "out", model, format=format)
+    config = tmp_path / "vit" / "config.json"
+    config.write_text(re.sub(r"\[\s*16,\s*64\s*\]", "32", config.read_text()))
+    with pytest.raises(WeightsMismatch, match=r"shape \[2, 8, 16\], the model \[4, 4, 16\]"):
+        big_align.load(tmp_path / "vit")
 
 
 def test_biases_of_swin_follow_the_window(tmp_path):
@@ -103,9 +147,10 @@ def test_biases_of_swin_follow_the_window(tmp_path):
     weights, report = take(make_dual(SWIN | dict(window=2)), 32, image=tmp_path / "swin")
     for block in ("block_00", "block_01"):
         path = f"{block}/attention/relative_position_bias"
-        expected = resize.resize_relative_bias(source[f"params/{path}"], 4, 2)
+        expected = resize.resize_relative_bias(source[f"params/{path}"], 2)
         np.testing.assert_array_equal(weights[f"params/image/{path}"], expected)
-        assert f"params/image/{path}" in report.split("resized:")[1].splitlines()[0]
+        told = "windows of 4 there, interpolated to 2: "
+        assert f"params/image/{path}" in report.split(told)[1].splitlines()[0]
 
 
 def test_all_shapes_that_do_not_fit_are_listed_at_once(tmp_path):

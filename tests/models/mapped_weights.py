@@ -43,7 +43,8 @@ def load_mapped(folder: pathlib.Path, table: list, model: nn.Module, *inputs) ->
 
     flat = {}
     for entry in entries:
-        flat |= mapping.to_ours(entry, weights[entry.theirs])
+        ours = {path: shapes[path].shape for path in entry.ours}
+        flat |= mapping.to_ours(entry, weights[entry.theirs], ours)
         back = mapping.to_theirs(entry, flat)
         rows = slice(0, 1) if entry.reorder == "first of two" else ...
         np.testing.assert_array_equal(back[rows], weights[entry.theirs][rows])

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 
 from big_align.models.parts.resize import (
-    resize_positions,
-    resize_positions_1d,
+    find_window,
+    fit_text_positions,
+    resize_grid,
     resize_relative_bias,
 )
 
 
 def resize_square(table, new):
     """Resizes a square grid of one channel."""
-    old = len(table)
-    flat = np.float32(table).reshape(-1, 1)
-    return resize_positions(flat, (old, old), (new, new), 0).reshape(new, new)
+    return resize_grid(np.float32(table)[..., None], (new, new))[..., 0]
 
 
 def test_numbers_of_torch():
@@ -37,28 +36,25 @@ def test_numbers_of_torch():
     # The same with mode="linear".
     row = np.float32([[0], [1], [4], [9]])
     expected = np.float32([[0], [0.5], [1.5], [3.5], [6.5], [9]])
-    np.testing.assert_allclose(resize_positions_1d(row, 6), expected, atol=1e-6)
+    np.testing.assert_allclose(fit_text_positions(row, 6), expected, atol=1e-6)
 
 
 def test_same_size_is_the_same_table():
     table = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
-    np.testing.assert_array_equal(resize_positions(table, (3, 3), (3, 3), 1), table)
-    np.testing.assert_array_equal(resize_relative_bias(table[:9], 2, 2), table[:9])
-    np.testing.assert_array_equal(resize_positions_1d(table, 10), table)
+    grid = table[:9].reshape(3, 3, 3)
+    np.testing.assert_array_equal(resize_grid(grid, (3, 3)), grid)
+    np.testing.assert_array_equal(resize_relative_bias(table[:9], 2), table[:9])
+    np.testing.assert_array_equal(fit_text_positions(table, 10), table)
 
 
 @pytest.mark.parametrize("new", [(5, 9), (2, 3), (3, 8)])
-def test_constants_stay_and_so_do_leading_tokens(new):
-    rng = np.random.default_rng(0)
-    leading = rng.normal(size=(2, 3)).astype(np.float32)
+def test_constants_stay(new):
     constant = np.float32([1.5, -2.0, 0.25])
-    table = np.concatenate([leading, np.tile(constant, (4 * 6, 1))])
-    resized = resize_positions(table, (4, 6), new, 2)
-    np.testing.assert_array_equal(resized[:2], leading)
-    np.testing.assert_allclose(resized[2:], np.tile(constant, (new[0] * new[1], 1)), rtol=1e-6)
-    bias = resize_relative_bias(np.tile(constant, (49, 1)), 4, 7)
+    resized = resize_grid(np.tile(constant, (4, 6, 1)), new)
+    np.testing.assert_allclose(resized, np.tile(constant, (*new, 1)), rtol=1e-6)
+    bias = resize_relative_bias(np.tile(constant, (49, 1)), 7)
     np.testing.assert_allclose(bias, np.tile(constant, (169, 1)), rtol=1e-6)
-    text = resize_positions_1d(np.tile(constant, (4, 1)), 7)
+    text = fit_text_positions(np.tile(constant, (4, 1)), 7)
     np.testing.assert_allclose(text, np.tile(constant, (7, 1)), rtol=1e-6)
 
 
@@ -70,7 +66,7 @@ def test_ramps_stay_ramps_away_from_the_edges():
     np.testing.assert_allclose(resized[4:-4, 4:-4], expected[4:-4, 4:-4], rtol=1e-5)
     assert np.abs(resized - expected).max() < 4
 
-    text = resize_positions_1d(np.arange(8, dtype=np.float32)[:, None], 16)
+    text = fit_text_positions(np.arange(8, dtype=np.float32)[:, None], 16)
     np.testing.assert_allclose(text[1:-1, 0], places[1:-1], rtol=1e-6)
 
 
@@ -78,22 +74,29 @@ def test_relative_biases_keep_their_middle_and_their_mirror():
     rng = np.random.default_rng(0)
     half = rng.normal(size=(7, 7, 2)).astype(np.float32)
     even = half + half[::-1, ::-1]  # the same for an offset and its opposite
-    resized = resize_relative_bias(even.reshape(49, 2), 4, 7).reshape(13, 13, 2)
+    resized = resize_relative_bias(even.reshape(49, 2), 7).reshape(13, 13, 2)
     np.testing.assert_allclose(resized[::-1, ::-1], resized, atol=1e-5)
     np.testing.assert_allclose(resized[6, 6], even[3, 3], atol=1e-5)
 
 
+@pytest.mark.parametrize("leading", [0, 2])
+def test_a_text_table_is_cut_to_a_shorter_length(leading):
+    table = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    np.testing.assert_array_equal(fit_text_positions(table, 5, leading), table[:5])
+    longer = fit_text_positions(table, 20, leading)
+    np.testing.assert_array_equal(longer[:leading], table[:leading])
+    np.testing.assert_array_equal(longer[[leading, -1]], table[[leading, -1]])
+
+
 def test_axes_are_rows_then_columns():
-    table = np.arange(6, dtype=np.float32)[:, None]
-    turned = table.reshape(2, 3).T.reshape(6, 1)
-    resized = resize_positions(table, (2, 3), (4, 5), 0).reshape(4, 5)
-    other = resize_positions(turned, (3, 2), (5, 4), 0).reshape(5, 4)
-    np.testing.assert_allclose(resized, other.T, atol=1e-6)
+    table = np.arange(6, dtype=np.float32).reshape(2, 3, 1)
+    resized = resize_grid(table, (4, 5))
+    turned = resize_grid(table.swapaxes(0, 1), (5, 4))
+    np.testing.assert_allclose(resized, turned.swapaxes(0, 1), atol=1e-6)
 
 
-def test_table_of_another_size_is_an_error():
-    table = np.zeros((10, 2), np.float32)
-    with pytest.raises(ValueError, match="10 positions is not 0 and a grid of 3 x 3"):
-        resize_positions(table, (3, 3), (4, 4), 0)
-    with pytest.raises(ValueError, match="10 offsets is not that of a window of 2"):
-        resize_relative_bias(table, 2, 3)
+def test_windows_follow_from_the_number_of_offsets():
+    assert [find_window((2 * edge - 1) ** 2) for edge in (1, 2, 7, 12)] == [1, 2, 7, 12]
+    for offsets in (10, 16):
+        with pytest.raises(ValueError, match=f"{offsets} offsets is not that of a window"):
+            find_window(offsets)

@@ -102,7 +102,7 @@ def test_input_norm_makes_the_scale_of_the_embedding_irrelevant():
     model = ViT(**SMALL, **CLIP | {"layer_norm_eps": 0.0})
     image = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
     variables = draw_variables(model, image)
-    names = "patch_embedding", "cls_token", "position_embedding"
+    names = "patch_embedding", "cls_token", "class_position", "position_embedding"
     scaled = {k: jax.tree.map(lambda x: 3 * x, variables["params"][k]) for k in names}
     changed, _ = apply_model(model, {"params": variables["params"] | scaled}, image)
     expected, _ = apply_model(model, variables, image)
@@ -157,7 +157,7 @@ def test_image_that_does_not_fit_is_an_error():
     with pytest.raises(ValueError, match="20 x 20 does not divide into patches of 8"):
         make_shapes(model, 20)
     variables = draw_variables(model, jnp.zeros((1, 16, 16, 3)))
-    with pytest.raises(ValueError, match="position_embedding holds 5 positions.* 24 x 24 has 10"):
+    with pytest.raises(ValueError, match="is for 2 x 2 patches, .* 24 x 24 has 3 x 3"):
         apply_model(model, variables, jnp.zeros((1, 24, 24, 3)))
 
 

@@ -25,6 +25,9 @@ Flat = Mapping[str, np.ndarray]
 """Arrays by path, "params/..." and "batch_stats/..."."""
 
 
+Size = int | tuple[int, int] | None
+"""Pixels of an edge of a model's images, or height and width; None for a text tower."""
+
 LARGEST_WINDOW, MOST_PATCHES = 32, 2**14
 """Beyond any published model, but small enough to trace with little memory."""
 
@@ -57,7 +60,7 @@ def check_sizes(node: Node, image_size: Any, arrays: Mapping[str, StoredArray], 
 
     Args:
       node: the model.
-      image_size: pixels of an edge of its images; None for a text tower.
+      image_size: as in `Size`.
       arrays: the arrays of the file.
       where: the file or folder, for messages.
 
@@ -102,27 +105,34 @@ def _check_image(tower: Node, size: Any, where: str) -> None:
     """Refuses images for which a tower would make tables that no file explains."""
     if size is None:
         return
-    if type(size) is not int or not 0 < size <= LARGEST_IMAGE:
-        raise WeightsMismatch(
-            f"{where}: an edge of its images has {size!r:.50} pixels; it must have from 1 to "
-            f"{LARGEST_IMAGE}"
-        )
+    edges = size if type(size) is tuple and len(size) == 2 else (size, size)
+    for edge in edges:
+        if type(edge) is not int or not 0 < edge <= LARGEST_IMAGE:
+            raise WeightsMismatch(
+                f"{where}: an edge of its images has {edge!r:.50} pixels; it must have from 1 to "
+                f"{LARGEST_IMAGE}"
+            )
     patch = getattr(make_model(tower), "patch", None)
-    if patch and (size // patch) ** 2 > MOST_PATCHES:
+    if patch and (edges[0] // patch) * (edges[1] // patch) > MOST_PATCHES:
         raise WeightsMismatch(
             f"{where}: images of {size} pixels have more than {MOST_PATCHES} patches of {patch}"
         )
 
 
-def expected_shapes(node: Node, image_size: int | None) -> dict[str, tuple[int, ...]]:
+def find_edges(size: Size) -> tuple[int, int]:
+    """Returns height and width of a model's images; of a text tower, those of a pixel."""
+    return size if isinstance(size, tuple) else (size or 1, size or 1)
+
+
+def expected_shapes(node: Node, image_size: Size) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every array of a model, without making any.
 
     Args:
       node: the model.
-      image_size: pixels of an edge of its images; None for a text tower.
+      image_size: as in `Size`.
     """
     model, kind = make_model(node), kind_of(node)
-    image = jax.ShapeDtypeStruct((1, image_size or 1, image_size or 1, 3), np.float32)
+    image = jax.ShapeDtypeStruct((1, *find_edges(image_size), 3), np.float32)
     text = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
     inputs = {"dual": (image, *text), "image": (image,), "text": text}[kind]
     init = model.init
@@ -202,7 +212,7 @@ def take(
             continue
         array = weights[entry.theirs]
         try:
-            pieces = to_ours(entry, array)
+            pieces = to_ours(entry, array, shapes)
         except (ValueError, IndexError, TypeError):
             faults.append(f"{entry.theirs} has shape {list(array.shape)}")
             continue

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from big_align.errors import ConfigError, UserError, WeightsMismatch
 from big_align.interop.arrays.weight_files import WeightFile
 from big_align.interop.formats import architecture
-from big_align.interop.formats.architecture import Node
+from big_align.interop.formats.architecture import Node, Size
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.tables import mapping
 from big_align.interop.tables.mapping import Rule
@@ -69,7 +69,8 @@ class Pretrained:
     Attributes:
       node: the model, as `config.model` or `config.model.image` and `config.model.text` have it.
       variables: parameters and statistics, as `model.apply` takes them.
-      image_size: pixels of an edge of its images, None for a text tower.
+      image_size: pixels of an edge of its images, or height and width if these differ; None for a
+        text tower.
       preprocessing: how images are prepared, if known.
       tokenizer: as in `config.tokenizer`, if known.
       temperature: what cosines are divided by; None for a tower.
@@ -84,7 +85,7 @@ class Pretrained:
 
     node: Node
     variables: Mapping[str, Any] = dataclasses.field(repr=False)
-    image_size: int | None = None
+    image_size: Size = None
     preprocessing: Preprocessing | None = None
     tokenizer: Mapping[str, Any] | None = None
     temperature: float | None = None
@@ -187,7 +188,7 @@ def assemble(
     table: Sequence[Rule],
     weights: WeightFile,
     *,
-    image_size: int | None,
+    image_size: Size,
     where: str,
     unused: Sequence[str] = UNUSED,
     **more: Any,
@@ -198,7 +199,7 @@ def assemble(
       node: the model that the file's config describes.
       table: where its arrays are.
       weights: the file's arrays, read on demand.
-      image_size: pixels of an edge; None for a text tower.
+      image_size: as in `Pretrained`.
       where: the file or folder, for messages.
       unused: parts of names of arrays that may be left over.
       more: other attributes of the result.

@@ -6,6 +6,7 @@ that can be read at a glance; `correspond` turns it into one entry per array of 
 `to_ours` and `to_theirs` follow.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -34,7 +35,7 @@ class Rule(NamedTuple):
 
 
 class Reorder(NamedTuple):
-    """How an array is turned into ours and back."""
+    """How an array, or a piece of it, is turned into ours and back."""
 
     to_ours: Callable[[np.ndarray], np.ndarray]
     to_theirs: Callable[[np.ndarray], np.ndarray]
@@ -55,6 +56,9 @@ REORDERS = {
     ),
     "flat": Reorder(np.ravel, lambda w: w[None, None]),
     "first": Reorder(lambda w: w[0], lambda w: w[None]),
+    # Ours have the grid of the patches, theirs only its rows one after another.
+    "grid": Reorder(lambda w: w, lambda w: w.reshape(-1, w.shape[-1])),
+    "flat grid": Reorder(lambda w: w, lambda w: w.reshape(-1, w.shape[-1])),
     # Texts have one segment; the row of the second one is written as zeros.
     "first of two": Reorder(lambda w: w[0], lambda w: np.stack([w, np.zeros_like(w)])),
 }
@@ -80,7 +84,8 @@ KINDS = {  # for each array: our leaf, their leaf, and what reorders it
     "patches": (("kernel", "weight", "patches"), BIAS),
     "bare patches": (("kernel", "weight", "patches"),),
     "flat": (("", "", "flat"),),
-    "flat positions": (("", "", "first"),),
+    "grid": (("", "", "grid"),),
+    "flat grid": (("", "", "flat grid"),),
     "first row": (("", "", "first of two"),),
     "only row": (("", "", "first"),),
     "norm": NORM,
@@ -99,7 +104,8 @@ class Entry(NamedTuple):
     """An array of theirs, and the arrays of ours that correspond to it.
 
     Args:
-      ours: paths of our arrays; several are concatenated along the first axis of theirs.
+      ours: paths of our arrays; several are concatenated along the first axis of theirs, after the
+        first of "flat grid".
       theirs: name of their array.
       reorder: a name in `REORDERS`, applied to each piece.
     """
@@ -175,8 +181,19 @@ def _alternatives(path: str) -> list[str]:
     return [match[1] + choice + match[3] for choice in match[2].split(",")]
 
 
-def to_ours(entry: Entry, array: np.ndarray) -> dict[str, np.ndarray]:
-    """Turns an array of theirs into arrays of ours, by path."""
+def to_ours(
+    entry: Entry, array: np.ndarray, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Turns an array of theirs into arrays of ours, by path.
+
+    Args:
+      entry: which arrays correspond.
+      array: theirs.
+      shapes: the shapes that ours must have; only positions of patches, whose grid theirs do not
+        have, are made to fit, where their number does.
+    """
+    if entry.reorder in ("grid", "flat grid"):
+        return _split_positions(entry, array, shapes)
     reorder = REORDERS[entry.reorder].to_ours
     pieces = np.split(array, len(entry.ours)) if len(entry.ours) > 1 else [array]
     return {
@@ -185,8 +202,21 @@ def to_ours(entry: Entry, array: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+def _split_positions(
+    entry: Entry, array: np.ndarray, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Splits a table of positions into that of the class token, if there is one, and the grid."""
+    rows = array[0] if entry.reorder == "flat grid" else array
+    *leading, grid = entry.ours
+    pieces = {path: rows[number] for number, path in enumerate(leading)}
+    rest = rows[len(leading) :]
+    fits = rest.size == math.prod(shapes[grid])
+    return pieces | {grid: np.ascontiguousarray(rest.reshape(shapes[grid]) if fits else rest)}
+
+
 def to_theirs(entry: Entry, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Turns our arrays, by path, into one of theirs."""
     reorder = REORDERS[entry.reorder].to_theirs
     pieces = [reorder(np.asarray(arrays[path])) for path in entry.ours]
-    return np.ascontiguousarray(np.concatenate(pieces) if len(pieces) > 1 else pieces[0])
+    whole = np.ascontiguousarray(np.concatenate(pieces) if len(pieces) > 1 else pieces[0])
+    return whole[None] if entry.reorder == "flat grid" else whole

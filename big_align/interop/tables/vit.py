@@ -4,7 +4,7 @@ from big_align.interop.tables.mapping import Rule
 
 VIT = [
     Rule("cls_token", "embeddings.cls_token", "flat"),
-    Rule("position_embedding", "embeddings.position_embeddings", "flat positions"),
+    Rule("(class_position,position_embedding)", "embeddings.position_embeddings", "flat grid"),
     Rule("patch_embedding", "embeddings.patch_embeddings.projection", "patches"),
     Rule("block_{n}/attention_norm", "encoder.layer.{n}.layernorm_before", "norm"),
     Rule("block_{n}/attention/query", "encoder.layer.{n}.attention.attention.query", "linear"),
@@ -40,7 +40,7 @@ MLCD = [
 
 CLIP = [
     Rule("cls_token", "embeddings.class_embedding", "array"),
-    Rule("position_embedding", "embeddings.position_embedding.weight", "array"),
+    Rule("(class_position,position_embedding)", "embeddings.position_embedding.weight", "grid"),
     Rule("patch_embedding", "embeddings.patch_embedding", "bare patches"),
     Rule("input_norm", "pre_layrnorm", "norm"),
     *CLIP_BLOCKS,
@@ -49,7 +49,8 @@ CLIP = [
 
 TIMM_VIT = [
     Rule("cls_token", "cls_token", "flat"),
-    Rule("position_embedding", "pos_embed", "flat positions"),
+    Rule("(class_position,position_embedding)", "pos_embed", "flat grid"),
+    Rule("position_embedding", "pos_embed", "flat grid"),  # without a class token
     Rule("patch_embedding", "patch_embed.proj", "patches"),
     Rule("input_norm", "norm_pre", "norm"),
     Rule("block_{n}/attention_norm", "blocks.{n}.norm1", "norm"),
@@ -77,7 +78,7 @@ OPEN_CLIP_BLOCKS = [
 
 OPEN_CLIP = [
     Rule("cls_token", "class_embedding", "array"),
-    Rule("position_embedding", "positional_embedding", "array"),
+    Rule("(class_position,position_embedding)", "positional_embedding", "grid"),
     Rule("patch_embedding", "conv1", "bare patches"),
     Rule("input_norm", "ln_pre", "norm"),
     *OPEN_CLIP_BLOCKS,

@@ -1,76 +1,72 @@
-"""Learned tables resized for other images, windows and text lengths.
+"""Learned tables made to fit other images, windows and text lengths.
 
-Interpolation is cubic (Keys, 1981, a = -1/2) and widens its filter if a table shrinks, with pixels
-as areas: this is what `torch.nn.functional.interpolate(mode="bicubic", antialias=True)` computes,
-with which timm and open_clip resize positions.
+Interpolation of images' tables is cubic (Keys, 1981, a = -1/2) and widens its filter if a table
+shrinks, with pixels as areas: this is what `torch.nn.functional.interpolate(mode="bicubic",
+antialias=True)` computes, with which timm and open_clip resize positions.
 """
+
+import math
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
 
-def _resize_grid(
-    table: Float[np.ndarray, "l c"], old: tuple[int, int], new: tuple[int, int]
-) -> Float[np.ndarray, "l2 c"]:
-    if old == new:
-        return table
-    channels = table.shape[-1]
-    resized = jax.image.resize(table.reshape(*old, channels), (*new, channels), "cubic")
-    return np.asarray(resized).reshape(-1, channels)
-
-
-def resize_positions(
-    table: Float[np.ndarray, "l c"], old: tuple[int, int], new: tuple[int, int], leading: int
-) -> Float[np.ndarray, "l2 c"]:
+def resize_grid(
+    table: Float[np.ndarray, "h w c"], new: tuple[int, int]
+) -> Float[np.ndarray, "h2 w2 c"]:
     """Resizes the position embeddings of a vision transformer to another grid of patches.
 
     Args:
-      table: one row per position: first `leading` tokens outside the grid, then the grid row by
-        row.
-      old: rows and columns of the grid that the table is for.
+      table: positions, by row and column of the grid.
       new: rows and columns of the new grid.
-      leading: number of tokens before the grid, such as a class token; they are kept unchanged.
+    """
+    if table.shape[:2] == tuple(new):
+        return table
+    return np.asarray(jax.image.resize(table, (*new, table.shape[-1]), "cubic"))
 
-    Returns:
-      A table of `leading` + new rows x new columns positions.
+
+def find_window(offsets: int) -> int:
+    """Returns the edge of the window that a table of relative position biases is for.
+
+    Args:
+      offsets: rows of the table, one per offset between two tokens of the window: (2 edge - 1)^2.
 
     Raises:
-      ValueError: the number of rows of the table does not match `old` and `leading`.
+      ValueError: no window has this number of offsets.
     """
-    if len(table) != leading + old[0] * old[1]:
-        raise ValueError(
-            f"a table of {len(table)} positions is not {leading} and a grid of {old[0]} x {old[1]}"
-        )
-    return np.concatenate([table[:leading], _resize_grid(table[leading:], old, new)])
+    edge = math.isqrt(offsets)
+    if edge**2 != offsets or edge % 2 == 0:
+        raise ValueError(f"a table of {offsets} offsets is not that of a window")
+    return (edge + 1) // 2
 
 
 def resize_relative_bias(
-    table: Float[np.ndarray, "l heads"], old: int, new: int
+    table: Float[np.ndarray, "l heads"], window: int
 ) -> Float[np.ndarray, "l2 heads"]:
     """Resizes the relative position biases of window attention to another window.
 
     Args:
-      table: one row per offset between two tokens of a window, (2 old - 1)^2 in all.
-      old: tokens along an edge of the window that the table is for.
-      new: tokens along an edge of the new window.
+      table: one row per offset between two tokens of a window.
+      window: tokens along an edge of the new window.
 
     Returns:
-      A table of (2 new - 1)^2 offsets.
+      A table of (2 window - 1)^2 offsets.
 
     Raises:
-      ValueError: the number of rows of the table does not match `old`.
+      ValueError: no window has this number of offsets.
     """
-    edge = 2 * old - 1
-    if len(table) != edge**2:
-        raise ValueError(f"a table of {len(table)} offsets is not that of a window of {old}")
-    return _resize_grid(table, (edge, edge), (2 * new - 1, 2 * new - 1))
+    old, new = (2 * edge - 1 for edge in (find_window(len(table)), window))
+    return resize_grid(table.reshape(old, old, -1), (new, new)).reshape(new**2, -1)
 
 
-def resize_positions_1d(
+def fit_text_positions(
     table: Float[np.ndarray, "l c"], length: int, leading: int = 0
 ) -> Float[np.ndarray, "l2 c"]:
-    """Resizes the position embeddings of a text tower, linearly.
+    """Makes the position embeddings of a text tower fit texts of another length.
+
+    A longer table is cut: token i of a text keeps position i. A shorter one is interpolated
+    linearly, which moves every token to a position between those it has learned.
 
     Args:
       table: one row per position.
@@ -80,8 +76,8 @@ def resize_positions_1d(
     Returns:
       A table of `length` rows.
     """
-    if length == len(table):
-        return table
+    if length <= len(table):
+        return table[:length]
     shape = length - leading, table.shape[1]
     resized = jax.image.resize(table[leading:], shape, "linear", antialias=False)
     return np.concatenate([table[:leading], resized])

@@ -12,6 +12,9 @@ SIZES = "width", "depth", "mlp_dim", "heads"
 init_positions = nn.with_logical_partitioning(layers.truncated_normal, ("positions", "embed"))
 """Initializes a table of learned positions, [positions, width]."""
 
+init_grid = nn.with_logical_partitioning(layers.truncated_normal, ("positions", None, "embed"))
+"""Initializes learned positions of patches, [rows, columns, width]."""
+
 
 def resolve_sizes(tower: nn.Module, published: tuple[int, int, int, int]) -> dict[str, int]:
     """Returns the sizes of a tower by name: the variant's, unless given.
