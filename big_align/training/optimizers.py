@@ -33,8 +33,9 @@ EXCLUDE = (
 )
 
 
-TABLES = ("token_type_embedding",)
-"""Vectors that are a table's only row: BERT's segments, of which a text has one."""
+TABLES = "token_type_embedding", "class_position"
+"""Vectors that are rows of a table elsewhere: BERT's segments, of which a text has one, and the
+position of ViT's class token, which is the first row of CLIP's and of timm's tables."""
 
 
 def make_schedule(
