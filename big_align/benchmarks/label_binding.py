@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from big_align.benchmarks.benchmark import Layout
 from big_align.data import boundary, examples
+from big_align.data.files import read_text
 from big_align.data.labels.label_check import normalize_name
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.data.sources.table_source import read_table
 from big_align.errors import UserError, put_in_a_line
 
 CHECKED = 64  # examples whose captions are counted when a benchmark is opened
@@ -97,7 +97,7 @@ def check_captions(source: examples.Source, least: int, name: str) -> None:
 
 def _read_class_names(root: str, name: str) -> tuple[str, ...]:
     try:
-        text = read_table(f"{root}/{CLASS_NAMES}")
+        text = read_text(f"{root}/{CLASS_NAMES}")
     except UserError as error:
         raise UserError(
             f"{name}: {root} has no {CLASS_NAMES}, which names the labels, a line each; without "
