@@ -33,6 +33,10 @@ class CheckpointMismatch(UserError):
     """The checkpoints of a workdir belong to a different model or order of examples."""
 
 
+class MissingFile(UserError, FileNotFoundError):
+    """There is no file of the name that was given."""
+
+
 class MissingCheckpoint(ConfigError, FileNotFoundError):
     """The workdir has no checkpoint to evaluate."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from big_align.data import files, listing
-from big_align.data.sources.table_source import Row, TableSource, read_table
+from big_align.data.sources.table_source import Row, TableSource
 from big_align.errors import UserError, put_in_a_line
 
 KARPATHY_FOLDERS = ("", "/images", "/Images", "/flickr30k-images", "/Flicker8k_Dataset")
@@ -25,7 +25,7 @@ def read_karpathy(path: str, splits: str) -> TableSource:
     Raises:
       UserError: it is not such a file, has none of these splits, or the images are missing.
     """
-    found = _parse(path, read_table(path))
+    found = _parse(path, files.read_text(path))
     wanted = splits.split(",")
     try:
         images = [image for image in found["images"] if image["split"] in wanted]
@@ -145,4 +145,4 @@ def _check_text(text: Any, path: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    return read_table(path).rstrip("\n").split("\n")
+    return files.read_text(path).rstrip("\n").split("\n")

@@ -240,8 +240,8 @@ def _open_clip_benchmark(found: FoundLayout, task: str, index_dir: str | None) -
 def _read_word(path: str) -> str:
     """Returns the content of a small file, or "" if it does not exist."""
     try:
-        return files.files_of(path).read_all(path).decode("utf-8", "replace").strip().lower()
-    except OSError:
+        return files.read_text(path).strip().lower()
+    except FileNotFoundError:
         return ""
 
 

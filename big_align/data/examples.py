@@ -8,12 +8,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from big_align.data.files import split_lines
+from big_align.data.files import NotText, decode, split_lines
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
 QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 ARRAY = re.compile(rf"\[\s*{QUOTED}(?:\s+{QUOTED})+\s*\]", re.DOTALL)  # as NumPy prints texts
+EDGES = re.compile(r"\A[\s\ufeff]+|[\s\ufeff]+\Z")
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff")
 UNREAD_EXTENSIONS = (
     "avif", "heic", "heif", "jxl", "jp2", "svg", "psd",
@@ -135,13 +136,19 @@ def split_member(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def decode_text(data: bytes) -> str:
-    """Decodes UTF-8; raises BrokenExample with the place of the first bad byte."""
+    """Decodes a text as files have it; raises BrokenExample with the place of a bad byte."""
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BrokenExample(
-            f"the text is not UTF-8 (byte {data[error.start]:#04x} at {error.start})"
-        ) from error
+        return decode(data)
+    except NotText as error:
+        raise BrokenExample(f"the text {error}") from error
+
+
+def strip(text: str) -> str:
+    """Removes white space and byte-order marks at both ends of a text.
+
+    Marks stay in what was joined from files that had them, and in cells of tables.
+    """
+    return EDGES.sub("", text)
 
 
 def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:
@@ -194,7 +201,7 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
         raise BrokenExample("the caption is null, not a text or a list of texts")
     if not isinstance(values, (list, tuple)) or any(type(text) is not str for text in values):
         raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
-    captions = [text for text in map(str.strip, values) if text]
+    captions = [text for text in map(strip, values) if text]
     if not captions:
         raise BrokenExample("the caption is empty")
     for caption in captions:
@@ -209,7 +216,7 @@ def _unwrap(value: Any) -> Any:
     A cell of a table holds one text, so tools write lists into it: as JSON, or as Python or NumPy
     prints them.
     """
-    text = value.strip() if isinstance(value, str) else ""
+    text = strip(value) if isinstance(value, str) else ""
     if not (text[:1] + text[-1:] in ("[]", "{}") and len(text) > 1):
         return value
     for read in (json.loads, _read_literal):

@@ -1,5 +1,6 @@
-"""Files, local or remote: patterns, sizes, and reads of byte ranges."""
+"""Files, local or remote: patterns, sizes, reads of byte ranges, and the one reader of texts."""
 
+import codecs
 import contextlib
 import functools
 import glob
@@ -10,10 +11,23 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
-from big_align.errors import UserError, tell_in_a_line
+from big_align.errors import MissingFile, UserError, tell_in_a_line
 
 MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the memory
 PAUSES = 1.0, 5.0  # seconds before a remote file that could not be read is tried again
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # begins as UTF-16's does
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Byte-order marks, and the encodings that they announce."""
+CONVERTED = "`iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW` converts what Excel saves as CSV"
+UNMARKED = (
+    "is UTF-16 without a byte-order mark, since every other byte is zero; "
+    "`iconv -f UTF-16LE -t UTF-8 OLD > NEW` converts it"
+)
 OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 per process
 
 
@@ -252,6 +266,68 @@ def exists(path: str) -> bool:
 def is_file(path: str) -> bool:
     """Returns whether there is a file, local or remote; the errors are those of `exists`."""
     return exists(path) if "://" in path else os.path.isfile(path)
+
+
+class NotText(ValueError):
+    """Bytes that are no text; the message follows "the text", as in "is not UTF-8 (byte ...)".
+
+    Args:
+      message: why not.
+      line: the line of the first bad byte.
+    """
+
+    def __init__(self, message: str, line: int = 1):
+        super().__init__(message)
+        self.line = line
+
+
+def find_encoding(start: bytes) -> str:
+    """Returns the encoding of a text by its first bytes: its byte-order mark's, or else UTF-8."""
+    return next((name for mark, name in MARKS.items() if start.startswith(mark)), "utf-8")
+
+
+def is_unmarked(zeros: int, size: int) -> bool:
+    """Returns whether a text has so many zeros that it must be UTF-16, read as UTF-8."""
+    return 4 * zeros > size
+
+
+def decode(data: bytes) -> str:
+    """Decodes the content of a file of text, without its byte-order mark.
+
+    It is UTF-8 unless the mark announces UTF-16 or UTF-32, as Windows writes them.
+
+    Raises:
+      NotText: it is not.
+    """
+    encoding = find_encoding(data[:4])
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        at = error.start
+        told = f"is not {encoding.removesuffix('-sig').upper()} (byte {data[at]:#04x} at {at})"
+        raise NotText(told, data.count(b"\n", 0, at) + 1) from error
+    if is_unmarked(text.count("\0"), len(text)):
+        raise NotText(UNMARKED)
+    return text
+
+
+def read_text(path: str) -> str:
+    """Reads a file of text, local or remote (`decode`).
+
+    Raises:
+      MissingFile: there is no such file.
+      UserError: it cannot be read, or is no text; the message names it and the line.
+    """
+    try:
+        return decode(files_of(path).read_all(path))
+    except FileNotFoundError as error:
+        raise MissingFile(f"{path} cannot be read: {error}") from error
+    except NotText as error:
+        raise UserError(f"{path}, line {error.line} {error}; {CONVERTED}") from error
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def split_lines(text: str) -> list[str]:

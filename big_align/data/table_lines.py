@@ -3,18 +3,19 @@
 import collections
 import csv
 import io
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from big_align.data import files
+from big_align.data.examples import IMAGE_EXTENSIONS
 from big_align.errors import UserError, put_in_a_line
 
 LINE_MAX = 2**24  # characters; anything longer is not a line of a table
 BUFFER = 2**20  # bytes that are read at a time
-CONVERTED = (
-    "`iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW` converts what Excel saves as CSV, and -f UTF-16 "
-    "its Unicode text"
-)
+QUOTED = "a text with a quote in it goes in double quotes, with its own doubled"
+IMAGE_FILE = re.compile(rf"\.({'|'.join(IMAGE_EXTENSIONS)})(#\d+)?$", re.IGNORECASE)
+"""The end of a cell that names an image; in Flickr8k's tables, also the number of its caption."""
 
 
 class BadLines:
@@ -67,9 +68,10 @@ class _Bytes(io.RawIOBase):
 
 
 def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str]]:
-    r"""Yields the number of each line of a UTF-8 table, and its text with the line ending.
+    r"""Yields the number of each line of a table, and its text with the line ending.
 
-    Lines that are not UTF-8 or longer than `LINE_MAX` are bad; a long one is never held as a whole.
+    The encoding is that of `files.decode`. Lines that are not UTF-8 or longer than `LINE_MAX` are
+    bad; a long one is never held as a whole.
 
     Args:
       bad: names the table, and takes its bad lines.
@@ -81,9 +83,9 @@ def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str
     first = True
     try:
         with files.files_of(bad.path).open(bad.path) as file:
-            lines = io.TextIOWrapper(
-                io.BufferedReader(_Bytes(file), BUFFER), "utf-8-sig", "surrogateescape", newline
-            )
+            buffer = io.BufferedReader(_Bytes(file), BUFFER)
+            encoding = files.find_encoding(buffer.peek(4))
+            lines = io.TextIOWrapper(buffer, encoding, "surrogateescape", newline)
             number = 0
             while line := lines.readline(LINE_MAX):
                 number += 1
@@ -113,7 +115,9 @@ def _find_fault(line: str, lines: io.TextIOWrapper) -> str:
         try:
             line.encode("utf-8", "surrogateescape").decode("utf-8")
         except UnicodeDecodeError as error:
-            return f" is not UTF-8: {error}; {CONVERTED}"
+            return f" is not UTF-8: {error}; {files.CONVERTED}"
+    if files.is_unmarked(line.count("\0"), len(line)):
+        return f" {files.UNMARKED}"
     return ""
 
 
@@ -138,17 +142,19 @@ class _Taken:
 
 
 def read_rows(
-    lines: Iterator[tuple[int, str]], delimiter: str, bad: BadLines
+    lines: Iterator[tuple[int, str]], delimiter: str, bad: BadLines, spaces: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line and the cells of each row; the first names the columns.
 
-    An unclosed quote swallows the lines after it. So if a row cannot be used, only its first line
+    A text that begins with a quote swallows the lines after it, up to a text that ends with one.
+    So if a row cannot be used, or if a line inside of it reads as a row itself, only its first line
     is bad, and reading goes on with the second.
 
     Args:
       lines: the lines with their numbers.
       delimiter: what separates the columns.
       bad: takes the bad lines.
+      spaces: whether spaces after a delimiter are part of the cell.
 
     Raises:
       UserError: there are no names of columns, or they cannot be read.
@@ -158,13 +164,12 @@ def read_rows(
     while True:
         source.taken, cells, fault = [], [], ""
         try:
-            cells = next(csv.reader(source, delimiter=delimiter, strict=True))
+            options = {"delimiter": delimiter, "skipinitialspace": not spaces, "strict": True}
+            cells = next(csv.reader(source, **options))
         except StopIteration:
             break
         except csv.Error as error:
-            fault = (
-                f": {error}; a text with a quote in it goes in double quotes, with its own doubled"
-            )
+            fault = f": {error}; {QUOTED}"
         first, last = source.taken[0][0], source.taken[-1][0]
         if last - first >= len(source.taken):
             fault = " begins a text that goes on over a bad line"
@@ -172,6 +177,10 @@ def read_rows(
             fault = (
                 f" has {len(cells)} columns and the first line {len(header)}; a text with "
                 f"{delimiter!r} in it goes in double quotes"
+            )
+        elif header and not fault and (inner := _find_inner_row(source.taken, cells, delimiter)):
+            fault = (
+                f" begins a text in quotes, in which line {inner} is a row of the table; {QUOTED}"
             )
         if fault and not header:
             bad.refuse(first, fault)
@@ -184,3 +193,53 @@ def read_rows(
             yield first, cells
     if not header:
         raise UserError(f"{bad.path} is empty; its first line must name the columns")
+
+
+def read_records(text: str, delimiter: str, bad: BadLines) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the number of the first line and the cells of each row of a short table, by column."""
+    lines = enumerate(io.StringIO(text, newline=""), 1)
+    rows = read_rows(lines, delimiter, bad, spaces=False)
+    _, header = next(rows)
+    for number, cells in rows:
+        yield number, dict(zip(header, cells, strict=True))
+
+
+def _find_inner_row(taken: list[tuple[int, str]], cells: list[str], delimiter: str) -> int | None:
+    """Returns the number of a line that reads as a row, inside of a row of several lines."""
+    ends = [n for n, cell in enumerate(cells) if "\n" in cell or "\r" in cell]
+    for place, (number, line) in enumerate(taken if ends else ()):
+        # the first line also has the cells before the quote, and the last one those after it
+        first = ends[0] + 1 if place == 0 else 0
+        end = ends[-1] if place == len(taken) - 1 else len(cells)
+        if _is_row(line.strip("\r\n"), cells, delimiter, slice(first, end)):
+            return number
+    return None
+
+
+def _is_row(line: str, cells: list[str], delimiter: str, compared: slice) -> bool:
+    """Returns whether a line has cells as a row has them, and not a text's commas.
+
+    It has as many. If some of those that are compared name a file or a number, so does the line;
+    otherwise nothing is beside a delimiter that a text would have there.
+    """
+    own, found = cells[compared], line.split(delimiter)
+    if not own or len(found) != len(cells):
+        return False
+    shapes = [(_shape(a), _shape(b)) for a, b in zip(own, found[compared], strict=True)]
+    if any(shape for shape, _ in shapes):
+        return any(shape and shape == other for shape, other in shapes)
+    mark = re.escape(delimiter)
+    return not re.search(rf"\d{mark}\d|\s{mark}|{mark}\s", line.strip())
+
+
+def _shape(cell: str) -> str:
+    """Returns what cells have in common that name an image or number it; "" for a text."""
+    spaced = re.search(r"\s", cell.strip())
+    if "://" in cell:
+        kind = "" if spaced else "address"
+    elif IMAGE_FILE.search(cell.strip()):
+        kind = "" if re.search(r"[\r\n]", cell.strip()) else "file"
+    else:
+        kind = re.sub(r"\d", "0", cell.strip())
+        kind = kind if "0" in kind[1:] and not spaced else ""
+    return kind and " " * cell[:1].isspace() + kind  # a text has a space after its commas

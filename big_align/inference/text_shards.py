@@ -10,9 +10,8 @@ from absl import logging
 
 from big_align.data import boundary, files, listing, row_groups
 from big_align.data.derived.split_source import key_of
-from big_align.data.examples import BrokenExample, Source
+from big_align.data.examples import BrokenExample, Source, strip
 from big_align.data.sources.csv_source import read_csv
-from big_align.data.sources.table_source import read_table
 from big_align.data.table_lines import BadLines
 from big_align.errors import UserError, suggest
 
@@ -98,7 +97,7 @@ def list_lines(paths: str) -> TextShards:
     """
     shards = []
     for path in _expand(paths):
-        lines = [line.strip() for line in files.split_lines(read_table(path))]
+        lines = list(map(strip, files.split_lines(files.read_text(path))))
         shards += _cut(path, [str(n) for n in range(1, len(lines) + 1)], lines)
     return TextShards(shards)
 
@@ -127,7 +126,7 @@ def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
         cells = [cells for _, cells in rows]
         keys = [row[header.index(key)] if key else str(n) for n, row in enumerate(cells, start=1)]
         _check_keys(path, key, keys)
-        shards += _cut(path, keys, [row[header.index(column)].strip() for row in cells])
+        shards += _cut(path, keys, [strip(row[header.index(column)]) for row in cells])
     return TextShards(shards)
 
 
@@ -171,7 +170,7 @@ def _list_row_groups(path: str, column: str, key: str | None) -> list[TextShard]
         numbers = range(starts[group] + 1, starts[group + 1] + 1)
         keys = ["" if each is None else str(each) for each in (rows[key] if key else numbers)]
         _check_keys(path, key, keys, starts[group])
-        return keys, [text.strip() for text in texts]
+        return keys, list(map(strip, texts))
 
     name = path.rpartition("/")[2]
     return [TextShard(name, count, lambda g=g: read(g)) for g, count in enumerate(counts)]

@@ -75,8 +75,8 @@ class JobPlan:
 
     def settings(self) -> dict[str, Any]:
         """Returns whatever the shards depend on, as JSON holds it."""
-        listed = storage.read_text(self.listed) if self.listed else ""
-        settings = dataclasses.asdict(self) | {"listed": _digest(listed), "format": FORMAT}
+        listed = (storage.read_bytes(self.listed) if self.listed else None) or b""
+        settings = dataclasses.asdict(self) | {"listed": _digest(listed.hex()), "format": FORMAT}
         settings |= {"sources": sources} if (sources := self.examination.sources) else {}
         del settings["output"], settings["work"]
         return json.loads(json.dumps(settings))

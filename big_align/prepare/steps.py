@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from big_align.data import boundary
+from big_align.data import boundary, files
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
@@ -151,11 +151,9 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
       UserError: there is no such file, or a line of it is not an object with a key.
     """
     try:
-        text = storage.read_text(plan.listed)
-    except UnicodeDecodeError as error:
-        raise UserError(f"--drop={plan.listed} is not UTF-8, as JSON lines are: {error}") from error
-    if text is None:
-        raise UserError(f"--drop={plan.listed}: there is no such file")
+        text = files.read_text(plan.listed)
+    except UserError as error:
+        raise UserError(f"--drop={error}") from error
     found: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

@@ -62,6 +62,58 @@ def test_a_bad_line_inside_of_a_text_in_quotes_costs_that_row(tmp_path):
     assert read_all(source) == [("1.png", (["whole"], ()))] and list(source.bad_lines) == [2, 3, 4]
 
 
+OPENED = {
+    "tabs": ("\t", "file\ttext", "{0}.png\t{1}"),
+    "commas": (",", "file,text", "{0}.png,{1}"),
+    "bars": ("|", "file|number|text", "{0}.png|0|{1}"),
+    "semicolons": (";", "text;file", "{1};{0}.png"),
+    "labels last": (",", "file,text,label", "{0}.png,{1},17"),
+    "spaces": (",", "file, text, label", "{0}.png, 3,{1}"),
+    "keys": (",", "id,text", "{0:05d},{1}"),
+    "texts alone": (",", "name,text", "name{2},{1}"),
+}
+
+
+@pytest.mark.parametrize("kind", OPENED)
+@pytest.mark.parametrize("closed", [1, 2, 40, 1000])
+def test_a_text_that_begins_with_a_quote_costs_its_own_line(kind, closed):
+    delimiter, header, row = OPENED[kind]
+    texts = [f"text {n}" + ", or so" * (delimiter != ",") for n in range(200)]
+    texts[49] = '"Hello number 49'
+    if 49 + closed < 200:
+        texts[49 + closed] = 'he says "hello"' if closed == 2 else 'he says hello"'
+    names = ["abcdefghij"[n % 10] * (1 + n // 10) for n in range(200)]
+    lines = [
+        header,
+        *(row.format(n, t, m) for n, (t, m) in enumerate(zip(texts, names, strict=True))),
+    ]
+    bad = table_lines.BadLines("x.csv", skip=True)
+    numbered = ((n, f"{line}\n") for n, line in enumerate(lines, 1))
+    found = [n for n, _ in table_lines.read_rows(numbered, delimiter, bad)]
+    assert list(bad.found) == [51] and found == [n for n in range(1, 202) if n != 51]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a, b\nc, d\ne, f",
+        "Ingredients:\n1, sugar\n2, flour",
+        "Sizes\n1,000 to 2,000\n3,5",
+        "A list:\nred, blue\n\ngreen, see https://a.test/b.jpg\nor, b.jpg\n",
+        "one\ntwo\nthree",
+        "quoted words, and\nmore, of them",
+    ],
+)
+@pytest.mark.parametrize("columns", ["{0}.png,{1}", "{1},{0}.png", "{0}.png,{1},17", "name,{1}"])
+def test_texts_of_several_lines_with_commas_are_texts(text, columns):
+    made = columns.format(12, '"' + text.replace('"', '""') + '"') + "\n"
+    width = columns.count(",") + 1
+    lines = ["abc"[n] for n in range(width)]
+    numbered = enumerate(io.StringIO(",".join(lines) + "\n" + made * 3, newline=""), 1)
+    rows = [cells for _, cells in table_lines.read_rows(numbered, ",", table_lines.BadLines("x"))]
+    assert len(rows) == 4 and all(text in cells for cells in rows[1:])
+
+
 def test_json_lines_and_labels_of_another_kind(tmp_path):
     write_images(tmp_path)
     named = [("0.png", 1), ("1.png", "dog"), ("1.png", -3), ("2.png", 2), ("9.png", [2.5])]

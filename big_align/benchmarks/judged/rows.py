@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from big_align.data.sources.table_source import read_table
+from big_align.data.files import read_text
 from big_align.errors import UserError, put_in_a_line
 
 
@@ -51,7 +51,7 @@ class JudgedRow(NamedTuple):
 
 def read_json(path: str) -> Any:
     """Reads a JSON file; raises a UserError if it cannot be read or is not JSON."""
-    return _parse(read_table(path), path)
+    return _parse(read_text(path), path)
 
 
 def read_rows(path: str) -> list[JudgedRow]:
@@ -73,7 +73,7 @@ def read_line_rows(path: str) -> list[JudgedRow]:
     Raises:
       UserError: it is not such a file, or has no lines.
     """
-    lines = enumerate(read_table(path).split("\n"), start=1)
+    lines = enumerate(read_text(path).split("\n"), start=1)
     places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
     if not places:
         raise UserError(f"{path} has no line")
@@ -91,7 +91,7 @@ def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[
     Raises:
       UserError: the columns differ, or a row has a different number of them.
     """
-    lines = csv.reader(io.StringIO(read_table(path)), delimiter=separator, quoting=csv.QUOTE_NONE)
+    lines = csv.reader(io.StringIO(read_text(path)), delimiter=separator, quoting=csv.QUOTE_NONE)
     head = next(lines, [])
     if head[: len(columns)] != list(columns):
         raise UserError(

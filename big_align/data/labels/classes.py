@@ -1,15 +1,14 @@
 """Class lists: the names, descriptions and ids of the labels 0 to n - 1."""
 
-import csv
 import dataclasses
-import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.data import files
 from big_align.data.labels.word_net import ID
+from big_align.data.table_lines import BadLines, read_records
 from big_align.errors import UserError, put_in_a_line, suggest
 
 NAMES = {"name", "names", "wnid"}
@@ -125,9 +124,9 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     """
     path = _find(name_or_path)
     try:
-        text = files.files_of(path).read_all(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"class list {path}: cannot be read as text: {error}") from error
+        text = files.read_text(path)
+    except UserError as error:
+        raise UserError(f"class list {error}") from error
     if path.endswith(".json"):
         entries, templates = _entries_of_json(text, path)
     elif delimiter := _find_delimiter(text, path):
@@ -223,38 +222,15 @@ def _find_delimiter(text: str, path: str) -> str:
 
 
 def _entries_of_csv(text: str, path: str, delimiter: str) -> list[tuple[str, Any]]:
-    lines = io.StringIO(text, newline="")
-    reader = csv.DictReader(lines, skipinitialspace=True, delimiter=delimiter)
-    try:
-        return _read_table(reader, path)
-    except csv.Error as error:
-        raise UserError(f"class list {path}, line {reader.line_num}: {error}") from error
-
-
-def read_whole_rows(reader: csv.DictReader) -> Iterator[dict[str, str]]:
-    """Yields the rows of a table; raises csv.Error for one with more or fewer columns."""
-    for row in reader:
-        if None in row or None in row.values():
-            raise csv.Error(
-                f"has not the {len(reader.fieldnames)} columns of the first line; a text with "
-                "commas goes in double quotes"
-            )
-        yield row
-
-
-def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
-    header = reader.fieldnames or []
-    if not NAMES & set(header):
-        raise UserError(
-            f"class list {path}: the first line must name the columns, `name` and perhaps "
-            f"`description` and `id`, or `wnid`; it has: {', '.join(header) or 'nothing'}"
-        )
     entries = []
-    for row in read_whole_rows(reader):
-        for key in ("id", "label"):  # CSV has no integers
-            if row.get(key, "").isdecimal():
-                row[key] = int(row[key])
-        entries.append((f"line {reader.line_num}", row))
+    for line, row in read_records(text, delimiter, BadLines(f"class list {path}")):
+        if not NAMES & row.keys():
+            raise UserError(
+                f"class list {path}: the first line must name the columns, `name` and perhaps "
+                f"`description` and `id`, or `wnid`; it has: {', '.join(row)}"
+            )
+        numbers = {key: int(row[key]) for key in ("id", "label") if row.get(key, "").isdecimal()}
+        entries.append((f"line {line}", row | numbers))  # CSV has no integers
     return entries
 
 

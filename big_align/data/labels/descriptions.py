@@ -1,15 +1,14 @@
 """What the classes of a list mean, from WordNet and from files (iCLIP §3, eq. 5)."""
 
-import csv
 import dataclasses
-import io
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from big_align.data.labels.classes import ClassList, read_whole_rows
+from big_align.data.files import read_text
+from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import ID, WordNet
+from big_align.data.table_lines import BadLines, read_records
 from big_align.errors import UserError
 
 ORIGINS = {
@@ -50,11 +49,13 @@ def read_descriptions(path: str) -> dict[str, str | None]:
       UserError: the file cannot be read, or has no description.
     """
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-        rows = _rows_of_csv(text) if path.endswith(".csv") else _rows_of_json(json.loads(text))
-    except (OSError, ValueError) as error:
-        raise UserError(f"descriptions {path}: cannot be read: {error}") from error
+        text = read_text(path)
+    except UserError as error:
+        raise UserError(f"descriptions {error}") from error
+    if path.endswith(".csv"):
+        rows = [row for _, row in read_records(text, ",", BadLines(f"descriptions {path}"))]
+    else:
+        rows = _rows_of_json(text, path)
     found = defaultdict(set)
     for row in rows:
         description = " ".join(str(row.get("description") or "").split())
@@ -68,20 +69,19 @@ def read_descriptions(path: str) -> dict[str, str | None]:
     return {key: texts.pop() if len(texts) == 1 else None for key, texts in found.items()}
 
 
-def _rows_of_csv(text: str) -> list[dict]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+def _rows_of_json(text: str, path: str) -> list[Mapping]:
     try:
-        return list(read_whole_rows(reader))
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: {error}") from error
-
-
-def _rows_of_json(content: Any) -> list[Mapping]:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"descriptions {path}: is no JSON: {error}") from error
     if isinstance(content, dict) and not isinstance(content.get("classes"), list):
         return [{"name": key, "description": text} for key, text in content.items()]
     rows = content["classes"] if isinstance(content, dict) else content
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it must be an object {name or id: description} or a list of objects")
+        raise UserError(
+            f"descriptions {path}: must be an object {{name or id: description}} or a list of "
+            "objects"
+        )
     return rows
 
 

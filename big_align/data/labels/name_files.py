@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from big_align.data import files
 from big_align.data.labels.label_names import Names, UnitedNames, unite_names
-from big_align.errors import UserError
 
 NAME_FILES = "classes.txt", "classnames.txt"
 """What `big_align.tools.prepare` and CLIP_benchmark call such a file."""
@@ -14,13 +13,9 @@ def read_names(path: str) -> tuple[str, ...]:
     """Returns the names of the labels 0, 1, ... in a file.
 
     Raises:
-      UserError: it cannot be read as text.
+      UserError: it cannot be read, or is no text.
     """
-    try:
-        text = files.files_of(path).read_all(path).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as text: {error}") from error
-    return tuple(line.strip() for line in files.split_lines(text.rstrip()))
+    return tuple(line.strip() for line in files.split_lines(files.read_text(path).rstrip()))
 
 
 def unite_folders(paths: Sequence[str]) -> UnitedNames:

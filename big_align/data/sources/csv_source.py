@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from absl import logging
 
 from big_align.data import columns
-from big_align.data.examples import IMAGE_EXTENSIONS
 from big_align.data.sources.table_source import Row, TableSource, is_integer
-from big_align.data.table_lines import BadLines, read_rows, read_text_lines
+from big_align.data.table_lines import IMAGE_FILE, BadLines, read_rows, read_text_lines
 from big_align.errors import FieldError, UserError
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon", "|": "a bar"}
-IMAGE_FILE = re.compile(rf"\.({'|'.join(IMAGE_EXTENSIONS)})(#\d+)?$", re.IGNORECASE)
-"""The end of a cell that names an image; in Flickr8k's tables, also the number of its caption."""
 SPELLED = {"tab": "\t", "\\t": "\t"}
 """How a command line can name a delimiter that is hard to type."""
 

@@ -91,7 +91,9 @@ def is_list(path: str) -> bool:
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
-        return file.read(2**16).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+        start = file.read(2**16)
+    decoder = codecs.getincrementaldecoder(files.find_encoding(start))("replace")
+    return decoder.decode(start).lstrip()[:1] == "["
 
 
 def _find_metadata(folder: str) -> str:

@@ -84,7 +84,9 @@ class ListedSource:
             raise examples.BrokenExample(self._faults[number])
         if self._captions is not None:
             texts = self._captions[_stretch(self._caption_ends, number)]
-            captions = [c for text in texts if text.strip() for c in examples.clean_captions(text)]
+            captions = [
+                c for text in texts if examples.strip(text) for c in examples.clean_captions(text)
+            ]
             if not captions:
                 raise examples.BrokenExample("the caption is empty")
         return captions, tuple(self._labels[_stretch(self._label_ends, number)].tolist())

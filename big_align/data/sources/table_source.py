@@ -10,7 +10,7 @@ from absl import logging
 
 from big_align.data import columns, examples, files, listing
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
-from big_align.data.table_lines import CONVERTED, BadLines
+from big_align.data.table_lines import BadLines
 from big_align.errors import UserError
 
 LOOKED_FOR = 200
@@ -117,30 +117,13 @@ class TableSource(ListedSource):
         np.add.at(self.broken, np.maximum(at, 0), 1)
 
 
-def read_table(path: str) -> str:
-    """Returns the text of a file.
-
-    Raises:
-      UserError: it cannot be read or is not UTF-8; the message names the line.
-    """
-    try:
-        data = files.files_of(path).read_all(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line} is not UTF-8: {error}; {CONVERTED}") from error
-
-
 def read_json(path: str) -> Any:
     """Returns the value of a JSON file.
 
     Raises:
       UserError: it cannot be read or is not JSON.
     """
-    text = read_table(path)
+    text = files.read_text(path)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -193,7 +176,7 @@ def _explain_missing(folder: str, image: str, others: str = "") -> str:
 def _pass_usable(rows: Iterable[Row], has_captions: bool, bad: BadLines) -> Iterator[Row]:
     """Yields the rows that name a file and, if captions are read, have one; the others are bad."""
     for row in rows:
-        if row.fault or (has_captions and not any(map(str.strip, row.captions))):
+        if row.fault or (has_captions and not any(map(examples.strip, row.captions))):
             bad.add(row.line, row.fault or "the caption is empty")
             continue
         try:

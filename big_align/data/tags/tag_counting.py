@@ -2,13 +2,14 @@
 
 import collections
 import csv
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from absl import logging
 
-from big_align.data import boundary, examples
+from big_align.data import boundary, examples, files
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor, split_words
@@ -66,10 +67,9 @@ def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[st
     if rows is None:
         raise UserError(f"--ids is of OpenImages' class descriptions, and {path} has no ids")
     try:
-        with open(ids, encoding="utf-8-sig") as file:
-            wanted = {line.strip() for line in file}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--ids={ids} cannot be read: {error}") from error
+        wanted = {line.strip() for line in files.split_lines(files.read_text(ids))}
+    except UserError as error:
+        raise UserError(f"--ids={error}") from error
     kept = [row for row in rows if row[0] in wanted]
     if not kept:
         raise UserError(f"--ids={ids} has no id of {path}, one per line, such as {rows[0][0]}")
@@ -79,9 +79,9 @@ def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[st
 def _read_open_images(path: str) -> list[list[str]] | None:
     """Returns the ids and names in OpenImages' CSV; None for another file."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error):
+        lines = io.StringIO(files.read_text(path), newline="")
+        rows = [row for row in csv.reader(lines) if row]
+    except (UserError, csv.Error):
         return None  # `read_classes` says what is wrong
     if rows and rows[0] == OPEN_IMAGES_HEADER:
         rows = rows[1:]

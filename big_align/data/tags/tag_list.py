@@ -236,7 +236,7 @@ def read_tag_list(path: str) -> TagList:
         field, occurs twice, or has an invalid count, weight or token.
     """
     try:
-        content = json.loads(files.files_of(path).read_all(path).decode("utf-8"))
+        content = json.loads(files.read_text(path))
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
     except (OSError, ValueError, RecursionError) as error:

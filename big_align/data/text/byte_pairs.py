@@ -71,7 +71,7 @@ def read_merges(path: str, published: str) -> list[str]:
     path = locate(path)
     try:
         data = files.files_of(path).read_all(path)
-        text = (gzip.decompress(data) if path.endswith(".gz") else data).decode()
+        text = files.decode(gzip.decompress(data) if path.endswith(".gz") else data)
         if path.endswith(".json"):
             merges = json.loads(text)["model"]["merges"]
             return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

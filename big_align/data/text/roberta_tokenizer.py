@@ -121,7 +121,7 @@ def read_vocabulary(path: str) -> dict[str, int]:
     """
     path = locate(path)
     try:
-        ids = json.loads(files.files_of(path).read_all(path))
+        ids = json.loads(files.read_text(path))
         if isinstance(ids.get("model"), dict):
             added = {token["content"]: token["id"] for token in ids["added_tokens"]}
             ids = ids["model"]["vocab"] | added

@@ -269,7 +269,7 @@ def list_wordpieces(vocabulary: str) -> list[str]:
     make = "python -m big_align.tools.build_vocab makes a vocabulary"
     vocabulary = locate(vocabulary)
     try:
-        text = files.files_of(vocabulary).read_all(vocabulary).decode()
+        text = files.read_text(vocabulary)
         if vocabulary.endswith(".json"):
             ids = json.loads(text).get("model", {}).get("vocab", {})
             pieces = sorted(ids, key=ids.__getitem__)

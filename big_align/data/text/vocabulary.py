@@ -8,6 +8,7 @@ import numpy as np
 from absl import logging
 
 from big_align.data import files, listing, tensorflow_on_cpu
+from big_align.data.examples import strip
 from big_align.data.text import tokenizers
 from big_align.data.text.word_counts import (
     LONGEST_WORD,
@@ -207,8 +208,5 @@ def read_lines(paths: str) -> Iterator[str]:
 
 
 def read_file(path: str) -> Iterator[str]:
-    """Yields the lines of a text file that are not empty."""
-    with files.files_of(path).open(path) as file:
-        data = file.read()
-    lines = files.split_lines(data.decode("utf-8", "replace"))
-    yield from filter(None, map(str.strip, lines))
+    """Yields the lines of a text file that are not empty; raises UserError if it is no text."""
+    yield from filter(None, map(strip, files.split_lines(files.read_text(path))))

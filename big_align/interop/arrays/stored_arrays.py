@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from big_align.data.files import decode
 from big_align.errors import WeightFileError
 
 DTYPES = {
@@ -210,7 +211,7 @@ def _parse(text: bytes, where: str) -> Any:
             f"{where} has {values} values in {len(text)} bytes, more than any model needs"
         )
     try:
-        return json.loads(text.decode(), object_pairs_hook=once)
+        return json.loads(decode(text), object_pairs_hook=once)
     except WeightFileError:
         raise
     except (ValueError, RecursionError) as error:
