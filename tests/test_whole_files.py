@@ -127,7 +127,7 @@ def write_index(path):
 
 def write_single(path):
     rows = EmbeddingFolder(write_embeddings(path.parent / "rows", np.ones((3, 2)), [2, 0, 1]))
-    single_files.write_npy(rows, path)
+    single_files.write_npy(rows, path, rows.keys)
 
 
 WRITERS = {
@@ -169,13 +169,13 @@ def fail_at_the_second_shard(monkeypatch, method):
 def fail_in_parquet(monkeypatch, folder):
     rows = EmbeddingFolder(folder / "rows")
     fail_at_the_second_shard(monkeypatch, "key_lines")
-    single_files.write_parquet(rows, folder / "file")
+    single_files.write_parquet(rows, folder / "file", rows.keys)
 
 
 def fail_in_npy(monkeypatch, folder):
     rows = EmbeddingFolder(folder / "rows")
     fail_at_the_second_shard(monkeypatch, "array")
-    single_files.write_npy(rows, folder / "file")
+    single_files.write_npy(rows, folder / "file", rows.keys)
 
 
 def fail_in_index(monkeypatch, folder):
@@ -202,7 +202,8 @@ def test_a_writer_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch, wr
 def test_an_array_in_one_file_is_what_numpy_writes(tmp_path):
     rows = np.arange(12, dtype=np.float16).reshape(6, 2)
     folder = write_embeddings(tmp_path / "rows", rows, [3, 0, 2, 1])
-    single_files.write_npy(EmbeddingFolder(folder), tmp_path / "single.npy")
+    opened = EmbeddingFolder(folder)
+    single_files.write_npy(opened, tmp_path / "single.npy", opened.keys)
     np.save(tmp_path / "plain.npy", rows)
     assert (tmp_path / "single.npy").read_bytes() == (tmp_path / "plain.npy").read_bytes()
 

@@ -182,7 +182,8 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
     """Makes a list of non-empty captions from a text or a list of texts.
 
     Args:
-      value: the text or texts; a text that spells a list, `["a", "b"]`, is read as that list.
+      value: the text or texts; a text that spells a list, `["a", "b"]`, is read as that list. An
+        integer is a text of its digits, since a title can be 1984.
       lines: whether each line of a text is a caption of its own.
 
     Raises:
@@ -196,10 +197,12 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
             "list of texts; name the right one in the source's field `caption`, as in "
             f"json.captions.{keys[0]} or, of a table's column, captions.{keys[0]}"
         )
-    values = [values] if isinstance(values, str) else values
+    values = [values] if isinstance(values, str | int) else values
     if values is None:
         raise BrokenExample("the caption is null, not a text or a list of texts")
-    if not isinstance(values, (list, tuple)) or any(type(text) is not str for text in values):
+    if isinstance(values, (list, tuple)):
+        values = [str(text) if type(text) is int else text for text in values]
+    if not isinstance(values, list) or any(type(text) is not str for text in values):
         raise BrokenExample(f"the caption is {str(value)[:40]!r}, not a text or a list of texts")
     captions = [text for text in map(strip, values) if text]
     if not captions:

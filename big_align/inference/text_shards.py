@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from absl import logging
 
 from big_align.data import boundary, files, listing, row_groups
+from big_align.data.column_values import write_key
 from big_align.data.derived.split_source import key_of
 from big_align.data.examples import BrokenExample, Source, strip
 from big_align.data.sources.csv_source import read_csv
@@ -124,7 +125,8 @@ def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
         header = next(rows)[1]
         _check_columns(path, header, column, key)
         cells = [cells for _, cells in rows]
-        keys = [row[header.index(key)] if key else str(n) for n, row in enumerate(cells, start=1)]
+        found = [row[header.index(key)] for row in cells] if key else range(1, len(cells) + 1)
+        keys = list(map(write_key, found))
         _check_keys(path, key, keys)
         shards += _cut(path, keys, [strip(row[header.index(column)]) for row in cells])
     return TextShards(shards)
@@ -164,16 +166,21 @@ def _list_row_groups(path: str, column: str, key: str | None) -> list[TextShard]
                 rows = row_groups.read_group(row_groups.open_table(file), group, wanted).to_pydict()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(f"row group {group} of {path} cannot be read: {error}") from error
-        texts = ["" if text is None else text for text in rows[column]]
+        texts = [_read_text(text) for text in rows[column]]
         if strange := [text for text in texts if not isinstance(text, str)]:
             raise UserError(f"{path}: column {column!r} holds {strange[0]!r}, which is no text")
         numbers = range(starts[group] + 1, starts[group + 1] + 1)
-        keys = ["" if each is None else str(each) for each in (rows[key] if key else numbers)]
+        keys = list(map(write_key, rows[key] if key else numbers))
         _check_keys(path, key, keys, starts[group])
         return keys, list(map(strip, texts))
 
     name = path.rpartition("/")[2]
     return [TextShard(name, count, lambda g=g: read(g)) for g, count in enumerate(counts)]
+
+
+def _read_text(value: Any) -> Any:
+    """Returns "" for a missing text, and the digits of an integer: a title can be 1984."""
+    return str(value) if type(value) is int else "" if value is None else value
 
 
 def _check_keys(path: str, column: str | None, keys: Sequence[str], start: int = 0) -> None:

@@ -10,13 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool
 
+from big_align.data.column_values import NUMBER, WHOLE
 from big_align.data.columns import list_names
 from big_align.errors import UserError, suggest
+from big_align.search.metadata import PLACEHOLDER
 
 COMPARE = {
     "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
     ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
+EQUAL = ("=", "==", "!=")
 BREAK = re.compile(r",(?=\s*[^,=<>!\s][^,=<>!]*(?:!=|[=<>]))")
 """A comma between conditions: what follows it is a name and a comparison."""
 PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|==|=|<|>)\s*(.*?)\s*")
@@ -81,13 +84,18 @@ def apply_filters(metadata: pa.Table, texts: Sequence[str]) -> Bool[np.ndarray, 
 def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
     column, operator, written = condition
     if column not in metadata.column_names:
-        known = metadata.column_names
+        known = [name for name in metadata.column_names if name != PLACEHOLDER]
         there = f"it has {list_names(known)}{suggest(column, known)}" if known else "it has none"
         raise UserError(
             f"the index has no column {column!r} of metadata; {there}. --metadata=FILE of "
             "big_align.tools.index adds columns"
         )
     values = metadata[column]
+    if operator not in EQUAL and pa.types.is_string(values.type) and re.search(NUMBER, written):
+        raise UserError(
+            f"the filter {column}{operator}{written}: the column holds texts, such as "
+            f"{_find_strange(values)!r}, which have no order of numbers; = and != compare them"
+        )
     try:
         value = pa.scalar(_read_bool(written) if pa.types.is_boolean(values.type) else written)
         if (whole := _read_whole(written, values.type)) is not None:
@@ -111,6 +119,13 @@ def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
     if pa.types.is_floating(values.type):  # NaN is shown as a missing value, and is one
         found = pc.and_(found, pc.invert(pc.is_nan(values)))
     return np.asarray(pc.fill_null(found, False).to_numpy(), bool)
+
+
+def _find_strange(texts: pa.ChunkedArray) -> str:
+    """Returns a text that is no number; where all look like some, one that would be lost as one."""
+    there = [text for text in texts.unique().to_pylist() if text is not None]
+    found = [text for pattern in (NUMBER, WHOLE) for text in there if not re.search(pattern, text)]
+    return next(iter(found), max(there, key=len, default=""))
 
 
 def _read_whole(text: str, kind: pa.DataType) -> pa.Scalar | None:

@@ -30,7 +30,12 @@ from big_align.search.index_folder import (
     remove_others,
     write_info,
 )
-from big_align.search.metadata import MetadataTable, add_labels, empty_metadata
+from big_align.search.metadata import (
+    MetadataTable,
+    SourceMetadata,
+    add_labels,
+    empty_metadata,
+)
 from big_align.search.pending_rows import PendingRows
 from big_align.search.scann_rows import EXACT_BELOW, LEAST, ScannRows, choose_settings
 from big_align.search.source_entries import IndexEntry, LoadedEntry, SourceEntries
@@ -52,7 +57,7 @@ class IndexReport(NamedTuple):
       broken: images that cannot be used.
       without_texts: images in the index whose captions and labels are missing or cannot be used.
       captions: different texts in the index.
-      described: images with a row in the table of metadata; None without a table.
+      described: images with a row of metadata; None without metadata.
       search: what `index.json` says about searching each kind.
     """
 
@@ -119,7 +124,7 @@ class IndexBuilder:
     def build(
         self,
         source: Source,
-        metadata: MetadataTable | None = None,
+        metadata: MetadataTable | SourceMetadata | None = None,
         recall: float = 0.95,
         method: str = "auto",
     ) -> IndexReport:
@@ -151,9 +156,7 @@ class IndexBuilder:
             texts, text_places = self._embed_captions(found, old, pending[CAPTIONS])
             columns = empty_metadata(len(found))
             if metadata is not None:
-                names = [entry.name for entry in found], [entry.key for entry in found]
-                columns, described = metadata.align(*names)
-                report["described"] = described
+                columns, report["described"] = metadata.align(found)
             columns = add_labels(columns, [entry.label for entry in found])
             drafted = generations.draft(found, texts, columns)
             whole = [np.arange(len(places)), np.arange(len(text_places))]

@@ -1,40 +1,40 @@
-"""Columns about images, from a table that names their files or keys."""
+"""Columns about images: from a table that names them, or from the source itself."""
 
-import os
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
+from absl import logging
 
-from big_align.data import columns, files, listing
-from big_align.data.sources.table_source import join, read_json
-from big_align.errors import UserError, put_in_a_line
+from big_align.data import boundary, columns
+from big_align.data.column_values import write_key
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.shard_offsets import ShardOffsets
+from big_align.data.sources.table_source import TableSource
+from big_align.data.tables.key_joins import ImageNames, RowJoin, join_rows, spell_shortly
+from big_align.data.tables.table_rows import TABLES, TableRows, read_rows
+from big_align.errors import UserError
+from big_align.search.source_entries import IndexEntry
 
-TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 KEYS = (("key",), ("name",), *columns.FILES)
 CAPTIONS = {name for group in columns.CAPTIONS for name in group}
 LABEL = "label"
 """The column of the classes that the source knows."""
+PLACEHOLDER = "(row)"
+"""The column of a table that has no other: Parquet does not count rows without one."""
 
 
 class MetadataTable:
-    """The columns of a table, looked up by the names and keys of images.
+    """The columns of a table whose rows name images.
 
     Columns of captions, and those that hold no plain values, such as encoded images, are skipped.
-    If an image has several rows, the first counts.
+    If an image has several rows, the first counts. A row that names several images describes none.
 
     Args:
       path: CSV, TSV, JSON lines, a JSON list of objects, or Parquet, with the names of columns;
         globs of Parquet.
       key: the column that names images; None finds it by the usual names.
-      own: whether it is the table of the source itself, whose column of files names its images,
-        and a column `name` or `key` something else.
 
     Attributes:
       key: the column that names images.
@@ -43,46 +43,142 @@ class MetadataTable:
       UserError: it cannot be read, or it is unclear which column names images.
     """
 
-    def __init__(self, path: str, key: str | None = None, own: bool = False):
-        self._path = path
-        groups = columns.FILES if own else KEYS
-        table = _read_table(path, [key] if key else [name for group in groups for name in group])
-        if twice := [n for n, count in Counter(table.column_names).items() if count > 1]:
-            raise UserError(f"{path} has the column {twice[0]!r} twice: rename or remove one")
-        found = columns.choose("key", key, table.column_names, groups, path)
+    def __init__(self, path: str, key: str | None = None):
+        if not path.lower().endswith(TABLES):
+            raise UserError(f"--metadata={path}: it must end in {', '.join(TABLES)}")
+        self._rows = read_rows(path, key)
+        names = list(self._rows.columns)
+        found = columns.choose("key", key, names, KEYS, path)
         if found is None:
             raise UserError(
                 f"{path} has no column with a usual name of images; it has "
-                f"{columns.list_names(table.column_names)}: give --metadata_key=COLUMN"
+                f"{columns.list_names(names)}: give --metadata_key=COLUMN"
             )
         self.key = found
-        folder = path.rpartition("/")[0]
-        self._rows: dict[str, int] = {}
-        for row, name in enumerate(map(str, table[found].to_pylist())):
-            self._rows.setdefault(_normalize(name), row)
-            self._rows.setdefault(_normalize(join(folder, name)), row)
-        kept = [
-            name for name in table.column_names
-            if name != found and name.lower() not in CAPTIONS and _is_plain(table[name].type)
-        ]  # fmt: skip
-        self._table = _store_as_parquet(table.select(kept))
+        values = self._rows.columns[found]
+        values = values.to_pylist() if isinstance(values, pa.ChunkedArray) else values
+        self._called = list(map(write_key, values))
+        self._table = self._rows.make_table([found, *_find_captions(names)])
 
-    def align(self, names: Sequence[str], keys: Sequence[str]) -> tuple[pa.Table, int]:
+    def align(self, entries: Sequence[IndexEntry]) -> tuple[pa.Table, int]:
         """Returns the columns with one row per image, null if the table has none.
 
-        Args:
-          names: the names of the images.
-          keys: the keys of the images; they are looked up if a name is not found.
+        Rows that name several images, or none, and images with rows that differ are warned of.
 
         Returns:
           The columns, and how many images have a row.
         """
-        pairs = zip(names, keys, strict=True)
-        found = [self._rows.get(_normalize(n), self._rows.get(_normalize(k))) for n, k in pairs]
-        taken = self._table.take(pa.array(found, pa.int64()))
-        if not taken.num_columns:  # then it has no rows either
-            taken = empty_metadata(len(found))
-        return taken, sum(row is not None for row in found)
+        images = ImageNames(*zip(*((e.name, e.key, e.shard) for e in entries), strict=True))
+        folder = self._rows.path.rpartition("/")[0]
+        joined = join_rows(self._called, folder, images)
+        self._tell_shared(joined, images)
+        _tell_repeated(self._rows, self._table, joined.repeated.values())
+        self._tell_unused(joined, images)
+        return _take(self._table, joined.rows)
+
+    def _tell_shared(self, joined: RowJoin, images: ImageNames) -> None:
+        if not joined.shared:
+            return
+        row, numbers = next(iter(joined.shared.items()))
+        named = " and ".join(images.names[number] for number in numbers[:2])
+        shard, key = images.shards[numbers[0]], images.keys[numbers[0]]
+        advice = f"{spell_shortly(set(images.shards))[shard]}/{key}"
+        logging.warning(
+            "%s: %d rows name several images each, and so describe none, the first %s: %r is %s; "
+            "SHARD/KEY names one of them, as in %s", self._rows.path, len(joined.shared),
+            self._rows.tell(row), self._called[row], named, advice,
+        )  # fmt: skip
+
+    def _tell_unused(self, joined: RowJoin, images: ImageNames) -> None:
+        if not joined.unused:
+            return
+        row, none = joined.unused[0], len(joined.unused) == len(self._called)
+        logging.warning(
+            "%s: %d of %d rows name no image of the index in the column %r, the first %s: %r; the "
+            "first image is %r, with the key %r%s", self._rows.path, len(joined.unused),
+            len(self._called), self.key, self._rows.tell(row), self._called[row], images.names[0],
+            images.keys[0], "; --metadata_key takes another column" * none,
+        )  # fmt: skip
+
+
+class SourceMetadata:
+    """The columns of the source itself, which are known by the places of its examples.
+
+    Args:
+      table: the columns.
+      rows: the row of each example of the source, in its order; None where there is none.
+    """
+
+    def __init__(self, table: pa.Table, rows: Sequence[int | None]):
+        self._table, self._rows = table, rows
+
+    def align(self, entries: Sequence[IndexEntry]) -> tuple[pa.Table, int]:
+        """Returns the columns with one row per image, and how many images have a row."""
+        return _take(self._table, [self._rows[entry.number] for entry in entries])
+
+
+def read_source(source: Source) -> SourceMetadata | None:
+    """Reads the columns of a source besides images and captions; None if it has none.
+
+    Raises:
+      UserError: they cannot be read.
+    """
+    if isinstance(source, TableSource) and source.image_column and source.rows is not None:
+        rows = read_rows(source.path, source.image_column, source.delimiter, skip=True)
+        table = rows.make_table([source.image_column, *_find_captions(rows.columns)])
+        grouped = defaultdict(list)
+        for row, image in enumerate(rows.columns[source.image_column]):
+            grouped[image].append(row)
+        _tell_repeated(rows, table, grouped.values())
+        numbers = {line: row for row, line in enumerate(rows.lines)}
+        found = SourceMetadata(table, [numbers[line] for line in source.rows.tolist()])
+    elif names := getattr(source, "other_columns", ()):
+        values = list(map(list, zip(*_read_columns(source, names), strict=True)))
+        rows = TableRows("", dict(zip(names, values, strict=True)), (), "row")
+        table = rows.make_table(_find_captions(names))
+        found = SourceMetadata(table, range(int(source.shard_sizes.sum())))
+    else:
+        return None
+    return found if table.num_columns else None
+
+
+def _read_columns(source: Source, names: tuple[str, ...]) -> Iterable[list]:
+    offsets = ShardOffsets(source.shard_sizes)
+    for number in range(offsets.count):
+        try:
+            with boundary.ONE_EXAMPLE:
+                yield source.read_columns(*offsets.locate_one(number), names)
+        except BrokenExample:  # the image is told of when it is read
+            yield [None] * len(names)
+
+
+def _find_captions(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.lower() in CAPTIONS]
+
+
+def _take(table: pa.Table, rows: Sequence[int | None]) -> tuple[pa.Table, int]:
+    taken = table.take(pa.array(rows, pa.int64()))
+    if not taken.num_columns:  # then it has no rows either
+        taken = empty_metadata(len(rows))
+    return taken, sum(row is not None for row in rows)
+
+
+def _tell_repeated(rows: TableRows, table: pa.Table, groups: Iterable[list[int]]) -> None:
+    """Warns of images with several rows if these say different things."""
+    repeated = [group for group in groups if len(group) > 1]
+    if not repeated:
+        return
+    values = [column.to_pylist() for column in table.columns]
+    differ = []
+    for first, *others in repeated:
+        other = next((r for r in others if any(v[r] != v[first] for v in values)), None)
+        differ += [] if other is None else [(first, other)]
+    if differ:
+        first, other = map(rows.tell, differ[0])
+        told = rows.path, len(differ), first, other
+        logging.warning(
+            "%s: %d images have rows that differ, such as %s and %s; the first counts", *told
+        )
 
 
 def add_labels(metadata: pa.Table, labels: Sequence[str | None]) -> pa.Table:
@@ -94,80 +190,4 @@ def add_labels(metadata: pa.Table, labels: Sequence[str | None]) -> pa.Table:
 
 def empty_metadata(count: int) -> pa.Table:
     """Returns a table of `count` rows without columns that filters could compare."""
-    return pa.table({"row": np.arange(count)})
-
-
-def _make_table(rows: Any) -> pa.Table:
-    """Makes a table of a list of objects, which may have different fields."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it has no list of JSON objects")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
-
-
-def _read_table(path: str, texts: Sequence[str]) -> pa.Table:
-    """Reads a table; `texts` are columns that are texts, whatever they look like (keys: 000012)."""
-    ending = next((e for e in TABLES if path.lower().endswith(e)), None)
-    if ending is None:
-        raise UserError(f"--metadata={path}: it must end in {', '.join(TABLES)}")
-    try:
-        if ending == ".parquet":
-            return pa.concat_tables(
-                [pq.read_table(name) for name in listing.expand_paths(path)],
-                promote_options="permissive",
-            )
-        if ending == ".json":
-            return _make_table(read_json(path))
-        with files.files_of(path).open(path) as file:
-            if ending == ".jsonl":
-                return pa.json.read_json(file)
-            data = file.read()
-        parsing = pa.csv.ParseOptions(delimiter=_find_delimiter(data), newlines_in_values=True)
-        missing = pa.csv.ConvertOptions(
-            null_values=[""],
-            strings_can_be_null=True,
-            column_types=dict.fromkeys(texts, pa.string()),
-        )
-        return pa.csv.read_csv(
-            pa.BufferReader(data), parse_options=parsing, convert_options=missing
-        )
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"--metadata={path} cannot be read: {put_in_a_line(str(error))}") from error
-
-
-def _store_as_parquet(table: pa.Table) -> pa.Table:
-    """Returns a table that equals itself after it is written and read: an update is then no change.
-
-    Timestamps are in microseconds, as Python has them, times of day in milliseconds or less, and
-    NaN is a missing value.
-    """
-    for place, field in enumerate(table.schema):
-        column = table[place]
-        if pa.types.is_timestamp(field.type):
-            column = column.cast(pa.timestamp("us", field.type.tz), safe=False)
-        elif field.type == pa.time32("s"):
-            column = column.cast(pa.time32("ms"))
-        elif pa.types.is_date64(field.type):
-            column = column.cast(pa.date32())
-        elif pa.types.is_floating(field.type):
-            column = column.cast(pa.float32()) if pa.types.is_float16(field.type) else column
-            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        table = table.set_column(place, field.name, column)
-    return table
-
-
-def _find_delimiter(data: bytes) -> str:
-    """Returns which is most frequent in the first line: a comma, a tab or a semicolon."""
-    line = data.partition(b"\n")[0].decode("utf-8", "replace")
-    return max(",\t;", key=line.count)
-
-
-def _normalize(name: str) -> str:
-    """Gives `./a.jpg`, `a.jpg` and its absolute path the same name."""
-    return name if "://" in name else os.path.abspath(name)
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Returns whether values are numbers, texts, dates or booleans, which can be compared."""
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or binary)
+    return pa.table({PLACEHOLDER: np.arange(count)})

@@ -28,6 +28,7 @@ from big_align.search.index_folder import (
     open_generation,
     read_info,
 )
+from big_align.search.metadata import PLACEHOLDER
 from big_align.search.scann_rows import EXACT_BELOW, K, ScannRows, ScannSettings
 
 MOST = 10_000  # hits that can be asked for
@@ -79,7 +80,7 @@ class SearchIndex:
     @property
     def columns(self) -> list[str]:
         """The columns of metadata that filters compare."""
-        return [name for name in self.contents.metadata.column_names if name != "row"]
+        return [name for name in self.contents.metadata.column_names if name != PLACEHOLDER]
 
     def search(
         self,

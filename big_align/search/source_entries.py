@@ -12,6 +12,7 @@ import numpy as np
 
 from big_align.data import boundary, files
 from big_align.data.examples import BrokenExample, Source, has_keys
+from big_align.data.precomputed.shard_files import list_shards
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.listed_source import ListedSource
 from big_align.errors import put_in_a_line
@@ -26,6 +27,8 @@ class IndexEntry(NamedTuple):
     Attributes:
       name: identifies it: the path of its file, or its place in a shard.
       key: what the source calls it.
+      shard: the shard that it is in; the second of one name is "NAME (2)".
+      number: which example of the source it is.
       signature: changes with the file, or with the encoded image if it has no file of its own.
       captions: its texts.
       label: the names of its classes, or their numbers; None if it has none.
@@ -33,6 +36,8 @@ class IndexEntry(NamedTuple):
 
     name: str
     key: str
+    shard: str
+    number: int
     signature: str
     captions: list[str]
     label: str | None
@@ -79,6 +84,8 @@ class SourceEntries:
         if isinstance(source, ListedSource | FilePairsSource) and paths:
             self._files = files.files_of(paths[0])
         self.names = _make_unique(paths)
+        self._shards = [shard.name for shard in list_shards(source)]
+        self._firsts = np.cumsum(source.shard_sizes) - source.shard_sizes
         self._items = list(zip(places, paths, self.names, strict=True))
 
     def __len__(self) -> int:
@@ -150,7 +157,8 @@ class SourceEntries:
         shown = [names[n] if names and n < len(names) else str(n) for n in labels]
         key = self._source.key(*place) if has_keys(self._source) else name
         label = _make_printable("|".join(shown)) if shown else None
-        return IndexEntry(name, _make_printable(key), signature, captions, label)
+        where = self._shards[place[0]], int(self._firsts[place[0]]) + place[1]
+        return IndexEntry(name, _make_printable(key), *where, signature, captions, label)
 
 
 def _make_unique(paths: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ its number, unless --key_column is given. The row of an empty text is all zeros,
 empty.
 
 --output=FILE.npy writes one array, and the keys to FILE.keys beside it, one per line.
+Keys are SHARD/KEY if several shards have the same ones, as in 00017/000000042.
 --output=FILE.parquet writes the columns key and embedding, with nulls for what could not be
 embedded.
 """
@@ -100,9 +101,14 @@ def embed(options: argparse.Namespace) -> None:
     embed_into(options, folder, dtype)
     rows = EmbeddingFolder(folder)
     write = single_files.write_npy if output.suffix == ".npy" else single_files.write_parquet
-    write(rows, output)
+    keys, told = rows.keys, ""
+    if not options.key_column:  # whose keys mean what the user wants
+        keys, told = single_files.name_rows(rows, options.what != "text")
+    write(rows, output, keys)
     shutil.rmtree(folder)
     print(f"{output}: {rows.dtype} [{rows.count} {rows.dim}], with the key of each row")
+    if told:
+        print(f"  {told}")
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -32,7 +32,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--metadata",
         help="a table with one row per image, whose columns can filter searches: CSV, TSV, JSON "
-        "lines or Parquet (default: the source's own table, if its kind is csv or imagefolder)",
+        "lines or Parquet (default: the columns of the source, if it has any)",
     )  # fmt: skip
     add(
         "--metadata_key",
@@ -80,7 +80,7 @@ def index(options: argparse.Namespace) -> None:
         raise UserError(f"--thumbnail={options.thumbnail} must be from 0 to 2048 pixels")
     given = options.source, options.source_name, options.source_argument
     source, node = open_source(*given, captions=True, needs_texts=False)
-    metadata = read_metadata(options, node)
+    metadata = read_metadata(options, source)
     model = load(options.model, transform=options.transform, progress=False)
     path = os.path.abspath(options.model) if os.path.exists(options.model) else options.model
     made_by = {"model": path, "source": node}
@@ -94,38 +94,26 @@ def index(options: argparse.Namespace) -> None:
         print(f"{report.without_texts} images have no captions that can be used")
     if report.described is not None:
         print(f"metadata of {report.described} images")
-    if report.described == 0:
-        print(
-            f"  none is named in the column {metadata.key!r}; --metadata_key=COLUMN takes another"
-        )
     for kind, noted in report.search.items():
         if noted["rows"]:
             print(f"{kind}: {_tell_search(noted)}")
 
 
-def read_metadata(options: argparse.Namespace, node: dict[str, Any]) -> Any:
-    """Reads the table of metadata: the one that is named, or the source if it is a table."""
+def read_metadata(options: argparse.Namespace, source: Any) -> Any:
+    """Reads the table of metadata that is named, or else the columns of the source."""
     from absl import logging
 
     from big_align.errors import UserError
-    from big_align.search.metadata import MetadataTable
+    from big_align.search import metadata
 
     if options.metadata is not None:
-        return MetadataTable(options.metadata, options.metadata_key)
-    own = next(v for k, v in node.items() if k != "name")
-    listed = (own, f"{own}/metadata.jsonl", f"{own}/metadata.csv")
-    listed = listed if node["name"] in ("csv", "imagefolder") else ()
-    path = next((name for name in listed if os.path.isfile(name)), None)
+        return metadata.MetadataTable(options.metadata, options.metadata_key)
     if options.metadata_key:
-        if path is None:
-            raise UserError("--metadata_key is the column of a table: give --metadata=FILE")
-        return MetadataTable(path, options.metadata_key)
-    if path is None:
-        return None
+        raise UserError("--metadata_key is the column of a table: give --metadata=FILE")
     try:
-        return MetadataTable(path, node.get("image"), own=True)
+        return metadata.read_source(source)
     except UserError as error:  # the images can be indexed all the same
-        logging.warning("no metadata: %s", str(error).replace("--metadata=", ""))
+        logging.warning("no metadata: %s", error)
         return None
 
 

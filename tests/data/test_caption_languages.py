@@ -69,8 +69,8 @@ def test_a_language_may_be_missing_but_not_all(tmp_path):
     assert tell(source.read_text(0, 1)[0]) == [("fr", "n 2")]
     with pytest.raises(BrokenExample, match="it has no caption in any of en, de, fr"):
         source.read_text(0, 2)
-    wrong = TarSource(write_languages(tmp_path, [{"en": "n 1", "de": 3}]), "json.{en,de}")
-    with pytest.raises(BrokenExample, match="the caption is '3', not a text"):
+    wrong = TarSource(write_languages(tmp_path, [{"en": "n 1", "de": 3.5}]), "json.{en,de}")
+    with pytest.raises(BrokenExample, match="the caption is '3.5', not a text"):
         wrong.read_text(0, 0)
 
 
@@ -205,7 +205,7 @@ def test_a_batch_is_a_function_of_seed_and_step(tmp_path):
 
 
 def test_languages_are_counted_and_what_cannot_be_drawn_is_named(tmp_path):
-    path = write_languages(tmp_path, [TEXTS, {"de": ["n 5"]}, {"en": [3]}], 4)
+    path = write_languages(tmp_path, [TEXTS, {"de": ["n 5"]}, {"en": [3.5]}], 4)
     source = TarSource(path, "json.{en,de,fr}")
     assert count_languages(source) == {"en": 8, "de": 12, "fr": 4}
     assert list(count_languages(source)) == ["en", "de", "fr"]

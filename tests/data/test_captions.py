@@ -73,10 +73,22 @@ def test_a_dictionary_of_languages_is_never_a_list_of_its_keys(value, tmp_path):
     assert TarSource(path, "json.captions.de").read_text(0, 0) == (["b"], ())
 
 
-@pytest.mark.parametrize("value", ["", "[]", [], None, 3, ["a", 1], '["a", null]'])
+@pytest.mark.parametrize("value", ["", "[]", [], None, 3.0, True, ["a", 1.5], '["a", null]'])
 def test_what_is_no_text_is_no_caption(value):
     with pytest.raises(BrokenExample, match="is empty|not a text or a list of texts"):
         clean_captions(value)
+
+
+@pytest.mark.parametrize("value", [1984, [1984], "1984", ["1984"]])
+def test_an_integer_is_the_text_of_its_digits(value, tmp_path):
+    assert clean_captions(value) == ["1984"]
+    members = [*make_members(0)[:1], ("000000.json", json.dumps({"title": value}).encode())]
+    source = TarSource(write_tar(tmp_path / "x.tar", members), "json.title")
+    assert source.read_text(0, 0) == (["1984"], ())
+    (tmp_path / "a.png").write_bytes(members[0][1])
+    path = tmp_path / "list.jsonl"
+    path.write_text(json.dumps({"image": "a.png", "title": value}))
+    assert read_image_folder(str(path)).read_text(0, 0) == (["1984"], ())
 
 
 def test_a_null_is_called_so(tmp_path):
@@ -139,7 +151,7 @@ def test_mistakes_of_metadata_name_file_and_line(lines, message, tmp_path):
 
 def test_a_caption_of_metadata_that_is_no_text_breaks_its_example_alone(tmp_path):
     (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
-    texts = ["a", 7, ["b", None], [["c"]], {"en": "d"}, True, None, []]
+    texts = ["a", 7.5, ["b", None], [["c"]], {"en": "d"}, True, None, []]
     rows = []
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.png").write_bytes(encode_image(make_pixels(number)))

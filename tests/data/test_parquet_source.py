@@ -166,6 +166,9 @@ def test_the_key_is_that_of_the_file_or_the_path_of_the_image_or_the_row(tmp_pat
     for columns, key in (({}, None), ({"key": numbers}, None), ({"key": names}, "")):
         source = ParquetSource(write(tmp_path / "x.parquet", **columns), key=key)
         assert source.key(1, 2) == source.name(1, 2) == "x.parquet: row 6"
+    for values in (numbers, list(map(float, numbers)), list(map(str, numbers))):
+        path = write(tmp_path / "x.parquet", id=values)
+        assert ParquetSource(path, key="id").key(1, 2) == "6"  # as a text has it
 
 
 def test_values_of_other_kinds_are_broken_examples(tmp_path):

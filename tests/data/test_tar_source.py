@@ -160,7 +160,7 @@ def test_broken_texts_say_what_is_wrong(tmp_path):
     field = {"caption": "json.captions"}
     assert "not JSON" in broken_text(tmp_path, "0.json", b"{", **field)
     assert "(it has title)" in broken_text(tmp_path, "0.json", b'{"title": "x"}', **field)
-    assert "not a text" in broken_text(tmp_path, "0.json", b'{"captions": [1]}', **field)
+    assert "not a text" in broken_text(tmp_path, "0.json", b'{"captions": [1.5]}', **field)
     assert "empty" in broken_text(tmp_path, "0.json", b'{"captions": ["", " "]}', **field)
     label = {"caption": None, "label": "cls"}
     assert "not an integer" in broken_text(tmp_path, "0.cls", b"cat", **label)

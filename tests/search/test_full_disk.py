@@ -14,7 +14,7 @@ from big_align.search.pending_rows import PendingRows
 from big_align.search.source_entries import IndexEntry
 
 VALUES = np.random.default_rng(0).normal(size=(60, 64)).astype(np.float16)
-ENTRIES = [IndexEntry(str(n), str(n), "", [], None) for n in range(len(VALUES))]
+ENTRIES = [IndexEntry(str(n), str(n), "", n, "", [], None) for n in range(len(VALUES))]
 
 
 @contextlib.contextmanager

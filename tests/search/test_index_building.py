@@ -286,8 +286,7 @@ def test_a_table_of_files_and_captions_alone_is_indexed_and_brought_up_to_date(m
     path = tmp_path / "pairs.csv"
     path.write_text("filepath,title\n" + "".join(f"{n}.jpg,{TEXTS[n]}\n" for n in range(3)))
     for _ in range(2):
-        table = MetadataTable(str(path), own=True)
-        report = build(model, str(path), tmp_path / "index", metadata=table)
+        report = build(model, str(path), tmp_path / "index", metadata=MetadataTable(str(path)))
         assert (report.images, report.described) == (3, 3)
     assert read_info(tmp_path / "index")["generation"] == 1
     assert load(tmp_path / "index", model).search("a dog on grass", k=1)[0].name.endswith(".jpg")

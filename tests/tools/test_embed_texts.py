@@ -1,5 +1,6 @@
 """Texts on the command line: every row is its text's, in folders and in single files."""
 
+import datetime
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import big_align
 from big_align import interop
+from big_align.data.precomputed import single_files
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.errors import UserError
@@ -16,6 +18,7 @@ from big_align.inference import text_shards
 from big_align.inference.loaded_model import LoadedModel
 from big_align.tools import embed
 from tests.data.samples import encode_image, make_pixels, write_tar
+from tests.embedding_folder import write_embeddings
 from tests.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
 
 TEXTS = ["a cat", "a red dog on grass", "", "a photo  ", "of grass", "a cat"]
@@ -142,6 +145,71 @@ def test_every_row_is_that_of_its_text_in_folders_and_files(model, lines, table,
         assert not list(table.glob("*.shards")) and not list(table.glob("*.partial"))
 
 
+def write_folder(path, shards):
+    """A folder of embeddings with these keys, by shard."""
+    rows = np.arange(2 * sum(map(len, shards.values())), dtype=np.float32).reshape(-1, 2)
+    write_embeddings(path, rows, list(map(len, shards.values())))
+    index = json.loads((path / "index.json").read_text())
+    for entry, (name, keys) in zip(index["shards"], shards.items(), strict=True):
+        entry["name"] = name
+        (path / f"{entry['file']}.keys").write_text("".join(f"{key}\n" for key in keys))
+    (path / "index.json").write_text(json.dumps(index))
+    return EmbeddingFolder(path)
+
+
+@pytest.mark.parametrize(
+    ("shards", "unique", "expected", "told"),
+    [
+        ({"a.tar": ["0", "1"], "b.tar": ["2", ""]}, True, ["0", "1", "2", ""], ""),
+        ({"a.tar": ["0", ""], "b.tar": ["0", ""]}, True, ["a/0", "", "b/0", ""], "'0' is in a.tar"),
+        ({"x/a": ["0"], "y/a": ["0"]}, True, ["x/a/0", "y/a/0"], "'0' is in x/a and in y/a"),
+        ({"a.tar": ["0"], "a.tar (2)": ["0"]}, True, ["a/0", "a (2)/0"], "SHARD/KEY"),
+        ({"a.tar": ["0", "0"], "b.tar": ["1"]}, False, ["0", "0", "1"], ""),
+        ({"a.tar": ["0", "0"], "b.tar": ["1"]}, True, ["0", "0", "1"], "have the key '0', all in"),
+        (
+            {"a.parquet, row group 0": ["0"], "a.parquet, row group 1": ["0"]},
+            False, ["0", "0"], "",
+        ),
+    ],
+)  # fmt: skip
+def test_a_key_in_one_file_of_embeddings_names_one_row(tmp_path, shards, unique, expected, told):
+    rows = write_folder(tmp_path / "rows", shards)
+    keys, said = single_files.name_rows(rows, unique)
+    assert told in said and bool(told) == bool(said)
+    single_files.write_npy(rows, tmp_path / "a.npy", keys)
+    single_files.write_parquet(rows, tmp_path / "a.parquet", keys)
+    assert (tmp_path / "a.keys").read_text().split("\n")[:-1] == expected
+    found = pq.read_table(tmp_path / "a.parquet")["key"].to_pylist()
+    assert found == [key or None for key in expected]
+
+
+def test_keys_of_other_bytes_stay_different_in_parquet(tmp_path):
+    rows = write_folder(tmp_path / "rows", {"a.tar": ["x", "y"]})
+    (file,) = (tmp_path / "rows").glob("*.keys")
+    file.write_bytes(b"\xe9\n\xe8\n")
+    single_files.write_parquet(rows, tmp_path / "a.parquet", rows.keys)
+    assert pq.read_table(tmp_path / "a.parquet")["key"].to_pylist() == ["\\xe9", "\\xe8"]
+
+
+def test_keys_of_a_column_are_as_a_text_has_them(tmp_path):
+    day = datetime.datetime(2021, 5, 3)
+    for values, expected in (
+        (["007", "7", "1e3"], ["007", "7", "1e3"]),
+        ([7.0, 8.0, 0.5], ["7", "8", "0.5"]),
+        ([7, 8, 10**18], ["7", "8", str(10**18)]),
+        ([day, day.replace(day=4), day.replace(hour=1)], ["2021-05-03", "2021-05-04",
+                                                          "2021-05-03 01:00:00"]),
+    ):  # fmt: skip
+        table = pa.table({"id": values, "title": [1984, None, 7]})
+        pq.write_table(table, tmp_path / "items.parquet")
+        found = text_shards.list_column(str(tmp_path / "items.parquet"), "title", "id")
+        assert read(found) == (expected, ["1984", "", "7"])
+    path = tmp_path / "items.csv"
+    path.write_text("id,title\n007,a\n 7 ,b\n1e3,c\n2021-05-03,d\n")
+    found = text_shards.list_column(str(path), "title", "id")
+    assert read(found)[0] == ["007", "7", "1e3", "2021-05-03"]
+
+
 @pytest.mark.slow
 def test_images_go_to_single_files_and_a_file_that_was_interrupted_continues(
     model, tmp_path, capsys, monkeypatch
@@ -178,7 +246,7 @@ def test_images_go_to_single_files_and_a_file_that_was_interrupted_continues(
         ({"output": "out.NPZ"}, "--output=out.NPZ: a file that is written is .npy or .parquet"),
         ({"what": "text", "column": "titel"}, "no such column (did you mean 'title'?); it has: id"),
         ({"what": "text", "column": "title", "key_column": "no"}, "--key_column=no: "),
-        ({"what": "text", "column": "price"}, "column 'price' holds 1, which is no text"),
+        ({"what": "text", "column": "price"}, "column 'price' holds 1.5, which is no text"),
         ({"what": "text", "column": "a", "source": "x.txt"}, "no file matches 'x.txt'"),
         ({"what": "text", "source": "empty.txt"}, "there are no texts to embed"),
         ({"what": "text", "source": "empty.txt", "column": "a"}, "which empty.txt is not"),
@@ -187,12 +255,12 @@ def test_images_go_to_single_files_and_a_file_that_was_interrupted_continues(
 )
 def test_bad_input_is_one_line(given, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pq.write_table(pa.table({"id": ["a"], "title": ["b"], "price": [1]}), "items.parquet")
+    pq.write_table(pa.table({"id": ["a"], "title": ["b"], "price": [1.5]}), "items.parquet")
     (tmp_path / "empty.txt").touch()
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     if given.get("column") == "price":
-        pq.write_table(pa.table({"price": [0, 1]}), "zero.parquet")
-        for name, first in (("items", 1), ("zero", 0)):
+        pq.write_table(pa.table({"price": [0.0, 1.5]}), "zero.parquet")
+        for name, first in (("items", 1.5), ("zero", 0.0)):
             with pytest.raises(UserError, match=f"column 'price' holds {first}"):
                 text_shards.list_column(f"{name}.parquet", "price").read(0)
         return

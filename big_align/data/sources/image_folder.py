@@ -45,14 +45,14 @@ class JsonObjectsSource(TableSource):
         label: str | None = None,
         skip_bad_lines: bool = False,
     ):
-        listed = path.endswith(".json")
-        bad = BadLines(path, skip_bad_lines, "object" if listed else "line")
-        objects = list(_list_objects(bad) if listed else _read_objects(bad))
+        bad = BadLines(path, skip_bad_lines, "object" if path.lower().endswith(".json") else "line")
+        objects = list(read_objects(bad))
         names = list(dict.fromkeys(name for _, found in objects for name in found))
         image = columns.choose_image(image, names, columns.FILES, path)
         caption, label = columns.choose_texts(caption, label, names, path)
         found = columns.describe(image=image, caption=caption, label=label)
         logging.info("%s: %s", path, found)
+        self.image_column = image
         made = (_make_row(bad, *each, image, caption, label) for each in objects)
         super().__init__(path, path.rpartition("/")[0], filter(None, made), bool(caption), bad)
 
@@ -112,7 +112,19 @@ def _find_metadata(folder: str) -> str:
     raise UserError(f"{message}; a folder for each class is read by the source folder")
 
 
-def _read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the JSON objects of a file, a list or one per line, with their numbers from 1 on.
+
+    Args:
+      bad: names the file, and takes what is no object.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    return _list_objects(bad) if bad.path.lower().endswith(".json") else _read_lines(bad)
+
+
+def _read_lines(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in read_text_lines(bad, "\n"):
         if not line.strip():
             continue
@@ -159,6 +171,7 @@ def _make_row(
     texts = found.get(caption) if caption else None
     texts = texts if isinstance(texts, list) else [] if texts is None else [texts]
     # reported when it is read: one broken example must not end a run
+    texts = [str(text) if type(text) is int else text for text in texts]  # a title can be 1984
     strange = [text for text in texts if not isinstance(text, str)]
     fault = _explain_caption(strange[0]) if strange else ""
     captions = [text for text in texts if isinstance(text, str)]

@@ -11,6 +11,7 @@ from absl import logging
 from jaxtyping import Int
 
 from big_align.data import columns, examples, files, listing
+from big_align.data.column_values import is_plain, write_key
 from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
@@ -46,12 +47,13 @@ class ParquetSource:
       caption_lines: whether each line of a text is a caption of its own.
       cache_megabytes: size of the decoded row groups that are kept, in each process that reads.
       index_dir: a folder that remembers which rows have images, for the next start.
-      key: the column of texts that identify examples, by which data are held out. None takes
-        `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
+      key: the column of texts or numbers that identify examples, by which data are held out. None
+        takes `key`, which img2dataset writes, or the `path` of a struct; "" takes file and row.
       language: the column of the language of the captions; None if there is none.
 
     Attributes:
       faults: why rows are left out, a line for each file that lost some.
+      other_columns: plain columns of the first file besides images, texts and keys.
 
     Raises:
       UserError: nothing matches the path, a column is missing or ambiguous, or no row has an
@@ -88,6 +90,10 @@ class ParquetSource:
         texts = filter(None, (*several, caption, self._label, self._language, self._key))
         self._texts = tuple(dict.fromkeys(texts))
         told = ", ".join(several) or caption
+        self.other_columns = tuple(
+            field.name for field in schema
+            if field.name not in (*self._texts, self._image) and is_plain(field.type)
+        )  # fmt: skip
         found = columns.describe(image=self._image, caption=told, label=self._label)
         logging.info("%s: %s", where, found)
         self._united = _unite_names(paths, self._label)
@@ -179,10 +185,10 @@ class ParquetSource:
         if not self._key:
             return self.name(shard, index)
         try:
-            key = self._read(shard, index, self._texts)[self._texts.index(self._key)]
+            key = write_key(self._read(shard, index, self._texts)[self._texts.index(self._key)])
         except examples.BrokenExample:
-            key = None
-        if isinstance(key, str) and key:
+            key = ""
+        if key:
             return key
         file, _, row = self.name(shard, index).partition(": ")
         return f"{row} of {file}"  # the row first: what follows a dot does not count in a key

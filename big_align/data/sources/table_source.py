@@ -57,12 +57,18 @@ class TableSource(ListedSource):
       bad: takes the lines of the table that cannot be used; with None the first ends the reading.
 
     Attributes:
+      path: the table.
+      delimiter: what separates its columns; None where nothing does.
+      image_column: the column of the image files; None if that is not known.
       bad_lines: why each line that is left out cannot be used, by its number; `broken` counts them.
 
     Raises:
       UserError: there is no row, the first image is not there (or, if bad lines are left out,
         none of many), or a label is not like the others.
     """
+
+    delimiter: str | None = None
+    image_column: str | None = None
 
     def __init__(
         self,
@@ -72,6 +78,7 @@ class TableSource(ListedSource):
         has_captions: bool,
         bad: BadLines | None = None,
     ):
+        self.path = path
         bad = bad or BadLines(path)
         rows = list(_pass_usable(rows, has_captions, bad) if bad.skip else rows)
         if not bad.skip and rows:

@@ -47,6 +47,7 @@ class TarSource:
 
     Attributes:
       faults: why examples are left out, a line for each shard that lost some.
+      other_columns: `columns`.
 
     Raises:
       ValueError: nothing matches the path, or no shard has an image with these members.
@@ -71,6 +72,7 @@ class TarSource:
         slots |= {name: slot for slot, name in enumerate(self._texts, start=1)}
         self._own = 1 + len(self._texts)  # slots of the image and its texts
         required = self._own if needs_texts else 1
+        self.other_columns = tuple(columns)
         self._columns = {name: examples.split_member(name) for name in columns}
         members = dict.fromkeys(member for member, _ in self._columns.values())
         others = [name for name in members if name not in slots]

@@ -1,0 +1,137 @@
+"""Reads the rows of a whole table, of any kind, and gives its columns their types."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from big_align.data import listing
+from big_align.data.column_values import is_plain, type_column, type_texts
+from big_align.data.columns import list_names
+from big_align.data.sources.csv_source import read_csv
+from big_align.data.sources.image_folder import read_objects
+from big_align.data.table_lines import BadLines
+from big_align.errors import UserError, put_in_a_line
+
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+
+Column = Sequence[Any] | pa.ChunkedArray
+
+
+class TableRows(NamedTuple):
+    """The rows of a table.
+
+    Attributes:
+      path: the table.
+      columns: the values of each column as the table has them, None for an empty cell.
+      lines: what each row is numbered in the table.
+      unit: what these numbers count: lines, objects, or rows.
+    """
+
+    path: str
+    columns: dict[str, Column]
+    lines: Sequence[int]
+    unit: str
+
+    def tell(self, row: int) -> str:
+        """Names a row in messages."""
+        return f"{self.unit} {self.lines[row]}"
+
+    def make_table(self, leave_out: Sequence[str]) -> pa.Table:
+        """Returns the columns of plain values, each with its type, as an index stores them."""
+        made = {
+            name: _type(values) for name, values in self.columns.items() if name not in leave_out
+        }
+        return pa.table({name: values for name, values in made.items() if values is not None})
+
+
+def read_rows(
+    path: str, key: str | None = None, delimiter: str | None = None, skip: bool | None = None
+) -> TableRows:
+    """Reads a table.
+
+    Args:
+      path: CSV, TSV, JSON lines, a JSON list of objects, or Parquet; globs of Parquet.
+      key: a column that it is known to have.
+      delimiter: what separates the columns; None finds it.
+      skip: whether bad lines are left out, which otherwise end the reading.
+
+    Raises:
+      UserError: it cannot be read, or has two columns of one name.
+    """
+    if path.lower().endswith(".parquet"):
+        return _read_parquet(path)
+    if path.lower().endswith((".json", ".jsonl")):
+        bad = BadLines(path, skip, "object" if path.lower().endswith(".json") else "line")
+        lines, objects = list(zip(*read_objects(bad), strict=True)) or ((), ())
+        names = dict.fromkeys(name for each in objects for name in each)
+        columns = {name: [each.get(name) for each in objects] for name in names}
+        return TableRows(path, columns, lines, bad.unit)
+    _, rows = read_csv(BadLines(path, skip), delimiter, (key,))
+    header = next(rows)[1]
+    _check_names(path, header)
+    lines, cells = list(zip(*rows, strict=True)) or ((), ())
+    columns = {
+        name: [row[place].strip() or None for row in cells] for place, name in enumerate(header)
+    }
+    return TableRows(path, columns, lines, "line")
+
+
+def _read_parquet(path: str) -> TableRows:
+    try:
+        tables = []
+        for name in listing.expand_paths(path):
+            schema = pq.read_schema(name)
+            _check_names(name, schema.names)
+            plain = [field.name for field in schema if is_plain(field.type)]
+            tables.append(pq.read_table(name, columns=plain))
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except UserError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{path} cannot be read: {put_in_a_line(str(error))}") from error
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return TableRows(path, columns, range(table.num_rows), "row")
+
+
+def _check_names(path: str, names: Sequence[str]) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(
+            f"{path} has the column {twice[0]!r} twice; it has {list_names(names)}: rename or "
+            "remove one"
+        )
+
+
+def _type(values: Column) -> pa.Array | pa.ChunkedArray | None:
+    """Returns a column so that it equals itself after it is written and read; None if not plain.
+
+    An update is then no change. Timestamps are in microseconds, as Python has them, times of day in
+    milliseconds or less, and NaN is a missing value.
+    """
+    if not isinstance(values, pa.ChunkedArray):
+        values = type_column(values)
+    elif pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if values is None or not is_plain(values.type):
+        return None
+    if isinstance(values, pa.ChunkedArray) and _is_text(values.type):
+        values = type_texts(values.cast(pa.string()).combine_chunks())
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        values = values.cast(pa.timestamp("us", kind.tz), safe=False)
+    elif kind == pa.time32("s"):
+        values = values.cast(pa.time32("ms"))
+    elif pa.types.is_date64(kind):
+        values = values.cast(pa.date32())
+    elif pa.types.is_float16(kind):
+        values = values.cast(pa.float32())
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    return values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
