@@ -125,10 +125,10 @@ def measure_seen(
 def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
     """Returns which classes have, ignoring case, the name of a tag, or a synonym that is one."""
     synonyms = classes.synonyms or ((),) * len(classes)
-    known = frozenset(tags.names)
+    known = set(map(label_check.normalize_name, tags.names))
     return np.array(
         [
-            any(" ".join(each.lower().split()) in known for each in (name, *more))
+            any(label_check.normalize_name(each) in known for each in (name, *more))
             for name, more in zip(classes.names, synonyms, strict=True)
         ]
     )

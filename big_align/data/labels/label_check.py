@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import functools
-import re
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from big_align.data import boundary, examples
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
+from big_align.words import fold_text, write_name
 
 CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
 CHECK_THREADS = 32  # reads wait for storage, not for the processor
@@ -84,7 +84,7 @@ def find_classes(names: tuple[str, ...] | str, *sources: examples.Source) -> Cla
     if names == "source":
         if sources[0].class_names is None:
             raise UserError("names = 'source', but the source has no names of its own: name a list")
-        classes = ClassList.from_names([name.replace("_", " ") for name in sources[0].class_names])
+        classes = ClassList.from_names([write_name(name) for name in sources[0].class_names])
     else:
         classes = read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
     for source in sources:
@@ -129,5 +129,5 @@ def check_class_names(source: examples.Source, classes: ClassList) -> None:
 
 
 def normalize_name(name: str) -> str:
-    """Returns the words in lower case, separated by single spaces, as class names are compared."""
-    return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()
+    """Returns the words without case, separated by single spaces, as class names are compared."""
+    return write_name(fold_text(name).replace("-", " "))
